@@ -30,7 +30,7 @@ func TestDoctorsFlagsAreTheDrivers(t *testing.T) {
 
 		switch of := serve.Lookup(flag.Name); flag.Name {
 		case "without-driver", "check-timeout":
-			require.Nil(t, of)
+			require.Nil(t, of, "want: the driver has no flag of the doctor alone")
 		default:
 			require.NotNil(t, of, flag.Name)
 			require.Equal(t, of.DefValue, flag.DefValue, flag.Name)

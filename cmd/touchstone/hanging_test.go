@@ -100,7 +100,7 @@ func TestSIGTERMEndsWhateverHangs(t *testing.T) {
 				command, lines := startProcess(t, t.TempDir(), args...)
 
 				if starting {
-					require.Eventually(t, func() bool { return served.Met(t) > 0 }, time.Minute, time.Millisecond)
+					require.Eventually(t, func() bool { return served.Met(t) > 0 }, time.Minute, time.Millisecond, "want: the hanging directory is asked")
 				} else {
 					awaitLine(t, lines, "msg=ready")
 					served.Inject(t, faults.Fault{Hang: true})
@@ -108,7 +108,7 @@ func TestSIGTERMEndsWhateverHangs(t *testing.T) {
 
 				require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 
-				require.Eventually(t, func() bool { return exiting(command.Process.Pid) }, faults.Longest/2, time.Millisecond)
+				require.Eventually(t, func() bool { return exiting(command.Process.Pid) }, faults.Longest/2, time.Millisecond, "want: SIGTERM begins the exit though a call hangs")
 
 				// Of a call that the server of the files has taken, no signal ends the thread.
 				served.Release(t)
@@ -117,7 +117,7 @@ func TestSIGTERMEndsWhateverHangs(t *testing.T) {
 
 				// A drain is complete if nothing has asked for the directory since it hangs.
 				if code := command.ProcessState.ExitCode(); starting || code != 0 {
-					require.Equal(t, exitNotWell, code)
+					require.Equal(t, exitNotWell, code, "want: a process that could not drain exits with the code of a failure")
 				}
 			})
 		}

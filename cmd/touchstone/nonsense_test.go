@@ -259,8 +259,8 @@ func TestKeysAreUsedAsWritten(t *testing.T) {
 
 	flags, err := given(t, nil, nil, "max-volume-size: 9007199254740993\nshared: yes\nnodes: &n [1.10, 007]\nallow-path: *n\n")
 	require.NoError(t, err)
-	require.EqualValues(t, 9007199254740993, flags.maxVolumeBytes)
-	require.True(t, flags.Shared, "yes is true")
+	require.EqualValues(t, 9007199254740993, flags.maxVolumeBytes, "want: a large integer keeps its digits")
+	require.True(t, flags.Shared, "want: yes is true")
 	require.Equal(t, []string{"1.10", "007"}, flags.Controller.Nodes)
 	require.Equal(t, []string{"1.10", "007"}, flags.AllowPaths)
 

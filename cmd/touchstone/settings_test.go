@@ -331,8 +331,8 @@ func TestConfigOfTheDriver(t *testing.T) {
 	require.Equal(t, driver.ModeAll, config.Mode)
 	require.Equal(t, map[string]string{"a": "/a", "b": "/b=c"}, config.Pools)
 	require.Equal(t, map[string]string{"zone": "z"}, config.Topology)
-	require.EqualValues(t, 1<<30, config.MaxVolumeBytes)
-	require.EqualValues(t, 2<<30, config.PoolImageBytes)
+	require.EqualValues(t, 1<<30, config.MaxVolumeBytes, "want: max-volume-size arrives in the configuration")
+	require.EqualValues(t, 2<<30, config.PoolImageBytes, "want: pool-image-size arrives in the configuration")
 	require.Equal(t, "btrfs", config.PoolImageFS)
 
 	hostname, err := os.Hostname()

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // busy is a process in the middle of a NodeStageVolume, whose mkfs waits.
@@ -135,13 +135,13 @@ func TestSIGTERMLetsARunningCallFinish(t *testing.T) {
 		_, err := os.Lstat(filepath.Join(b.dir, "csi.sock"))
 
 		return os.IsNotExist(err)
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, time.Millisecond, "want: the draining driver removes its socket")
 
 	_, err := b.client.Probe(t.Context(), &csi.ProbeRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	rpccode.Require(t, err, codes.Unavailable)
 	_, err = b.client.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-	require.Empty(t, b.staged)
+	rpccode.Require(t, err, codes.Unavailable)
+	require.Empty(t, b.staged, "want: the running NodeStageVolume has no answer yet")
 
 	release()
 	require.NoError(t, await.Receive(t, b.staged, "NodeStageVolume to return"))
@@ -160,8 +160,8 @@ func TestSecondSIGTERMEndsTheProcessAtOnce(t *testing.T) {
 	awaitLast(t, b.lines)
 
 	require.Error(t, child.Wait(t, b.command), "the exit after a second SIGTERM")
-	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode())
-	require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, b.staged, "NodeStageVolume to return")))
+	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode(), "want: a second SIGTERM exits with the code of a failure")
+	rpccode.Require(t, await.Receive(t, b.staged, "NodeStageVolume to return"), codes.Unavailable)
 
 	// The retry completes the interrupted call.
 	b.start(t)
@@ -198,7 +198,7 @@ func TestProxyDrainsAtSIGTERM(t *testing.T) {
 
 	left, err := os.ReadDir(front)
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: the proxy leaves nothing in its directory")
 
 	require.NoError(t, driver.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, child.Wait(t, driver))

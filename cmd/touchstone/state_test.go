@@ -12,11 +12,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestStateIsComparedWithItsPools(t *testing.T) {
@@ -146,13 +146,13 @@ func TestPoolsAreComparedAsJSON(t *testing.T) {
 	}
 
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
-	require.Empty(t, report.Findings)
-	require.Equal(t, 3, report.Records["volumes"])
-	require.Len(t, report.Pools.Findings, 1)
+	require.Empty(t, report.Findings, "want: the state has no finding")
+	require.Equal(t, 3, report.Records["volumes"], "want: the report counts all volumes")
+	require.Len(t, report.Pools.Findings, 1, "want: the orphaned image is the only finding of the pools")
 	require.Equal(t, "orphan", report.Pools.Findings[0].Kind)
 	require.Equal(t, "default", report.Pools.Findings[0].Pool)
 	require.Equal(t, orphan, report.Pools.Findings[0].Path)
-	require.EqualValues(t, 8192, report.Pools.Findings[0].Bytes)
+	require.EqualValues(t, 8192, report.Pools.Findings[0].Bytes, "want: the finding has the size of the orphaned image")
 }
 
 func TestWhatCannotBeCompared(t *testing.T) {
@@ -271,7 +271,7 @@ func TestForgetPool(t *testing.T) {
 
 	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		_, err := client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: s.used})
-		require.Equal(t, codes.Unavailable, status.Code(err), "DeleteVolume in a pool of which the state knows another identity: %v", err)
+		rpccode.Require(t, err, codes.Unavailable, "DeleteVolume in a pool of which the state knows another identity")
 		require.ErrorContains(t, err, "touchstone state forget-pool default")
 
 		code, said := forget("default", "--state-dir", stateDir)
@@ -322,7 +322,7 @@ func (s *stopped) servesNewPool(t *testing.T, lost string) {
 	}, "--node-id=here")
 
 	adopted := identityOf(t, s)
-	require.NotEqual(t, lost, adopted)
+	require.NotEqual(t, lost, adopted, "want: the new pool gets an identity of its own")
 
 	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		_, err := client.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: s.snapshot})

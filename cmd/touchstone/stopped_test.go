@@ -54,7 +54,7 @@ func (s *stopped) during(t *testing.T, end syscall.Signal, do func(client *csicl
 
 	awaitLast(t, lines)
 
-	require.Equal(t, end == syscall.SIGTERM, child.Wait(t, command) == nil)
+	require.Equal(t, end == syscall.SIGTERM, child.Wait(t, command) == nil, "want: the driver exits with 0 after SIGTERM only")
 }
 
 func serveAndStop(t *testing.T) *stopped {

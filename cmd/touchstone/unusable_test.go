@@ -100,7 +100,7 @@ func (s *recorded) edit(t *testing.T, collection, key string, change func(line s
 	require.GreaterOrEqual(t, at, 0, "want: a line with %s", names)
 
 	changed := change(lines[at])
-	require.NotEqual(t, lines[at], changed)
+	require.NotEqual(t, lines[at], changed, "want: the edit changes the line")
 
 	const start = len(`{"crc32c":"00000000",`)
 
@@ -209,9 +209,9 @@ func (s *recorded) isRefusedAndRepaired(t *testing.T, key string) {
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
 	require.Len(t, report.Findings, 1, out)
 	require.Equal(t, key, report.Findings[0].Key)
-	require.NotEmpty(t, report.Findings[0].Collection)
-	require.NotEmpty(t, report.Findings[0].Fix)
-	require.Positive(t, report.Findings[0].Line)
+	require.NotEmpty(t, report.Findings[0].Collection, "want: the finding names the collection of the record")
+	require.NotEmpty(t, report.Findings[0].Fix, "want: the finding says how to repair the record")
+	require.Positive(t, report.Findings[0].Line, "want: the finding has the line of the record")
 	require.Equal(t, s.journal(), report.Findings[0].File)
 
 	code, said = s.state("verify")
@@ -256,7 +256,7 @@ func (s *recorded) served(t *testing.T, collection, dropped string) {
 		require.NoError(t, err)
 
 		for _, each := range snapshots.GetEntries() {
-			require.NotEqual(t, dropped, each.GetSnapshot().GetSnapshotId())
+			require.NotEqual(t, dropped, each.GetSnapshot().GetSnapshotId(), "want: the dropped snapshot is not listed")
 		}
 
 		want := 2
@@ -264,7 +264,7 @@ func (s *recorded) served(t *testing.T, collection, dropped string) {
 			want = 1
 		}
 
-		require.Len(t, snapshots.GetEntries(), want)
+		require.Len(t, snapshots.GetEntries(), want, "want: the listed snapshots are those that were kept")
 	}, simulated...)
 
 	for _, id := range []string{s.attached, s.other} {
@@ -293,7 +293,7 @@ func TestSnapshotOfALostVolumeIsKept(t *testing.T) {
 	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		listed, err := client.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SnapshotId: s.snapshot})
 		require.NoError(t, err)
-		require.Len(t, listed.GetEntries(), 1)
+		require.Len(t, listed.GetEntries(), 1, "want: the snapshot of the lost volume is still listed")
 	}, simulated...)
 
 	_, said = s.state("dump")

@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 const mib = 1 << 20
@@ -55,7 +56,7 @@ func TestBackup(t *testing.T) {
 
 			first, want := w.snapshot(volume, "first")
 			w.backup("full", first, w.file("full"))
-			require.Equal(t, int64(11), w.size("full")/mib)
+			require.Equal(t, int64(11), w.size("full")/mib, "want: the full backup has the written blocks only")
 
 			w.change(volume, func(device *os.File) {
 				w.write(device, 5*mib, 1*mib)
@@ -67,8 +68,8 @@ func TestBackup(t *testing.T) {
 
 			second, wantSecond := w.snapshot(volume, "second")
 			w.backup("incremental", first, second, w.file("incremental"))
-			require.Equal(t, int64(4), w.size("incremental")/mib)
-			require.NotEqual(t, want, wantSecond)
+			require.Equal(t, int64(4), w.size("incremental")/mib, "want: the incremental backup has the changed blocks only")
+			require.NotEqual(t, want, wantSecond, "want: the volume has changed between the snapshots")
 
 			w.remove(volume, first, second)
 			require.Contains(t, w.backup("restore", "one", w.file("full")), want)
@@ -115,7 +116,7 @@ func (w *world) backup(args ...string) string {
 	// Nothing of it is left on the node.
 	left, err := filepath.Glob(filepath.Join(w.driver.Config.KubeletDir, "backup-*"))
 	require.NoError(w.t, err)
-	require.Empty(w.t, left)
+	require.Empty(w.t, left, "want: the backup leaves no directory of its own")
 
 	return out
 }
@@ -235,7 +236,7 @@ func (w *world) refusals() {
 	}
 
 	_, err = w.run("full", "0198c0de-0000-7000-8000-000000000000", w.file("none"))
-	require.Equal(w.t, codes.NotFound, status.Code(err), "%v", err)
+	rpccode.Require(w.t, err, codes.NotFound)
 	require.NoFileExists(w.t, w.file("none"))
 }
 

@@ -61,12 +61,12 @@ func (m *manifests) requireWhole(t *testing.T) {
 	t.Helper()
 
 	require.Equal(t, "kata", m.pod.Spec.RuntimeClassName)
-	require.Len(t, m.pod.Spec.Volumes, 1)
+	require.Len(t, m.pod.Spec.Volumes, 1, "want: the pod has the one volume")
 	require.Equal(t, m.claim.Name, m.pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName)
 	require.Equal(t, m.pod.Spec.Volumes[0].Name, m.pod.Spec.Containers[0].VolumeMounts[0].Name)
 	require.Equal(t, m.class.Name, m.claim.Spec.StorageClassName)
 	storage := m.claim.Spec.Resources.Requests["storage"]
-	require.Equal(t, int64(4<<30), storage.Value())
+	require.Equal(t, int64(4<<30), storage.Value(), "want: the claim asks for 4 GiB")
 }
 
 // parameters are the class's, as the driver takes them.
@@ -85,7 +85,7 @@ func (m *manifests) parameters(t *testing.T) volume.Parameters {
 func (m *manifests) requireDirect(t *testing.T, parameters volume.Parameters) {
 	t.Helper()
 
-	require.True(t, parameters.DirectAssign, "the StorageClass assigns volumes directly")
+	require.True(t, parameters.DirectAssign, "want: the StorageClass assigns volumes directly")
 	require.Equal(t, []string{"ReadWriteOncePod"}, m.claim.Spec.AccessModes)
 	require.Equal(t, "Filesystem", m.claim.Spec.VolumeMode)
 
@@ -106,7 +106,7 @@ func TestTheClassAssignsDirectly(t *testing.T) {
 	found := read(t, "runtimeclass.yaml", "storageclass.yaml", "pvc.yaml", "pod.yaml")
 	found.requireWhole(t)
 	require.Equal(t, found.runtime.Name, found.pod.Spec.RuntimeClassName)
-	require.NotEmpty(t, found.runtime.Handler)
+	require.NotEmpty(t, found.runtime.Handler, "want: the RuntimeClass has a handler")
 	found.requireDirect(t, found.parameters(t))
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/jsoncall"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 const service = "example.v1.Counter"
@@ -95,7 +96,7 @@ func TestAsk(t *testing.T) {
 			var got number
 
 			err := jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, test.method), wrapperspb.Int64(test.given), &got)
-			require.Equal(t, test.code, status.Code(err), "%v", err)
+			rpccode.Require(t, err, test.code)
 
 			if test.says != "" {
 				require.ErrorContains(t, err, test.says)
@@ -141,8 +142,8 @@ func TestFollow(t *testing.T) {
 
 				return nil
 			})
-			require.Equal(t, test.code, status.Code(err), "%v", err)
-			require.Len(t, got, test.want)
+			rpccode.Require(t, err, test.code)
+			require.Len(t, got, test.want, "want: Follow yields each message before the error")
 
 			for i, each := range got {
 				require.EqualValues(t, i, each.Value, "answer %d", i)

@@ -31,7 +31,7 @@ func TestThePageShowsWhatIsWritten(t *testing.T) {
 	require.NoError(t, err)
 
 	shown := regexp.MustCompile("(?s)```json\n(.*?)\n```").FindAllSubmatch(page, -1)
-	require.Len(t, shown, 2)
+	require.Len(t, shown, 2, "want: the page has both files")
 	require.Equal(t, string(plugin), string(shown[0][1]))
 	require.Equal(t, string(info), string(shown[1][1]))
 
@@ -40,6 +40,6 @@ func TestThePageShowsWhatIsWritten(t *testing.T) {
 
 	entries, err := os.ReadDir(root)
 	require.NoError(t, err)
-	require.Len(t, entries, 1)
+	require.Len(t, entries, 1, "want: the root has the one assignment")
 	require.Contains(t, string(page), "/run/kata-containers/shared/direct-volumes/"+entries[0].Name()+"`")
 }

@@ -28,12 +28,12 @@ func FuzzParseStats(f *testing.F) {
 		usage, err := kata.ParseStats(said)
 		if err != nil {
 			require.ErrorIs(t, err, kata.ErrNoAnswer)
-			require.Zero(t, usage)
+			require.Zero(t, usage, "want: a refused answer has no usage")
 
 			return
 		}
 
-		require.Positive(t, usage.Bytes.Total)
+		require.Positive(t, usage.Bytes.Total, "want: an accepted answer has the size of the filesystem")
 		require.True(t, possible(usage.Bytes) && possible(usage.Inodes), "%+v", usage)
 	})
 }
@@ -51,7 +51,7 @@ func FuzzParseMountInfo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
 		read, ok := kata.ParseMountInfo(content)
 		if !ok {
-			require.Zero(t, read)
+			require.Zero(t, read, "want: what is not parsed is empty")
 
 			return
 		}
@@ -66,7 +66,7 @@ func FuzzParseMountInfo(f *testing.F) {
 		}
 
 		again, ok := kata.ParseMountInfo(written)
-		require.True(t, ok, "what was written is parsed")
+		require.True(t, ok, "want: what was written is parsed")
 		require.Equal(t, []any{read.Device, read.FSType, read.Group}, []any{again.Device, again.FSType, again.Group})
 
 		for _, option := range again.Options {
@@ -95,7 +95,7 @@ func FuzzEntryName(f *testing.F) {
 			require.Equal(t, name, filepath.Base(name))
 
 			path, ok := kata.TargetOf(name)
-			require.True(t, ok, "the name of an assignment has its target")
+			require.True(t, ok, "want: the name of an assignment has its target")
 			require.Equal(t, filepath.Clean(text), path)
 		}
 

@@ -136,7 +136,7 @@ func failedAs(t *testing.T, err, want error) {
 		require.NoError(t, err)
 	} else {
 		require.ErrorContains(t, err, target)
-		require.Less(t, len(err.Error()), 1000)
+		require.Less(t, len(err.Error()), 1000, "want: the error is short however long the answer is")
 		require.NotContains(t, err.Error(), "\n")
 	}
 }
@@ -213,7 +213,7 @@ func TestANumberIsBelievedOnlyIfItCanBe(t *testing.T) {
 		usage, err := asked.Stats(t.Context(), taken())
 		if want == nil {
 			failedAs(t, err, kata.ErrNoAnswer)
-			require.Zero(t, usage)
+			require.Zero(t, usage, "want: a refused answer has no usage")
 		} else {
 			require.NoError(t, err, said)
 			require.Equal(t, *want, usage)
@@ -257,7 +257,7 @@ func TestACallerWhoGoesIsNotKept(t *testing.T) {
 		failed <- err
 	}()
 
-	require.Eventually(t, func() bool { return len(shim.Requests()) == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(shim.Requests()) == 1 }, time.Minute, time.Millisecond, "want: the shim is asked")
 	cancel()
 
 	err := await.Receive(t, failed, "Stats to return after its context ended")
@@ -280,8 +280,8 @@ func TestWithoutASandboxNobodyIsAsked(t *testing.T) {
 		failedAs(t, asked.Resize(t.Context(), entry, 1<<30), kata.ErrNoSandbox)
 	}
 
-	require.Empty(t, shim.Requests())
-	require.Empty(t, program.Calls(t))
+	require.Empty(t, shim.Requests(), "want: no shim is asked without a sandbox")
+	require.Empty(t, program.Calls(t), "want: kata-runtime is not started without a sandbox")
 }
 
 func TestTheShimIsFoundInTheFirstRootThatHasIt(t *testing.T) {
@@ -302,8 +302,8 @@ func TestTheShimIsFoundInTheFirstRootThatHasIt(t *testing.T) {
 
 	_, err := asked.Stats(t.Context(), taken())
 	require.NoError(t, err)
-	require.Len(t, third.Requests(), 1)
-	require.Empty(t, fourth.Requests())
+	require.Len(t, third.Requests(), 1, "want: the first root that has the shim is asked")
+	require.Empty(t, fourth.Requests(), "want: the later root is not asked")
 
 	third.Kill()
 
@@ -351,7 +351,7 @@ func TestASandboxsNameLeadsNowhereElse(t *testing.T) {
 		failedAs(t, err, kata.ErrNoAnswer)
 	}
 
-	require.Empty(t, shim.Requests())
+	require.Empty(t, shim.Requests(), "want: no shim outside of the root is asked")
 }
 
 func TestNoProxyIsAsked(t *testing.T) {

@@ -98,7 +98,7 @@ func TestAKataRuntimeThatHangsGoesWithItsChildren(t *testing.T) {
 		failed <- err
 	}()
 
-	require.Eventually(t, func() bool { return program.Child(t) != 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return program.Child(t) != 0 }, time.Minute, time.Millisecond, "want: kata-runtime has a child")
 
 	child := program.Child(t)
 	require.True(t, runs(t, child), "want: the child runs")
@@ -107,7 +107,7 @@ func TestAKataRuntimeThatHangsGoesWithItsChildren(t *testing.T) {
 	err := await.Receive(t, failed, "Stats to return after its context ended")
 	failedAs(t, err, kata.ErrNoAnswer)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Eventually(t, func() bool { return !runs(t, child) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return !runs(t, child) }, time.Minute, time.Millisecond, "want: the child of kata-runtime is killed")
 }
 
 func TestWhatKataRuntimeLeavesBehindIsNotWaitedFor(t *testing.T) {

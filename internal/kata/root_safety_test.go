@@ -61,12 +61,12 @@ func TestARootThatIsNoDirectoryIsRefused(t *testing.T) {
 	require.NoError(t, os.Symlink(victim, path))
 	refused(t, kata.NewRoot(path), "symlink")
 	refused(t, kata.NewRoot(path+"/"), "symlink")
-	require.Len(t, tree(t, victim), 1)
+	require.Len(t, tree(t, victim), 1, "want: nothing is made behind the symlink")
 
 	dangling := filepath.Join(t.TempDir(), "root")
 	require.NoError(t, os.Symlink(filepath.Join(victim, "nothing"), dangling))
 	refused(t, kata.NewRoot(dangling), "symlink")
-	require.Len(t, tree(t, victim), 1)
+	require.Len(t, tree(t, victim), 1, "want: nothing is made behind the symlink")
 
 	file := filepath.Join(t.TempDir(), "root")
 	put(t, file, "content")

@@ -122,7 +122,7 @@ func TestTheSameAssignmentAgainTouchesNothing(t *testing.T) {
 	watched := watch(t, path, filepath.Join(path, entryOfTarget))
 
 	require.NoError(t, root.Put(plain()))
-	require.Empty(t, watched())
+	require.Empty(t, watched(), "want: the same assignment again writes nothing")
 
 	entry, found, err := root.Get(target)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestTheAssignmentItselfGoesLast(t *testing.T) {
 	require.NoError(t, root.Remove(target))
 
 	events := watched()
-	require.Len(t, events, 4)
+	require.Len(t, events, 4, "want: the removal has four events")
 	require.Equal(t, fmt.Sprintf("%#x %s/sandbox", unix.IN_DELETE, entryOfTarget), events[0])
 	require.Equal(t, fmt.Sprintf("%#x %s/mountInfo.json", unix.IN_DELETE, entryOfTarget), events[1])
 }
@@ -258,7 +258,7 @@ func TestASymlinkIsNoSandbox(t *testing.T) {
 
 	found, _, err := root.Get(target)
 	require.NoError(t, err)
-	require.Empty(t, found.Sandbox)
+	require.Empty(t, found.Sandbox, "want: a symlink is no sandbox")
 
 	put(t, filepath.Join(entry, "sandbox"), "")
 
@@ -413,7 +413,7 @@ func TestNothingIsListedBeforeThereIsARoot(t *testing.T) {
 
 	entries, err := root.List()
 	require.NoError(t, err)
-	require.Empty(t, entries)
+	require.Empty(t, entries, "want: a missing root has no entries")
 
 	_, found, err := root.Get(target)
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -68,8 +69,8 @@ func TestAnErrorArrivesWithItsCode(t *testing.T) {
 	}}
 
 	_, err := connect(t, service.Register).List(t.Context())
-	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	rpccode.Require(t, err, codes.FailedPrecondition)
 
 	_, err = connect(t, func(grpc.ServiceRegistrar) {}).List(t.Context())
-	require.Equal(t, codes.Unimplemented, status.Code(err), "another driver")
+	rpccode.Require(t, err, codes.Unimplemented, "another driver")
 }

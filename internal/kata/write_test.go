@@ -198,8 +198,8 @@ func TestDifferentTargetsDoNotDisturbEachOther(t *testing.T) {
 	// The last round is odd: writers with an odd number have removed their entry.
 	entries, err := kata.NewRoot(path).List()
 	require.NoError(t, err)
-	require.Len(t, entries, writers/2)
-	require.Len(t, tree(t, path), 1+2*writers/2)
+	require.Len(t, entries, writers/2, "want: the entries of half of the writers stay")
+	require.Len(t, tree(t, path), 1+2*writers/2, "want: the root has the stayed entries and nothing else")
 }
 
 func TestAFullFilesystemLeavesNoHalfAssignment(t *testing.T) {

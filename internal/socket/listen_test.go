@@ -42,7 +42,7 @@ func TestListen(t *testing.T) {
 
 	info, err := os.Lstat(path)
 	require.NoError(t, err)
-	require.Equal(t, fs.ModeSocket|0o600, info.Mode())
+	require.Equal(t, fs.ModeSocket|0o600, info.Mode(), "want: the socket is for its owner only")
 
 	// It is known whether it was moved, removed or replaced.
 	require.NoError(t, os.Rename(path, path+".old"))
@@ -174,7 +174,7 @@ func TestAHiddenSocketComesBack(t *testing.T) {
 
 	left, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: the directory of the socket is empty")
 
 	_, err = listener.Hide()
 	require.ErrorIs(t, err, socket.ErrPath)

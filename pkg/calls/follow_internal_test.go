@@ -39,7 +39,7 @@ func TestFollowReportsWhatItMissed(t *testing.T) {
 		}
 	})
 	require.ErrorIs(t, err, errEnough)
-	require.Equal(t, uint64(1), got[0].Call.Number)
+	require.Equal(t, uint64(1), got[0].Call.Number, "want: the first call is followed")
 	require.Equal(t, Followed{Missed: 3}, got[1])
-	require.Equal(t, uint64(5), got[2].Call.Number)
+	require.Equal(t, uint64(5), got[2].Call.Number, "want: the call after the missed ones is followed")
 }

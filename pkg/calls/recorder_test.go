@@ -85,13 +85,13 @@ func TestACallIsRecordedWhole(t *testing.T) {
 		}, nil, status.Error(codes.NotFound, "no volume v1"))
 
 	found := list(t, r, calls.Filter{})
-	require.Len(t, found, 2)
+	require.Len(t, found, 2, "want: both calls are recorded")
 
 	made := found[0]
-	require.Equal(t, uint64(7), made.Number)
+	require.Equal(t, uint64(7), made.Number, "want: the record has the number of the call")
 	require.Equal(t, "OK", made.Code)
 	require.Equal(t, []string{"data", "v1"}, made.Objects)
-	require.InDelta(t, 60, made.Timeout, 1)
+	require.InDelta(t, 60, made.Timeout, 1, "want: the record has the timeout of the call")
 	require.WithinDuration(t, time.Now().Add(time.Minute), *made.Deadline, 10*time.Second)
 	require.JSONEq(t, `{"name":"data","secrets":{"key":"***stripped***"}}`, string(made.Request))
 	require.JSONEq(t, `{"volume":{"volume_id":"v1"}}`, string(made.Response))
@@ -103,7 +103,7 @@ func TestACallIsRecordedWhole(t *testing.T) {
 	failed := found[1]
 	require.Equal(t, "NOT_FOUND", failed.Code)
 	require.Equal(t, "no volume v1", failed.Message)
-	require.Empty(t, failed.Response)
+	require.Empty(t, failed.Response, "want: a failed call has no response")
 
 	encoded, err := json.Marshal(found)
 	require.NoError(t, err)
@@ -178,8 +178,8 @@ func TestFilters(t *testing.T) {
 	}, r.Counts())
 
 	r.Clear()
-	require.Empty(t, list(t, r, calls.Filter{}))
-	require.Empty(t, r.Counts())
+	require.Empty(t, list(t, r, calls.Filter{}), "want: Clear removes all calls")
+	require.Empty(t, r.Counts(), "want: Clear removes all counts")
 }
 
 // TestANameFindsTheLaterCalls, which have only the id, for each kind of object that has a name. The
@@ -236,9 +236,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 
 	found := list(t, r, calls.Filter{})
-	require.Len(t, found, 10)
-	require.Equal(t, uint64(16), found[0].Number)
-	require.Equal(t, uint64(25), r.Counts()[0].Count)
+	require.Len(t, found, 10, "want: the ring keeps the newest ten calls")
+	require.Equal(t, uint64(16), found[0].Number, "want: the oldest calls are dropped")
+	require.Equal(t, uint64(25), r.Counts()[0].Count, "want: the counts include dropped calls")
 
 	// Ten calls of 10 KiB are more than the bytes.
 	for i := range uint64(10) {
@@ -247,19 +247,19 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 
 	found = list(t, r, calls.Filter{})
-	require.Less(t, len(found), 10)
-	require.Greater(t, len(found), 3)
-	require.Equal(t, uint64(109), found[len(found)-1].Number)
+	require.Less(t, len(found), 10, "want: large calls leave memory for fewer")
+	require.Greater(t, len(found), 3, "want: several large calls are kept")
+	require.Equal(t, uint64(109), found[len(found)-1].Number, "want: the newest call is kept")
 
 	// One that is too large for the others stays in order, without its messages.
 	record(t.Context(), r, 200, csi.Controller_DeleteVolume_FullMethodName,
 		&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("v", maxBytes)}, &csi.DeleteVolumeResponse{}, nil)
 
 	found = list(t, r, calls.Filter{SinceCall: 199})
-	require.Len(t, found, 1)
-	require.Empty(t, found[0].Request)
-	require.Equal(t, 2, found[0].Omitted)
-	require.Greater(t, len(list(t, r, calls.Filter{})), 3)
+	require.Len(t, found, 1, "want: a call that is too large is recorded")
+	require.Empty(t, found[0].Request, "want: the request that is too large is omitted")
+	require.Equal(t, 2, found[0].Omitted, "want: request and response are counted as omitted")
+	require.Greater(t, len(list(t, r, calls.Filter{})), 3, "want: one large call does not drop all others")
 }
 
 func TestMessagesOfAStreamAreLimited(t *testing.T) {
@@ -276,9 +276,9 @@ func TestMessagesOfAStreamAreLimited(t *testing.T) {
 	recording.End(nil, status.Error(codes.Internal, "broken"))
 
 	found := list(t, r, calls.Filter{Object: "s1"})
-	require.Len(t, found, 1)
-	require.Len(t, found[0].Messages, calls.MaxMessages)
-	require.Equal(t, 5, found[0].Omitted)
+	require.Len(t, found, 1, "want: the stream is recorded as one call")
+	require.Len(t, found[0].Messages, calls.MaxMessages, "want: the messages are limited")
+	require.Equal(t, 5, found[0].Omitted, "want: the messages over the limit are counted")
 	require.JSONEq(t, `{"volume_capacity_bytes":"1"}`, string(found[0].Messages[0]))
 }
 
@@ -291,7 +291,7 @@ func TestACallerThatHasGone(t *testing.T) {
 
 	cancel()
 	recording.End(&csi.ProbeResponse{}, nil)
-	require.True(t, list(t, r, calls.Filter{})[0].CallerGone, "the record says that the caller has left")
+	require.True(t, list(t, r, calls.Filter{})[0].CallerGone, "want: the record says that the caller has left")
 }
 
 func TestFileHasALineForEachCall(t *testing.T) {
@@ -308,7 +308,7 @@ func TestFileHasALineForEachCall(t *testing.T) {
 	}
 
 	require.NoError(t, r.Close())
-	require.Zero(t, r.Lost())
+	require.Zero(t, r.Lost(), "want: no line of the file is lost")
 
 	// A call that ends after the close is lost, not fatal.
 	record(t.Context(), r, 200, csi.Identity_Probe_FullMethodName, &csi.ProbeRequest{}, &csi.ProbeResponse{}, nil)
@@ -322,10 +322,10 @@ func TestFileHasALineForEachCall(t *testing.T) {
 		var call calls.Call
 
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &call))
-		require.Equal(t, next, call.Number)
+		require.Equal(t, next, call.Number, "want: the lines are in the order of the calls")
 	}
 
-	require.Equal(t, uint64(101), next)
+	require.Equal(t, uint64(101), next, "want: the file has all 100 calls")
 }
 
 func TestAFileThatCannotBeOpened(t *testing.T) {
@@ -359,7 +359,7 @@ func TestTheFileIsTheDriversOnly(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, "new"))
 	require.NoError(t, os.Link(other, filepath.Join(dir, "hard")))
 	require.ErrorIs(t, open(filepath.Join(dir, "hard")), calls.ErrFile)
-	require.Error(t, open(dir))
+	require.Error(t, open(dir), "want: a directory is refused as the file")
 
 	if os.Geteuid() == 0 {
 		foreign := filepath.Join(dir, "foreign")
@@ -375,7 +375,7 @@ func TestTheFileIsTheDriversOnly(t *testing.T) {
 
 	info, err := os.Stat(readable)
 	require.NoError(t, err)
-	require.Equal(t, fs.FileMode(0o600), info.Mode())
+	require.Equal(t, fs.FileMode(0o600), info.Mode(), "want: the file is for its owner only")
 
 	kept, err := os.ReadFile(other)
 	require.NoError(t, err)
@@ -395,9 +395,9 @@ func TestAFullDisk(t *testing.T) {
 		record(t.Context(), r, i+1, csi.Identity_Probe_FullMethodName, &csi.ProbeRequest{}, &csi.ProbeResponse{}, nil)
 	}
 
-	require.Len(t, list(t, r, calls.Filter{}), 3)
+	require.Len(t, list(t, r, calls.Filter{}), 3, "want: the calls are recorded though the disk is full")
 	require.NoError(t, r.Close())
-	require.Equal(t, uint64(3), r.Lost())
+	require.Equal(t, uint64(3), r.Lost(), "want: the lost lines are counted")
 	require.Equal(t, 1, strings.Count(log.String(), "cannot write to the call log"), log.String())
 	require.Contains(t, log.String(), "no space left on device")
 }

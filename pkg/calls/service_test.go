@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/calls"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func serve(t *testing.T, recorder *calls.Recorder) *calls.Client {
@@ -74,13 +74,13 @@ func TestWaitHasNoRace(t *testing.T) {
 	probed(t, r, 2)
 
 	result := await.Receive(t, waited, "the wait for two calls")
-	require.True(t, result.Reached, "the call that was waited for has come")
-	require.Len(t, result.Calls, 2)
+	require.True(t, result.Reached, "want: the call that was waited for has come")
+	require.Len(t, result.Calls, 2, "want: both calls are returned")
 
 	// All before it.
 	result, err := client.Wait(t.Context(), wanted)
 	require.NoError(t, err)
-	require.True(t, result.Reached, "the call that was waited for has come")
+	require.True(t, result.Reached, "want: the call that was waited for has come")
 
 	// Each of many waits ends, whenever the call comes.
 	for i := range uint64(50) {
@@ -94,7 +94,7 @@ func TestWaitHasNoRace(t *testing.T) {
 		}()
 
 		probed(t, r, 11+i)
-		require.True(t, await.Receive(t, waited, "the wait for the next call").Reached, "the call that was waited for has come")
+		require.True(t, await.Receive(t, waited, "the wait for the next call").Reached, "want: the call that was waited for has come")
 	}
 }
 
@@ -108,19 +108,19 @@ func TestAWaitEndsWithItsTimeout(t *testing.T) {
 
 	result, err := client.Wait(t.Context(), calls.WaitRequest{Count: 2, Timeout: 0.001})
 	require.NoError(t, err)
-	require.False(t, result.Reached, "the call that was waited for has not come")
+	require.False(t, result.Reached, "want: the call that was waited for has not come")
 	require.Len(t, result.Calls, 1, "what there was")
 
 	result, err = client.Wait(t.Context(), calls.WaitRequest{New: true, Timeout: 0.001})
 	require.NoError(t, err)
-	require.False(t, result.Reached, "the call that was waited for has not come")
+	require.False(t, result.Reached, "want: the call that was waited for has not come")
 	require.Empty(t, result.Calls, "a new call only")
 
 	_, err = client.Wait(t.Context(), calls.WaitRequest{Filter: calls.Filter{Method: "["}})
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	rpccode.Require(t, err, codes.InvalidArgument)
 
 	_, err = client.List(t.Context(), calls.Filter{Code: "x"})
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	rpccode.Require(t, err, codes.InvalidArgument)
 }
 
 var errEnough = errors.New("enough")
@@ -147,11 +147,11 @@ func TestFollow(t *testing.T) {
 		})
 	}()
 
-	require.Equal(t, uint64(1), await.Receive(t, followed, "the recorded call").Call.Number)
+	require.Equal(t, uint64(1), await.Receive(t, followed, "the recorded call").Call.Number, "want: the recorded call is followed")
 
 	for number := uint64(2); number < 4; number++ {
 		probed(t, r, number)
-		require.Equal(t, number, await.Receive(t, followed, "the next call").Call.Number)
+		require.Equal(t, number, await.Receive(t, followed, "the next call").Call.Number, "want: the next call is followed")
 	}
 
 	require.ErrorIs(t, await.Receive(t, ended, "the end of Follow"), errEnough)
@@ -176,7 +176,7 @@ func TestDrainEndsFollowAndWait(t *testing.T) {
 	r.Drain()
 
 	for range 2 {
-		require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, ended, "the end of Follow and Wait")))
+		rpccode.Require(t, await.Receive(t, ended, "the end of Follow and Wait"), codes.Unavailable)
 	}
 }
 
@@ -194,5 +194,5 @@ func TestClearAndCountsThroughTheSocket(t *testing.T) {
 
 	found, err := client.List(t.Context(), calls.Filter{})
 	require.NoError(t, err)
-	require.Empty(t, found)
+	require.Empty(t, found, "want: Clear removes all calls")
 }

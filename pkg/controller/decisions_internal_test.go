@@ -6,15 +6,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
-
-func codeOf(err error) codes.Code { return status.Code(rpc.Status(err)) }
 
 // TestChangeRequestsAreMerged: ControllerExpandVolume and ControllerModifyVolume of one volume
 // become one change unless they contradict each other.
@@ -48,7 +46,7 @@ func TestChangeRequestsAreMerged(t *testing.T) {
 			t.Parallel()
 
 			got, err := test.first.and(test.second)
-			require.Equal(t, test.code, codeOf(err), "%v", err)
+			rpccode.Require(t, rpc.Status(err), test.code)
 			require.Equal(t, test.want, got)
 		})
 	}
@@ -166,7 +164,7 @@ func TestCheckSameVolume(t *testing.T) {
 			test.change(&wanted)
 
 			err := checkSameVolume(existing, &wanted)
-			require.Equal(t, test.want, codeOf(err), "%v", err)
+			rpccode.Require(t, rpc.Status(err), test.want)
 		})
 	}
 }

@@ -39,7 +39,7 @@ func TestReportedUnhealthyMergesBothViewsInOrder(t *testing.T) {
 			observed.Entries = append(observed.Entries, health.NewEntry(reason, "because"))
 		}
 
-		require.True(t, monitor.Set(id, observed, time.Now()), "the monitor takes the observation")
+		require.True(t, monitor.Set(id, observed, time.Now()), "want: the monitor takes the observation")
 	}
 
 	set(own, "b", health.BackingFileMissing)
@@ -84,7 +84,7 @@ func TestReportedUnhealthyMergesBothViewsInOrder(t *testing.T) {
 		}
 	}
 
-	require.Nil(t, s.reportedCondition("c"))
+	require.Nil(t, s.reportedCondition("c"), "want: a volume without a record has no condition")
 }
 
 func reasonsOf(record *health.Record) []health.Reason {

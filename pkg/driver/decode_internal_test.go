@@ -4,9 +4,9 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // TestPanicOfTheCodecIsInternal: grpc-go encodes and decodes outside of all interceptors.
@@ -17,6 +17,6 @@ func TestPanicOfTheCodecIsInternal(t *testing.T) {
 	c.CodecV2 = nil
 
 	_, err := c.Marshal(nil)
-	require.Equal(t, codes.Internal, status.Code(err))
-	require.Equal(t, codes.Internal, status.Code(c.Unmarshal(nil, nil)))
+	rpccode.Require(t, err, codes.Internal)
+	rpccode.Require(t, c.Unmarshal(nil, nil), codes.Internal)
 }

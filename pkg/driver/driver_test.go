@@ -30,6 +30,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/logs"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -107,7 +108,7 @@ func (r *running) awaitFile(t *testing.T, path string) {
 		_, err := os.Stat(path)
 
 		return err == nil
-	}, waitLimit, time.Millisecond)
+	}, waitLimit, time.Millisecond, "want: the driver makes the file")
 }
 
 // wait returns Run's result, as often as it is asked for.
@@ -167,7 +168,7 @@ func TestDriverServesItsModeAndNothingElse(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = csi.NewNodeClient(r.conn).NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	rpccode.Require(t, err, codes.Unimplemented)
 }
 
 func TestServicesThatEachModeRegisters(t *testing.T) {
@@ -219,7 +220,7 @@ func TestPanicIsInternalAndTheProcessGoesOn(t *testing.T) {
 
 	for range 2 {
 		_, err := csi.NewNodeClient(r.conn).NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: "v"})
-		require.Equal(t, codes.Internal, status.Code(err))
+		rpccode.Require(t, err, codes.Internal)
 		require.NotContains(t, err.Error(), "a detail", "what panicked is for the log")
 	}
 
@@ -238,7 +239,7 @@ func TestPanicOfAFaultRuleIsInternal(t *testing.T) {
 
 	for range 2 {
 		_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "v"})
-		require.Equal(t, codes.Internal, status.Code(err))
+		rpccode.Require(t, err, codes.Internal)
 		require.NotContains(t, err.Error(), "a detail", "what panicked is for the log")
 	}
 
@@ -359,20 +360,20 @@ func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
 		_, err := csi.NewIdentityClient(r.conn).Probe(t.Context(), &csi.ProbeRequest{})
 
 		return status.Code(err) == codes.Unavailable
-	}, waitLimit, time.Millisecond)
+	}, waitLimit, time.Millisecond, "want: the draining driver refuses Probe")
 
 	turnsAwayEveryCall(t, r.conn)
 
 	code, body := get(t, "http://"+address+"/readyz")
-	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Equal(t, http.StatusServiceUnavailable, code, "want: a draining driver is not ready")
 	require.Contains(t, body, "shutting down")
 
 	code, body = get(t, "http://"+address+"/livez")
-	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Equal(t, http.StatusServiceUnavailable, code, "want: a driver without its CSI socket is not alive")
 	require.Contains(t, body, "no answer on the CSI socket")
 
 	code, _ = get(t, "http://"+address+"/healthz")
-	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, http.StatusOK, code, "want: a draining driver is healthy")
 
 	select {
 	case err := <-r.done:
@@ -431,10 +432,10 @@ func TestDrainAwaitsWhatFollowsTheOpeningOfAPool(t *testing.T) {
 	})
 	await.Receive(t, entered, "the pool to be served again")
 	r.stop()
-	require.Never(t, func() bool { return len(r.done) > 0 }, 100*time.Millisecond, time.Millisecond)
+	require.Never(t, func() bool { return len(r.done) > 0 }, 100*time.Millisecond, time.Millisecond, "want: the driver does not end before the pool is served")
 	close(release)
 	require.NoError(t, r.wait(t))
-	require.True(t, done.Load(), "the call ended before the driver did")
+	require.True(t, done.Load(), "want: the call ended before the driver did")
 }
 
 func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {
@@ -450,10 +451,10 @@ func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {
 
 	await.Receive(t, ctx.Done(), "the context to end at the first signal")
 	require.ErrorIs(t, context.Cause(ctx), driver.ErrSignal)
-	require.Empty(t, exited)
+	require.Empty(t, exited, "want: the first signal does not exit")
 	await.Send(t, signals, os.Interrupt, "the signal to be taken")
 
-	require.Equal(t, 1, await.Receive(t, exited, "the exit at the second signal"))
+	require.Equal(t, 1, await.Receive(t, exited, "the exit at the second signal"), "want: the second signal exits with 1")
 }
 
 func TestUntilSignalExitsAfterTheLimit(t *testing.T) {
@@ -465,7 +466,7 @@ func TestUntilSignalExitsAfterTheLimit(t *testing.T) {
 	defer stop()
 
 	await.Send(t, signals, os.Interrupt, "the signal to be taken")
-	require.Equal(t, 1, await.Receive(t, exited, "the exit when the limit has passed"))
+	require.Equal(t, 1, await.Receive(t, exited, "the exit when the limit has passed"), "want: the end of the limit exits with 1")
 }
 
 func get(t *testing.T, url string) (int, string) {

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // TestLogNamesTheRowsOfARefusal: the line of a refused call has the row of docs/spec.md for its code.
@@ -22,7 +24,7 @@ func TestLogNamesTheRowsOfARefusal(t *testing.T) {
 		}))
 
 		_, err := csi.NewNodeClient(r.conn).NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: "v"})
-		require.Equal(t, code, status.Code(err))
+		rpccode.Require(t, err, code)
 
 		if row == "" {
 			require.NotContains(t, r.log.String(), "spec=")

@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // TestGateThatIsShutTurnsAwayEveryCall and not only those that happen to ask
@@ -24,7 +24,7 @@ func TestGateThatIsShutTurnsAwayEveryCall(t *testing.T) {
 	for range 100 {
 		for _, method := range []string{csi.Identity_Probe_FullMethodName, csi.Node_NodeStageVolume_FullMethodName} {
 			err := pass(t.Context(), method)
-			require.Equal(t, codes.Unavailable, status.Code(err))
+			rpccode.Require(t, err, codes.Unavailable)
 			require.ErrorContains(t, err, "shutting down")
 		}
 	}
@@ -44,7 +44,7 @@ func turnsAwayEveryCall(t *testing.T, conn *grpc.ClientConn) {
 
 			err := conn.Invoke(t.Context(), fmt.Sprintf("/%s/%s", services.Get(i).FullName(), method.Name()),
 				dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output()))
-			require.Equal(t, codes.Unavailable.String(), status.Code(err).String(), "%s: %v", method.Name(), err)
+			rpccode.Require(t, err, codes.Unavailable, "%s", method.Name())
 			conformance.Shows(t, string(method.Name()), "the driver is shutting down", "Unavailable")
 		}
 	}

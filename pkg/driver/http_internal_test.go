@@ -53,7 +53,7 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) {
 	answer, err := client.Do(request)
 	require.NoError(t, err, "GET /readyz beside %d slow clients", slow)
 	require.NoError(t, answer.Body.Close())
-	require.Equal(t, http.StatusOK, answer.StatusCode)
+	require.Equal(t, http.StatusOK, answer.StatusCode, "want: /readyz answers beside slow clients")
 
 	const others = 16 // the probe's two, epoll's, and the directory that is read
 

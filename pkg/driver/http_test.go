@@ -8,9 +8,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -21,7 +21,7 @@ func TestHTTPServesMetricsOfEachCall(t *testing.T) {
 	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
 
 	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	rpccode.Require(t, err, codes.InvalidArgument)
 
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		code, body := get(t, "http://"+address+path)
@@ -44,7 +44,7 @@ func TestProfilesAreServedOnlyIfAsked(t *testing.T) {
 		start(t, func(config *driver.Config) { config.HTTPEndpoint, config.Profiling = address, profiling })
 
 		code, _ := get(t, "http://"+address+"/debug/pprof/goroutine?debug=1")
-		require.Equal(t, want, code)
+		require.Equal(t, want, code, "want: profiles are served only if asked for")
 	}
 }
 

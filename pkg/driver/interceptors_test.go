@@ -13,12 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
@@ -60,7 +60,7 @@ func TestLimitsOfEveryFieldOfEveryRequest(t *testing.T) {
 			require.NoError(t, with(strings.Repeat("x", longest)), what)
 
 			err := with(strings.Repeat("x", longest+1))
-			require.Equal(t, codes.InvalidArgument, status.Code(err), what)
+			rpccode.Require(t, err, codes.InvalidArgument, what)
 			require.ErrorContains(t, err, field.Path+" has ", what)
 			require.ErrorContains(t, err, strconv.Itoa(field.Limit()), what)
 			require.Less(t, len(err.Error()), 300, "the value is not repeated")
@@ -69,14 +69,14 @@ func TestLimitsOfEveryFieldOfEveryRequest(t *testing.T) {
 			if field.IsSecret() {
 				require.NoError(t, err, what)
 			} else {
-				require.Equal(t, codes.InvalidArgument, status.Code(err), what)
+				rpccode.Require(t, err, codes.InvalidArgument, what)
 				require.ErrorContains(t, err, field.Path, what)
 				require.ErrorContains(t, err, "NUL", what)
 			}
 		}
 	}
 
-	require.Greater(t, checked, 80)
+	require.Greater(t, checked, 80, "want: the fields of all requests are checked")
 }
 
 func TestLimitsCountMountFlagsTogetherAndListsEach(t *testing.T) {
@@ -107,7 +107,7 @@ func TestOversizedIDGetsACleanAnswerThroughTheSocket(t *testing.T) {
 	r := start(t, nil)
 	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(),
 		&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("x", 1<<20)})
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	rpccode.Require(t, err, codes.InvalidArgument)
 	require.ErrorContains(t, err, "volume_id has 1048576 bytes")
 }
 
@@ -137,7 +137,7 @@ func TestTextThatIsNotUTF8IsTheCallersFault(t *testing.T) {
 		"cut short": {csi.Controller_DeleteVolume_FullMethodName, []byte{0x0a, 0x7f, 'x'}, "cannot be read"},
 	} {
 		err := r.conn.Invoke(t.Context(), test.method, test.wire, new([]byte), grpc.ForceCodec(rawCodec{}))
-		require.Equal(t, codes.InvalidArgument, status.Code(err), "%s: %v", name, err)
+		rpccode.Require(t, err, codes.InvalidArgument, "%s", name)
 		require.ErrorContains(t, err, test.want, name)
 	}
 
@@ -154,7 +154,7 @@ func TestSecretsAndMountFlagsNeverReachTheLog(t *testing.T) {
 	}))
 
 	requests := secretive(t, secret)
-	require.Greater(t, len(requests), 8)
+	require.Greater(t, len(requests), 8, "want: each request with secrets is sent")
 
 	for method, request := range requests {
 		require.Contains(t, fmt.Sprint(request), secret, "%s: the request must hold the secret", method.Name())
@@ -328,7 +328,7 @@ func TestWhatACallHasMadeIsLogged(t *testing.T) {
 
 	_, err = stream.Recv()
 	require.Error(t, err, "GetMetadataAllocated of a snapshot that is not there")
-	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), " snapshot=the-snapshot") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), " snapshot=the-snapshot") }, time.Minute, time.Millisecond, "want: the log of the stream has the snapshot")
 }
 
 func BenchmarkLimits(b *testing.B) {

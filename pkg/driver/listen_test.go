@@ -51,7 +51,7 @@ func TestSocketIsItsOwnersInADirectoryThatIsMade(t *testing.T) {
 
 	info, err := os.Lstat(r.socket())
 	require.NoError(t, err)
-	require.Equal(t, fs.ModeSocket|0o600, info.Mode())
+	require.Equal(t, fs.ModeSocket|0o600, info.Mode(), "want: the socket is for its owner only")
 	conformance.Shows(t, "Probe", "endpoint unix://PATH", "a UNIX socket at PATH")
 
 	info, err = os.Stat(filepath.Dir(r.socket()))
@@ -134,7 +134,7 @@ func TestSocketThatIsServedIsRefusedByName(t *testing.T) {
 	var inUse *socket.InUseError
 
 	require.ErrorAs(t, err, &inUse)
-	require.EqualValues(t, os.Getpid(), inUse.PID)
+	require.EqualValues(t, os.Getpid(), inUse.PID, "want: the error has the process that serves the socket")
 	require.Equal(t, "csi.example.org v0", inUse.Driver)
 	require.FileExists(t, first.socket(), "the first's socket is left alone")
 	require.NoFileExists(t, config.ReadyFile)

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // lister is a Controller service whose lists are answered when the test says so.
@@ -72,19 +72,19 @@ func TestLargeListsWaitForEachOther(t *testing.T) {
 	}
 
 	for range atOnce {
-		require.Zero(t, await.Receive(t, served.entered, "the first lists"))
+		require.Zero(t, await.Receive(t, served.entered, "the first lists"), "want: the first lists ask for all entries")
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 
 	_, err := co.ListVolumes(ctx, &csi.ListVolumesRequest{})
-	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	rpccode.Require(t, err, codes.DeadlineExceeded)
 
 	list(100)
-	require.EqualValues(t, 100, await.Receive(t, served.entered, "a list of few entries"))
+	require.EqualValues(t, 100, await.Receive(t, served.entered, "a list of few entries"), "want: a list of few entries does not wait")
 
 	close(served.answer)
 	await.Return(t, calls.Wait, "the calls")
-	require.EqualValues(t, atOnce, served.most.Load())
+	require.EqualValues(t, atOnce, served.most.Load(), "want: large lists run only as many at once as allowed")
 }

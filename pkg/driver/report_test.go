@@ -11,10 +11,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -42,39 +42,39 @@ func TestSocketAndPageTellTheSame(t *testing.T) {
 	require.Eventually(t, func() bool {
 		report, err = client.Report(t.Context())
 		require.NoError(t, err)
-		require.Len(t, report.Volumes, 1)
+		require.Len(t, report.Volumes, 1, "want: the report has the volume")
 
 		return len(report.Volumes[0].Conditions) > 0 && len(report.Changes) > 0 && report.Sources["controller"][0].Connected
-	}, waitLimit, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond, "want: the report has the condition and the change")
 
 	volume := report.Volumes[0]
 	require.Equal(t, []any{id, "pvc-1", "default", "directory"}, []any{volume.ID, volume.Name, volume.Pool, volume.Backing})
 	require.Equal(t, health.VolumeNotFound, volume.Conditions[0].Reason)
 	require.Equal(t, "controller", volume.Conditions[0].View)
-	require.False(t, volume.Conditions[0].Since.IsZero(), "the condition says since when")
+	require.False(t, volume.Conditions[0].Since.IsZero(), "want: the condition says since when")
 	require.Equal(t, health.VolumeNotFound, report.Changes[0].Reason)
 	require.Equal(t, []string{"csi.example.org", "v0", "node-a", "controller"}, []string{report.Driver, report.Version, report.Node, report.Mode})
 	require.Contains(t, report.Sources, "controller")
 	require.NotContains(t, report.Sources, "node")
 
-	require.Len(t, report.Storage, 2)
+	require.Len(t, report.Storage, 2, "want: the report has the pool and the state directory")
 	require.Equal(t, "default", report.Storage[0].Name)
-	require.Positive(t, report.Storage[0].Bytes.Total)
+	require.Positive(t, report.Storage[0].Bytes.Total, "want: the pool has a size")
 	require.Equal(t, "state", report.Storage[1].Kind)
 	require.Equal(t, r.config.StateDir, report.Storage[1].Path)
 
 	code, body := get(t, "http://"+address+"/health.json")
-	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, http.StatusOK, code, "want: /health.json answers")
 
 	var page health.Report
 
 	require.NoError(t, json.Unmarshal([]byte(body), &page))
-	require.False(t, page.At.Before(report.At), "the page is not older than the report")
+	require.False(t, page.At.Before(report.At), "want: the page is not older than the report")
 	page.At, page.Storage[0].Bytes = report.At, report.Storage[0].Bytes // others use the disk meanwhile
 	require.Equal(t, report, &page)
 
 	code, body = get(t, "http://"+address+"/")
-	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, http.StatusOK, code, "want: the page answers")
 	require.Contains(t, body, "<!DOCTYPE html>")
 
 	_, body = get(t, "http://"+address+"/metrics")
@@ -89,7 +89,7 @@ func TestNothingIsNullInTheReport(t *testing.T) {
 	start(t, func(config *driver.Config) { config.HTTPEndpoint, config.Health.PollingOnly = address, true })
 
 	code, body := get(t, "http://"+address+"/health.json")
-	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, http.StatusOK, code, "want: /health.json answers")
 	require.NotContains(t, body, "null")
 	require.Contains(t, body, `"controller":[]`)
 }
@@ -100,7 +100,7 @@ func TestChecksAreTheNodes(t *testing.T) {
 	r := start(t, nil)
 
 	_, err := health.NewClient(r.conn).Check(t.Context(), health.CheckRequest{VolumeID: "v", How: "offline"})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	rpccode.Require(t, err, codes.Unimplemented)
 	require.ErrorContains(t, err, "no node service")
 }
 

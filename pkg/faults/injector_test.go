@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func deleteVolume(ctx context.Context, i *faults.Injector, id string) error {
@@ -64,8 +64,8 @@ func TestTheSameSeedHasTheSameHits(t *testing.T) {
 	first := hits(7)
 	require.Equal(t, first, hits(7))
 	require.Equal(t, first, hits(7, "{match: {probability: 0.5}, act: {delay: {after: 1ns}}}"))
-	require.NotEqual(t, first, hits(8))
-	require.InDelta(t, 30, strings.Count(first, "x"), 15)
+	require.NotEqual(t, first, hits(8), "want: another seed has other hits")
+	require.InDelta(t, 30, strings.Count(first, "x"), 15, "want: about half of the calls are hit")
 }
 
 func TestARuleEnds(t *testing.T) {
@@ -82,7 +82,7 @@ func TestARuleEnds(t *testing.T) {
 		add(t, i, "{until: "+until+", act: {before: {code: ABORTED}}}")
 
 		for number, code := range want {
-			require.Equal(t, code, status.Code(deleteVolume(t.Context(), i, "v")), "%s, call %d", until, number)
+			rpccode.Require(t, deleteVolume(t.Context(), i, "v"), code, "%s, call %d", until, number)
 		}
 
 		listed, _ := i.List()
@@ -170,7 +170,7 @@ func TestANilInjectorHasNoEffect(t *testing.T) {
 
 	require.NoError(t, i.At(t.Context(), faults.VolumeAllocated, "v"))
 	require.NoError(t, i.Start(t.Context()))
-	require.Empty(t, i.Entries("node", "v"))
+	require.Empty(t, i.Entries("node", "v"), "want: a nil injector has no condition")
 	i.Close()
 }
 
@@ -180,16 +180,16 @@ func TestConditionsAreOfTheirVolumesAndView(t *testing.T) {
 	changed := 0
 	i := faults.New(faults.Config{ConditionsChanged: func() { changed++ }})
 	add(t, i, "{name: bad, match: {volume: v*}, act: {condition: {status: DATA_LOSS, reason: Lost, view: node}}}")
-	require.Equal(t, 1, changed)
+	require.Equal(t, 1, changed, "want: a new condition is reported as a change")
 	require.Equal(t, []health.Entry{{Status: health.DataLoss, Reason: "Lost", Message: "fault rule bad"}}, i.Entries("node", "v1"))
-	require.Empty(t, i.Entries("controller", "v1"))
-	require.Empty(t, i.Entries("storage", "v1"))
-	require.Empty(t, i.Entries("node", "w1"))
+	require.Empty(t, i.Entries("controller", "v1"), "want: the condition is not of another view")
+	require.Empty(t, i.Entries("storage", "v1"), "want: the condition is not of the storage")
+	require.Empty(t, i.Entries("node", "w1"), "want: the condition is not of another volume")
 
 	_, err := i.Clear("bad")
 	require.NoError(t, err)
-	require.Equal(t, 2, changed)
-	require.Empty(t, i.Entries("node", "v1"))
+	require.Equal(t, 2, changed, "want: a cleared condition is reported as a change")
+	require.Empty(t, i.Entries("node", "v1"), "want: the cleared condition is gone")
 }
 
 // followed is an Injector that follows a file of rules.
@@ -264,7 +264,7 @@ func TestAFileIsFollowed(t *testing.T) {
 	t.Parallel()
 
 	f := follow(t, firstRule)
-	require.Equal(t, codes.Aborted, status.Code(deleteVolume(t.Context(), f.Injector, "v")))
+	rpccode.Require(t, deleteVolume(t.Context(), f.Injector, "v"), codes.Aborted)
 
 	f.write(t, firstRule+"- {name: second, act: {unimplemented: true}}\n")
 	f.until(t, "the second rule is there, and the first keeps its hits", func(listed []faults.Status, problem string) bool {
@@ -348,7 +348,7 @@ func TestClearingEndsWaits(t *testing.T) {
 			listed, _ := i.List()
 
 			return listed[0].Hits == 1
-		}, 30*time.Second, time.Millisecond)
+		}, 30*time.Second, time.Millisecond, "want: the call waits in the rule")
 
 		_, err := i.Clear("")
 		require.NoError(t, err)

@@ -89,7 +89,7 @@ func TestRulesAreWrittenAsTheyAreRead(t *testing.T) {
 
 	files, err := filepath.Glob("../../examples/faults/*.yaml")
 	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	require.NotEmpty(t, files, "want: the examples have rules")
 
 	all := []string{`
 name: all

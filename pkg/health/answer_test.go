@@ -21,7 +21,7 @@ func TestAnAnswerHasAnOldRecordProbed(t *testing.T) {
 		answer := func() []health.Entry {
 			began := time.Now()
 			record, ok := monitor.Answer("a")
-			require.True(t, ok, "the subject has a record")
+			require.True(t, ok, "want: the subject has a record")
 			require.Equal(t, began, time.Now(), "an answer has waited")
 			synctest.Wait()
 
@@ -30,15 +30,15 @@ func TestAnAnswerHasAnOldRecordProbed(t *testing.T) {
 
 		w.setReasons("a", health.InodesExhausted)
 		time.Sleep(29 * time.Second)
-		require.Empty(t, answer())
-		require.Empty(t, answer())
+		require.Empty(t, answer(), "want: the answer is the record before the change")
+		require.Empty(t, answer(), "want: the answer is the record before the change")
 		require.Equal(t, 1, w.count("a"), "a record of less than 30 s is probed")
 
 		// Between two of the seconds in which unhealthy subjects are probed.
 		time.Sleep(1500 * time.Millisecond)
 		require.Empty(t, answer(), "it answers from the record")
 		require.Equal(t, health.InodesExhausted, answer()[0].Reason)
-		require.Equal(t, 2, w.count("a"))
+		require.Equal(t, 2, w.count("a"), "want: the second answer has the subject probed again")
 	})
 }
 
@@ -55,7 +55,7 @@ func TestAnswersProbeOneAtATime(t *testing.T) {
 
 		for range 10 {
 			_, ok := monitor.Answer("a")
-			require.True(t, ok, "the subject has a record")
+			require.True(t, ok, "want: the subject has a record")
 			synctest.Wait()
 		}
 
@@ -66,6 +66,6 @@ func TestAnswersProbeOneAtATime(t *testing.T) {
 		_, ok := monitor.Answer("b")
 		require.False(t, ok, "a subject without a record")
 		synctest.Wait()
-		require.Zero(t, w.count("b"))
+		require.Zero(t, w.count("b"), "want: the second subject waits for the first")
 	})
 }

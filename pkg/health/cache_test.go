@@ -37,7 +37,7 @@ func TestSetKeepsOnlyWhatIsNewer(t *testing.T) {
 	require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "a"))
 
 	require.True(t, monitor.Set("a", observed(), at.Add(time.Nanosecond)), "newer")
-	require.Empty(t, reasons(t, monitor, "a"))
+	require.Empty(t, reasons(t, monitor, "a"), "want: the newer observation replaces the conditions")
 
 	require.Equal(t, observed(health.DiskFailure).Entries, first.Entries, "a record is never changed")
 	require.Equal(t, at, first.ObservedAt)
@@ -74,9 +74,9 @@ func TestSinceOutlivesRenewals(t *testing.T) {
 
 		switch minute {
 		case 0, 1, 2:
-			require.Equal(t, time.Duration(0), since(health.IOErrors))
+			require.Equal(t, time.Duration(0), since(health.IOErrors), "want: the condition is as old as its first observation")
 		case 3:
-			require.Equal(t, 2*time.Minute, since(health.ReadOnlyRemount))
+			require.Equal(t, 2*time.Minute, since(health.ReadOnlyRemount), "want: the condition is as old as its first observation")
 		case 4:
 			require.Equal(t, 4*time.Minute, since(health.IOErrors), "a reason that comes back starts again")
 		}
@@ -129,8 +129,8 @@ func TestAbnormalIsInOrder(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "d"}, list(""))
 	require.Equal(t, []string{"b", "d"}, list("a"))
 	require.Equal(t, []string{"d"}, list("c"), "after one that is not among them")
-	require.Empty(t, list("d"))
-	require.Len(t, monitor.All(), 5)
+	require.Empty(t, list("d"), "want: no subject follows the last")
+	require.Len(t, monitor.All(), 5, "want: all subjects are listed")
 }
 
 func TestTheWireSaysWhatIsKnown(t *testing.T) {
@@ -161,7 +161,7 @@ func TestTheWireSaysWhatIsKnown(t *testing.T) {
 			health.PutCondition(status, record)
 
 			abnormal, text := condition(t, status)
-			require.Equal(t, step.abnormal, abnormal)
+			require.Equal(t, step.abnormal, abnormal, "want: the condition is on the wire")
 			require.Equal(t, step.text, text)
 		}
 	})
@@ -170,7 +170,7 @@ func TestTheWireSaysWhatIsKnown(t *testing.T) {
 func TestGetAllocatesNothing(t *testing.T) {
 	monitor := health.New(newFakes().config())
 	require.True(t, monitor.Set("a", observed(), time.Now()), "want: Set takes the observation")
-	require.Zero(t, testing.AllocsPerRun(100, func() { monitor.Get("a") }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { monitor.Get("a") }), "want: Get allocates nothing")
 }
 
 // awaitRecord calls Await in a goroutine and returns a function that reads its result so far.
@@ -271,11 +271,11 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 				test.act(waiting{t, w, monitor, asked})
 
 				record, err, done := answer()
-				require.Equal(t, test.done, done)
+				require.Equal(t, test.done, done, "want: Await ends with a newer observation or an error")
 				require.ErrorIs(t, err, test.err)
 
 				if test.done && test.err == nil {
-					require.Equal(t, test.sick, !record.Healthy())
+					require.Equal(t, test.sick, !record.Healthy(), "want: the newer observation is returned")
 				}
 
 				cancel()
@@ -305,7 +305,7 @@ func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 		record, err, done := known()
 		require.True(t, done, "want: an answer")
 		require.NoError(t, err)
-		require.True(t, record.Healthy(), "the subject is healthy")
+		require.True(t, record.Healthy(), "want: the subject is healthy")
 
 		_, err, done = unknown()
 		require.True(t, done, "want: an answer")
@@ -340,7 +340,7 @@ func TestForgetDropsWhatWasObservedBefore(t *testing.T) {
 
 		_, ok := monitor.Get("a")
 		require.False(t, ok, "want: no record")
-		require.Empty(t, monitor.Abnormal(""))
+		require.Empty(t, monitor.Abnormal(""), "want: the forgotten subject is not unhealthy")
 
 		require.False(t, monitor.Set("a", observed(), before.Add(time.Millisecond)), "want: Set ignores the observation")
 		time.Sleep(time.Second)

@@ -16,11 +16,11 @@ func TestTheFirstDamageIsAnIncrease(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	metrics := health.NewMetrics(registry)
 
-	require.Len(t, values(t, registry, "touchstone_filesystem_checks_total"), 12)
-	require.Zero(t, values(t, registry, "touchstone_filesystem_checks_total")["online/damaged"])
+	require.Len(t, values(t, registry, "touchstone_filesystem_checks_total"), 12, "want: each kind of result has a series before the first check")
+	require.Zero(t, values(t, registry, "touchstone_filesystem_checks_total")["online/damaged"], "want: the series begins at zero")
 
 	metrics.Checked("online", "ext4", "damaged", time.Second)
-	require.InDelta(t, 1, values(t, registry, "touchstone_filesystem_checks_total")["online/damaged"], 0)
-	require.InDelta(t, 1, values(t, registry, "touchstone_filesystem_check_duration_seconds")["ext4/online"], 0)
-	require.Len(t, values(t, registry, "touchstone_filesystem_checks_total"), 12)
+	require.InDelta(t, 1, values(t, registry, "touchstone_filesystem_checks_total")["online/damaged"], 0, "want: the damage is counted")
+	require.InDelta(t, 1, values(t, registry, "touchstone_filesystem_check_duration_seconds")["ext4/online"], 0, "want: the check's duration is measured")
+	require.Len(t, values(t, registry, "touchstone_filesystem_checks_total"), 12, "want: the series stay the same")
 }

@@ -44,7 +44,7 @@ func TestHangingProbesDelayNoOther(t *testing.T) {
 
 		record, err := monitor.Await(t.Context(), "other", began.Add(time.Millisecond))
 		require.NoError(t, err)
-		require.False(t, record.Healthy(), "the subject is unhealthy")
+		require.False(t, record.Healthy(), "want: the subject is unhealthy")
 		require.Less(t, time.Since(began), time.Second, "the clock is synctest's own")
 
 		time.Sleep(10 * time.Second)
@@ -86,7 +86,7 @@ func markGoroutines(t *testing.T) (count func() int) {
 			sum += number
 		}
 
-		require.Positive(t, sum)
+		require.Positive(t, sum, "want: the profile lists goroutines")
 
 		return sum
 	}
@@ -124,9 +124,9 @@ func TestHangingProbe(t *testing.T) {
 			relist(t, monitor)
 		}
 
-		require.Equal(t, probes, w.count("a"))
-		require.Equal(t, running, goroutines())
-		require.Less(t, time.Since(began), time.Minute)
+		require.Equal(t, probes, w.count("a"), "want: a hanging probe is not repeated")
+		require.Equal(t, running, goroutines(), "want: relists start no further goroutines")
+		require.Less(t, time.Since(began), time.Minute, "want: relists do not wait for the hanging probe")
 		require.Equal(t, []health.Reason{health.IOErrors, health.ProbeTimedOut}, reasons(t, monitor, "a"))
 
 		// Its result is old, but there is no newer one; another probe follows at once.
@@ -134,7 +134,7 @@ func TestHangingProbe(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
 		require.Equal(t, probes+1, w.count("a"), "the relists have requested another probe")
-		require.Equal(t, 1, w.most("a"))
+		require.Equal(t, 1, w.most("a"), "want: one probe of the subject runs at once")
 	})
 }
 
@@ -303,7 +303,7 @@ func TestProbeErrors(t *testing.T) {
 				relist(t, monitor)
 
 				record, ok := monitor.Get("a")
-				require.Equal(t, test.want != nil, ok)
+				require.Equal(t, test.want != nil, ok, "want: the subject has a record where its probe failed")
 
 				if ok {
 					require.Equal(t, test.want, record.Entries)
@@ -340,7 +340,7 @@ func TestFailureIsLoggedOnceUntilItChanges(t *testing.T) {
 			relist(t, monitor)
 		}
 
-		require.Equal(t, 2, bytes.Count(logged.Bytes(), []byte(`msg="probe failed"`)))
+		require.Equal(t, 2, bytes.Count(logged.Bytes(), []byte(`msg="probe failed"`)), "want: the failure is logged again only when it changes")
 	})
 }
 
@@ -358,19 +358,19 @@ func TestHangingProbesAreBounded(t *testing.T) {
 
 		monitor := health.New(w.config())
 		relist(t, monitor)
-		require.InDelta(t, 1000, w.most(""), 50)
+		require.InDelta(t, 1000, w.most(""), 50, "want: about 1000 hanging probes run at once")
 
 		messages := map[string]int{}
 
 		for _, record := range monitor.All() {
-			require.Len(t, record.Entries, 1)
+			require.Len(t, record.Entries, 1, "want: each subject has one condition")
 			require.Equal(t, health.ProbeTimedOut, record.Entries[0].Reason)
 
 			messages[record.Entries[0].Message]++
 		}
 
 		require.Len(t, messages, 2, "some have timed out, some were not probed")
-		require.Len(t, monitor.All(), len(ids))
+		require.Len(t, monitor.All(), len(ids), "want: each subject has a record")
 
 		for _, release := range releases {
 			release()
@@ -378,7 +378,7 @@ func TestHangingProbesAreBounded(t *testing.T) {
 
 		synctest.Wait()
 		relist(t, monitor)
-		require.Empty(t, monitor.Abnormal(""))
+		require.Empty(t, monitor.Abnormal(""), "want: no subject is unhealthy after the hang")
 	})
 }
 
@@ -426,7 +426,7 @@ func TestRunEndsDespiteHangingProbes(t *testing.T) {
 		monitor.Suspect("quick")
 		require.Error(t, monitor.Relist(context.Background()), "Relist of a monitor that has ended")
 		time.Sleep(time.Hour)
-		require.Equal(t, probes, w.count("quick"))
+		require.Equal(t, probes, w.count("quick"), "want: no probe runs after the end")
 
 		release()
 	})
@@ -467,13 +467,13 @@ func TestProbeContextIsCancelled(t *testing.T) {
 		require.WithinDuration(t, began.Add(health.DefaultProbeTimeout), time.Now(), time.Millisecond)
 		require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(t, monitor, "a"))
 		synctest.Wait()
-		require.InDelta(t, 1, values(t, registry, "touchstone_health_probes_timed_out_total")["node"], 0)
+		require.InDelta(t, 1, values(t, registry, "touchstone_health_probes_timed_out_total")["node"], 0, "want: the timeout is counted once")
 		require.InDelta(t, 0, values(t, registry, "touchstone_health_probe_errors_total")["node"], 0, "counted as timed out only")
 
 		waiting = false
 		_, err = monitor.ProbeNow(t.Context(), "a")
 		require.NoError(t, err)
-		require.Empty(t, reasons(t, monitor, "a"))
+		require.Empty(t, reasons(t, monitor, "a"), "want: the probe after the timeout clears the condition")
 
 		waiting = true
 

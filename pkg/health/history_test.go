@@ -27,7 +27,7 @@ func TestHistoryTellsWhatCameAndWent(t *testing.T) {
 	other.Forget("a")
 
 	changes := history.Changes()
-	require.Len(t, changes, 5)
+	require.Len(t, changes, 5, "want: the history has each change")
 	require.WithinDuration(t, time.Now(), changes[0].At, time.Minute)
 
 	changes[0].At = time.Time{}

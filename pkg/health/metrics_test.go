@@ -84,13 +84,13 @@ func TestEverySeriesBeginsAtZero(t *testing.T) {
 	}
 
 	conditions := values(t, registry, "touchstone_volume_conditions")
-	require.Len(t, conditions, 2*len(health.Reasons()))
+	require.Len(t, conditions, 2*len(health.Reasons()), "want: each reason has a series for each view")
 
 	for _, reason := range health.Reasons() {
 		require.Contains(t, conditions, string(reason)+"/"+reason.Status().String()+"/node")
 	}
 
-	require.Empty(t, abnormal(t, registry))
+	require.Empty(t, abnormal(t, registry), "want: no volume is unhealthy")
 
 	for _, name := range []string{"missed_events_total", "probes_timed_out_total", "probe_errors_total"} {
 		require.Equal(t, map[string]float64{"node": 0, "controller": 0}, values(t, registry, "touchstone_health_"+name), name)
@@ -115,7 +115,7 @@ func TestMetricsOfConditions(t *testing.T) {
 		relist(t, monitor)
 		relist(t, monitor)
 		require.Equal(t, map[string]float64{"IOErrors/DEGRADED/node": 2, "FilesystemCorrupted/DATA_LOSS/node": 1}, abnormal(t, registry))
-		require.InDelta(t, 2, values(t, registry, "touchstone_health_relist_duration_seconds")["node"], 0)
+		require.InDelta(t, 2, values(t, registry, "touchstone_health_relist_duration_seconds")["node"], 0, "want: both relists are measured")
 
 		w.setReasons("a")
 		w.change(func() { w.ids = []string{"a", "c"}; w.panics["a"] = "a defect" })
@@ -123,13 +123,13 @@ func TestMetricsOfConditions(t *testing.T) {
 		release := w.hang("c")
 		relist(t, monitor)
 		require.Equal(t, map[string]float64{"IOErrors/DEGRADED/node": 1, "ProbeTimedOut/DEGRADED/node": 2}, abnormal(t, registry))
-		require.InDelta(t, 1, values(t, registry, "touchstone_health_probes_timed_out_total")["node"], 0)
-		require.InDelta(t, 1, values(t, registry, "touchstone_health_probe_errors_total")["node"], 0)
+		require.InDelta(t, 1, values(t, registry, "touchstone_health_probes_timed_out_total")["node"], 0, "want: the timeout is counted once")
+		require.InDelta(t, 1, values(t, registry, "touchstone_health_probe_errors_total")["node"], 0, "want: the error is counted once")
 
 		monitor.Forget("a")
 		release()
 		synctest.Wait()
-		require.Empty(t, abnormal(t, registry))
+		require.Empty(t, abnormal(t, registry), "want: no volume is unhealthy")
 		require.InDelta(t, 1, gather(t, registry, "touchstone_health_relist_duration_seconds")["node"].sum, 0.01, "the one that waited")
 	})
 }
@@ -147,7 +147,7 @@ func TestMetricsOfSourcesAndEvents(t *testing.T) {
 
 		require.Equal(t, map[string]float64{"errors/node": 1}, values(t, registry, "touchstone_health_source_up"))
 		require.Equal(t, map[string]float64{"errors/node": 1}, values(t, registry, "touchstone_health_source_connects_total"))
-		require.Zero(t, gather(t, registry, latency)["errors/node"].value)
+		require.Zero(t, gather(t, registry, latency)["errors/node"].value, "want: no latency is measured without an event")
 
 		time.AfterFunc(30*time.Millisecond, w.hang("a"))
 		errs.report(health.IOError, "a")
@@ -161,7 +161,7 @@ func TestMetricsOfSourcesAndEvents(t *testing.T) {
 
 		measured := gather(t, registry, latency)["errors/node"]
 		require.InDelta(t, 2, measured.value, 0, "the second one is answered by the look behind the first")
-		require.InDelta(t, 0.06, measured.sum, 0.001)
+		require.InDelta(t, 0.06, measured.sum, 0.001, "want: the latencies add up to 60 ms")
 
 		errs.change(func() { errs.refused = errors.New("refused") })
 
@@ -189,8 +189,8 @@ func TestTheLatencyGoesOnUntilALookCanTell(t *testing.T) {
 		time.Sleep(time.Minute)
 
 		measured := gather(t, registry, "touchstone_health_event_latency_seconds")["errors/node"]
-		require.InDelta(t, 1, measured.value, 0)
-		require.InDelta(t, 0.5, measured.sum, 0.01)
+		require.InDelta(t, 1, measured.value, 0, "want: one latency is measured")
+		require.InDelta(t, 0.5, measured.sum, 0.01, "want: the latency lasts until the probe that can decide")
 	})
 }
 
@@ -271,7 +271,7 @@ func TestMissedEvents(t *testing.T) {
 
 				test.act(s)
 				time.Sleep(11 * time.Minute)
-				require.InDelta(t, test.want, values(t, registry, "touchstone_health_missed_events_total")["node"], 0)
+				require.InDelta(t, test.want, values(t, registry, "touchstone_health_missed_events_total")["node"], 0, "want: the missed events are counted")
 			})
 		})
 	}
@@ -304,7 +304,7 @@ func TestNothingIsMissedWhereNobodyTells(t *testing.T) {
 				w.setReasons("a", health.IOErrors)
 				time.Sleep(10 * time.Minute)
 				require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
-				require.Zero(t, values(t, registry, "touchstone_health_missed_events_total")["node"])
+				require.Zero(t, values(t, registry, "touchstone_health_missed_events_total")["node"], "want: no event is missed without a source")
 			})
 		})
 	}

@@ -176,7 +176,7 @@ func TestRelistLooksAtAll(t *testing.T) {
 
 		monitor := health.New(w.config())
 		require.NoError(t, monitor.Relist(t.Context()))
-		require.Empty(t, reasons(t, monitor, "a"))
+		require.Empty(t, reasons(t, monitor, "a"), "want: the healthy subject has no condition")
 		require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "b"))
 
 		w.change(func() { w.ids = []string{"a"} })
@@ -184,7 +184,7 @@ func TestRelistLooksAtAll(t *testing.T) {
 
 		_, ok := monitor.Get("b")
 		require.False(t, ok, "what is not listed is forgotten")
-		require.Empty(t, monitor.Abnormal(""))
+		require.Empty(t, monitor.Abnormal(""), "want: no subject is unhealthy")
 	})
 }
 
@@ -208,7 +208,7 @@ func TestSuspectLooksNowAndAgain(t *testing.T) {
 		for at, passed := range []time.Duration{0, 20 * time.Millisecond, 80 * time.Millisecond, 900 * time.Millisecond} {
 			time.Sleep(passed)
 			synctest.Wait()
-			require.Equal(t, at+2, w.count("a"))
+			require.Equal(t, at+2, w.count("a"), "want: the subject is probed at once and once more")
 		}
 
 		time.Sleep(20 * time.Second)

@@ -40,7 +40,7 @@ func TestMergeHasEachReasonOnce(t *testing.T) {
 
 			merged := health.Merge(test.one, test.other, isWanted)
 			if test.want == nil {
-				require.Nil(t, merged)
+				require.Nil(t, merged, "want: the merge of nothing is nil")
 
 				return
 			}

@@ -40,7 +40,7 @@ func TestEventDuringAProbeTriggersAnother(t *testing.T) {
 
 		release()
 		synctest.Wait()
-		require.Equal(t, 3, w.count("a"))
+		require.Equal(t, 3, w.count("a"), "want: the event during the probe triggers another")
 		require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "a"))
 		require.Equal(t, 1, w.most("a"), "never two at a time")
 	})
@@ -60,8 +60,8 @@ func TestRelistIgnoresAnOlderProbe(t *testing.T) {
 		time.AfterFunc(50*time.Millisecond, release)
 		relist(t, monitor)
 		require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "a"))
-		require.Equal(t, 2, w.count("a"))
-		require.Equal(t, 1, w.most("a"))
+		require.Equal(t, 2, w.count("a"), "want: the relist has the subject probed again")
+		require.Equal(t, 1, w.most("a"), "want: one probe of the subject runs at once")
 	})
 }
 
@@ -137,7 +137,7 @@ func TestConcurrentRelistsShareProbes(t *testing.T) {
 		release()
 		require.NoError(t, <-done)
 		require.NoError(t, <-done)
-		require.Equal(t, 1, w.most("a"))
+		require.Equal(t, 1, w.most("a"), "want: one probe of the subject runs at once")
 	})
 }
 
@@ -155,8 +155,8 @@ func TestConcurrentProbesAreBounded(t *testing.T) {
 
 		monitor := health.New(config)
 		relist(t, monitor)
-		require.Equal(t, 32, w.most(""))
-		require.Len(t, monitor.All(), 500)
+		require.Equal(t, 32, w.most(""), "want: 32 probes run at once")
+		require.Len(t, monitor.All(), 500, "want: each subject has a record")
 	})
 }
 
@@ -184,10 +184,10 @@ func TestProbeRequestsAnother(t *testing.T) {
 
 				time.Sleep(test.want - time.Millisecond)
 				synctest.Wait()
-				require.Equal(t, 1, w.count("a"))
+				require.Equal(t, 1, w.count("a"), "want: the next probe is not early")
 				time.Sleep(2 * time.Millisecond)
 				synctest.Wait()
-				require.Equal(t, 2, w.count("a"))
+				require.Equal(t, 2, w.count("a"), "want: the next probe is in time")
 				require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
 
 				w.setReasons("a")
@@ -218,7 +218,7 @@ func TestNewestObservationSchedulesTheNextProbe(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.Equal(t, 1, w.count("a"), "the older observation requests nothing")
 		time.Sleep(3 * time.Second)
-		require.Equal(t, 2, w.count("a"))
+		require.Equal(t, 2, w.count("a"), "want: the newest observation schedules the next probe")
 
 		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()), "want: Set takes the observation")
 		time.Sleep(time.Second)
@@ -230,7 +230,7 @@ func TestNewestObservationSchedulesTheNextProbe(t *testing.T) {
 		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()), "want: Set takes the observation")
 		relist(t, monitor)
 		time.Sleep(10 * time.Second)
-		require.Equal(t, 3, w.count("a"))
+		require.Equal(t, 3, w.count("a"), "want: the relist does not replace the schedule")
 	})
 }
 
@@ -338,13 +338,13 @@ func TestManyEventsTriggerBoundedProbes(t *testing.T) {
 
 		time.Sleep(5 * time.Second)
 		require.InDelta(t, 100, w.count("a"), 15, "about ten a second")
-		require.Equal(t, 1, w.count("b"))
+		require.Equal(t, 1, w.count("b"), "want: the other subject is probed once")
 
 		// Afterwards events are probed immediately again.
 		w.setReasons("a")
 		monitor.Suspect("a")
 		synctest.Wait()
-		require.Empty(t, reasons(t, monitor, "a"))
+		require.Empty(t, reasons(t, monitor, "a"), "want: the probe clears the condition")
 	})
 }
 
@@ -363,7 +363,7 @@ func TestRelistCoversEarlierEvents(t *testing.T) {
 
 		require.Equal(t, 2, w.count("a"), "the next one is due after 5 ms")
 		relist(t, monitor)
-		require.Equal(t, 3, w.count("a"))
+		require.Equal(t, 3, w.count("a"), "want: the relist replaces the probe that is due")
 		time.Sleep(10 * time.Millisecond)
 		require.Equal(t, 3, w.count("a"), "the relist's probe covers the events")
 	})
@@ -410,7 +410,7 @@ func TestRelistEndsWithItsContext(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		w.change(func() { w.ids = []string{"a"} })
 		require.ErrorIs(t, monitor.Relist(ctx), context.Canceled)
-		require.Equal(t, time.Second, time.Since(began))
+		require.Equal(t, time.Second, time.Since(began), "want: Relist ends with its context")
 
 		_, ok := monitor.Get("b")
 		require.True(t, ok, "an incomplete relist drops no record")

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -87,16 +88,16 @@ func TestAChecksFindingsArrive(t *testing.T) {
 	}, found)
 
 	_, err = client.Check(t.Context(), health.CheckRequest{VolumeID: "raw", How: "offline"})
-	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	rpccode.Require(t, err, codes.FailedPrecondition)
 	require.Equal(t, []string{"volume online", "raw offline"}, asked)
-	require.Equal(t, 2, intercepted)
+	require.Equal(t, 2, intercepted, "want: both checks pass the interceptor")
 }
 
 func TestAProcessWithoutNodeChecksNothing(t *testing.T) {
 	t.Parallel()
 
 	_, err := health.NewClient(served.Connect(t, (&health.Service{}).Register)).Check(t.Context(), health.CheckRequest{VolumeID: "v"})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	rpccode.Require(t, err, codes.Unimplemented)
 	require.ErrorContains(t, err, "no node service")
 }
 
@@ -104,5 +105,5 @@ func TestOtherDriversHaveNoReport(t *testing.T) {
 	t.Parallel()
 
 	_, err := health.NewClient(served.Connect(t, func(grpc.ServiceRegistrar) {})).Report(t.Context())
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	rpccode.Require(t, err, codes.Unimplemented)
 }

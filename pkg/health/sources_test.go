@@ -130,8 +130,8 @@ func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 		now := w.count("a")
 
 		time.Sleep(20 * time.Second)
-		require.Equal(t, now, w.count("a"))
-		require.Equal(t, b, w.count("b"))
+		require.Equal(t, now, w.count("a"), "want: no further event, no further probe")
+		require.Equal(t, b, w.count("b"), "want: the other subject is not probed")
 	})
 }
 
@@ -150,7 +150,7 @@ func TestUnsupportedSource(t *testing.T) {
 
 		for _, status := range monitor.Sources() {
 			require.False(t, status.Connected, "want: the source is not connected")
-			require.NotEmpty(t, status.Problem)
+			require.NotEmpty(t, status.Problem, "want: the status says why the source is not connected")
 		}
 
 		run(t, monitor)
@@ -159,9 +159,9 @@ func TestUnsupportedSource(t *testing.T) {
 		require.Equal(t, []health.SourceStatus{
 			{Name: "here", Connected: true}, {Name: "missing", Problem: "no tracefs in this kernel"},
 		}, monitor.Sources())
-		require.Equal(t, 1, missing.asked)
-		require.Empty(t, missing.runs)
-		require.Equal(t, 1, bytes.Count(logged.Bytes(), []byte("event source is not supported")))
+		require.Equal(t, 1, missing.asked, "want: support is asked for once")
+		require.Empty(t, missing.runs, "want: the unsupported source does not run")
+		require.Equal(t, 1, bytes.Count(logged.Bytes(), []byte("event source is not supported")), "want: the unsupported source is logged once")
 		require.Contains(t, logged.String(), "level=INFO")
 		require.InDelta(t, 61, w.count("a"), 2, "it relists as often as without sources")
 	})
@@ -197,7 +197,7 @@ func TestReconnects(t *testing.T) {
 		errs.change(func() { errs.refused = nil })
 		time.Sleep(time.Minute)
 		require.True(t, monitor.Sources()[0].Connected, "want: the source is connected")
-		require.Empty(t, monitor.Sources()[0].Problem)
+		require.Empty(t, monitor.Sources()[0].Problem, "want: a connected source has no problem")
 	})
 }
 
@@ -216,7 +216,7 @@ func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 
-		require.Len(t, errs.ranAt(time.Now()), 6)
+		require.Len(t, errs.ranAt(time.Now()), 6, "want: the source is connected again with the first delays")
 
 		time.Sleep(time.Hour)
 
@@ -319,7 +319,7 @@ func TestTheRelistPeriods(t *testing.T) {
 				require.ElementsMatch(t, test.want, w.probesOf("a", 200*time.Second))
 
 				if test.settings.PollingOnly {
-					require.Empty(t, monitor.Sources())
+					require.Empty(t, monitor.Sources(), "want: there are no sources with polling alone")
 				}
 			})
 		})
@@ -333,7 +333,7 @@ func TestARelistAtTheStartIsNotRepeated(t *testing.T) {
 		monitor := health.New(w.config())
 		require.NoError(t, monitor.Relist(t.Context()))
 		run(t, monitor)
-		require.Equal(t, 1, w.count("a"))
+		require.Equal(t, 1, w.count("a"), "want: the relist at the start is not repeated")
 		require.Equal(t, []time.Duration{time.Minute}, w.probesOf("a", 90*time.Second))
 	})
 }
@@ -353,7 +353,7 @@ func TestLostEventsProbeAllVolumes(t *testing.T) {
 		w.setReasons("b", health.IOErrors)
 		errs.report(health.Lost, "")
 		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "b"))
-		require.Equal(t, a+1, w.count("a"))
+		require.Equal(t, a+1, w.count("a"), "want: the lost event has the subject probed")
 
 		// However many are lost, there is a second in between; none goes unheard.
 		for range 300 {
@@ -366,7 +366,7 @@ func TestLostEventsProbeAllVolumes(t *testing.T) {
 		// Longer than the interval, whose end would otherwise come in the same instant.
 		time.Sleep(time.Second + time.Millisecond)
 		synctest.Wait()
-		require.InDelta(t, a+5, w.count("a"), 1)
+		require.InDelta(t, a+5, w.count("a"), 1, "want: the lost event starts polling")
 		require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "a"))
 	})
 }
@@ -401,7 +401,7 @@ func TestASourceThatEndsByItselfIsConnectedAgain(t *testing.T) {
 		await.Send(t, errs.fail, nil, "the source to run, which is to fail")
 
 		synctest.Wait()
-		require.Len(t, errs.runs, 2)
+		require.Len(t, errs.runs, 2, "want: the ended source runs again")
 		require.True(t, monitor.Sources()[0].Connected, "want: the source is connected")
 	})
 }

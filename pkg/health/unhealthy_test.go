@@ -81,9 +81,9 @@ func TestAPatientSubjectIsNotProbedBeforeItsTime(t *testing.T) {
 		monitor := health.New(w.config())
 		run(t, monitor)
 		time.Sleep(19 * time.Second)
-		require.Equal(t, 1, w.count("a"))
+		require.Equal(t, 1, w.count("a"), "want: the subject is not probed before its time")
 		time.Sleep(2 * time.Second)
-		require.Equal(t, 2, w.count("a"))
+		require.Equal(t, 2, w.count("a"), "want: the subject is probed at its time")
 	})
 }
 
@@ -107,6 +107,6 @@ func TestAProbeThatHangsIsNotAskedForAgain(t *testing.T) {
 		require.Equal(t, during, w.count("a"), "no second probe beside one that hangs")
 		release()
 		time.Sleep(2 * time.Second)
-		require.Empty(t, reasons(t, monitor, "a"))
+		require.Empty(t, reasons(t, monitor, "a"), "want: the ended probe clears the condition")
 	})
 }

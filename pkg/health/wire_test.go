@@ -26,7 +26,7 @@ func condition(t *testing.T, message proto.Message) (abnormal bool, text string)
 	require.NoError(t, err)
 
 	field := bytesOf(t, encoded, 2)
-	require.True(t, utf8.Valid(bytesOf(t, field, 2)), "the message is UTF-8")
+	require.True(t, utf8.Valid(bytesOf(t, field, 2)), "want: the message is UTF-8")
 
 	return len(valuesOf(t, field, 1)) > 0, string(bytesOf(t, field, 2))
 }
@@ -103,9 +103,9 @@ func TestLegacyConditionNamesEveryEntry(t *testing.T) {
 				health.PutCondition(message, of.record)
 
 				abnormal, text := condition(t, message)
-				require.Equal(t, of.abnormal, abnormal)
+				require.Equal(t, of.abnormal, abnormal, "want: the volume is abnormal if it has a condition")
 				require.Equal(t, of.text, text)
-				require.LessOrEqual(t, len(text), 128)
+				require.LessOrEqual(t, len(text), 128, "want: the message fits the limit of the spec")
 			}
 		})
 	}
@@ -124,7 +124,7 @@ func TestEveryReasonAtOnceFitsTheLegacyCondition(t *testing.T) {
 
 	abnormal, text := condition(t, message)
 	require.True(t, abnormal, "want: the volume is abnormal")
-	require.LessOrEqual(t, len(text), 128)
+	require.LessOrEqual(t, len(text), 128, "want: the message fits the limit of the spec")
 	require.True(t, strings.HasPrefix(text, string(entries[0].Reason)), text)
 }
 
@@ -141,7 +141,7 @@ func TestConditionStandsBehindWhatIsThere(t *testing.T) {
 	abnormal, text := condition(t, message)
 	require.False(t, abnormal, "want: the volume is not abnormal")
 	require.Equal(t, "healthy", text)
-	require.Len(t, valuesOf(t, message.ProtoReflect().GetUnknown(), 99), 1)
+	require.Len(t, valuesOf(t, message.ProtoReflect().GetUnknown(), 99), 1, "want: the unknown field stays")
 	require.Zero(t, spare[:cap(spare)][len(other)], "bytes beyond the message were written")
 }
 
@@ -150,8 +150,8 @@ func TestVolumeHealthHasTheSpecsWords(t *testing.T) {
 
 	var none *health.Record
 
-	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, none.VolumeHealth("v")), "a volume without a record has no conditions")
-	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, record("v").VolumeHealth("v")), "a healthy volume has no conditions")
+	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, none.VolumeHealth("v")), "want: a volume without a record has no conditions")
+	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, record("v").VolumeHealth("v")), "want: a healthy volume has no conditions")
 
 	told := record("v",
 		health.NewEntry(health.BackingFileTruncated, strings.Repeat("x", 200)),
@@ -159,20 +159,20 @@ func TestVolumeHealthHasTheSpecsWords(t *testing.T) {
 		health.NewEntry(health.ReadOnlyRemount, ""),
 	).VolumeHealth("v").GetHealthStatuses()
 
-	require.Len(t, told, 3)
-	require.Equal(t, csi.VolumeHealthErrorType_DATA_LOSS, told[0].GetStatus())
+	require.Len(t, told, 3, "want: each condition is on the wire")
+	require.Equal(t, csi.VolumeHealthErrorType_DATA_LOSS, told[0].GetStatus(), "want: the worst condition is first")
 	require.Equal(t, strings.Repeat("x", 125)+"…", told[0].GetMessage())
-	require.Equal(t, csi.VolumeHealthErrorType_INACCESSIBLE, told[1].GetStatus())
+	require.Equal(t, csi.VolumeHealthErrorType_INACCESSIBLE, told[1].GetStatus(), "want: the second condition is INACCESSIBLE")
 	require.Equal(t, "VolumeUnmounted", told[1].GetReason())
 	require.Equal(t, "it is not mounted", told[1].GetMessage())
-	require.Equal(t, csi.VolumeHealthErrorType_DEGRADED, told[2].GetStatus())
+	require.Equal(t, csi.VolumeHealthErrorType_DEGRADED, told[2].GetStatus(), "want: the last condition is DEGRADED")
 }
 
 func TestStorageHealthHasOneEntryPerReason(t *testing.T) {
 	t.Parallel()
 
-	require.Empty(t, health.StorageHealth(nil))
-	require.Empty(t, health.StorageHealth([]*health.Record{record("pool a")}))
+	require.Empty(t, health.StorageHealth(nil), "want: no record has no entries")
+	require.Empty(t, health.StorageHealth([]*health.Record{record("pool a")}), "want: healthy records have no entries")
 
 	told := health.StorageHealth([]*health.Record{
 		record("pool b", health.NewEntry(health.PoolNearlyFull, "pool b is nearly full")),
@@ -181,12 +181,12 @@ func TestStorageHealthHasOneEntryPerReason(t *testing.T) {
 			health.NewEntry(health.PoolNearlyFull, "pool a is nearly full"), health.NewEntry(health.PoolUnreachable, "pool a is gone")),
 	})
 
-	require.Len(t, told, 3)
-	require.Equal(t, csi.StorageHealthErrorType_STORAGE_UNREACHABLE, told[0].GetStatus())
+	require.Len(t, told, 3, "want: each reason has one entry")
+	require.Equal(t, csi.StorageHealthErrorType_STORAGE_UNREACHABLE, told[0].GetStatus(), "want: the worst condition is first")
 	require.Equal(t, "PoolUnreachable", told[0].GetReason())
-	require.Equal(t, csi.StorageHealthErrorType_STORAGE_DEGRADED, told[1].GetStatus())
+	require.Equal(t, csi.StorageHealthErrorType_STORAGE_DEGRADED, told[1].GetStatus(), "want: a nearly full pool is degraded")
 	require.Equal(t, "pool a is nearly full; pool b is nearly full", told[1].GetMessage())
-	require.Equal(t, csi.StorageHealthErrorType_STORAGE_DEGRADED, told[2].GetStatus())
+	require.Equal(t, csi.StorageHealthErrorType_STORAGE_DEGRADED, told[2].GetStatus(), "want: the last condition is degraded")
 	require.Equal(t, "ProbeTimedOut", told[2].GetReason())
 }
 
@@ -196,8 +196,8 @@ func TestRecordForPeople(t *testing.T) {
 	var none *health.Record
 
 	require.False(t, none.Has(health.IOErrors), "want: the record lacks the reason")
-	require.NotNil(t, none.Reports("node"))
-	require.Empty(t, none.Reports("node"))
+	require.NotNil(t, none.Reports("node"), "want: the reports of no record are an empty list")
+	require.Empty(t, none.Reports("node"), "want: no record has no reports")
 
 	entry, since := health.NewEntry(health.IOErrors, "it has errors"), time.Unix(1, 0)
 	known := record("v", entry)

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/identity"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -128,12 +128,12 @@ func TestProbeIsNotReadyWhileInitializingAndDoesNotCheck(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, response.GetReady().GetValue(), "Probe says ready while the plugin initializes")
 	require.NotNil(t, response.GetReady(), "an absent value means ready")
-	require.Zero(t, p.checks.Load())
+	require.Zero(t, p.checks.Load(), "want: Probe does not check while the plugin initializes")
 
 	close(ready)
 
 	_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
-	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	rpccode.Require(t, err, codes.FailedPrecondition)
 }
 
 func TestProbeFailsWhileTheCheckFails(t *testing.T) {
@@ -148,7 +148,7 @@ func TestProbeFailsWhileTheCheckFails(t *testing.T) {
 	p.fail(errors.New("state: read-only file system"))
 
 	_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
-	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	rpccode.Require(t, err, codes.FailedPrecondition)
 	require.ErrorContains(t, err, "state: read-only file system")
 
 	p.failure.Store(nil)
@@ -172,6 +172,6 @@ func TestProbeLogsAReasonOnce(t *testing.T) {
 
 	_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
 	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(p.log.String(), "no space left on device"))
-	require.Equal(t, 1, strings.Count(p.log.String(), "healthy again"))
+	require.Equal(t, 1, strings.Count(p.log.String(), "no space left on device"), "want: the reason is logged once")
+	require.Equal(t, 1, strings.Count(p.log.String(), "healthy again"), "want: the recovery is logged once")
 }

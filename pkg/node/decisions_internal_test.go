@@ -5,11 +5,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestPlain(t *testing.T) {
@@ -46,7 +46,7 @@ func TestCheckSameStaging(t *testing.T) {
 
 			wanted := existing
 			test.change(&wanted)
-			require.Equal(t, test.want, status.Code(rpc.Status(checkSameStaging(&existing, &wanted))))
+			rpccode.Require(t, rpc.Status(checkSameStaging(&existing, &wanted)), test.want)
 		})
 	}
 }
@@ -76,7 +76,7 @@ func TestCheckAnotherTarget(t *testing.T) {
 				want = codes.OK
 			}
 
-			require.Equal(t, want, status.Code(rpc.Status(err)), "%s, then %s", first, second)
+			rpccode.Require(t, rpc.Status(err), want, "%s, then %s", first, second)
 		}
 	}
 }

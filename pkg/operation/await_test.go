@@ -15,7 +15,7 @@ func TestAwaitReturnsTheResultOrTheCause(t *testing.T) {
 
 	got, err := operation.Await(t.Context(), func() (int, error) { return 7, nil })
 	require.NoError(t, err)
-	require.Equal(t, 7, got)
+	require.Equal(t, 7, got, "want: the result is returned")
 
 	errLate := errors.New("late")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -36,5 +36,5 @@ func TestAwaitReturnsAPanic(t *testing.T) {
 
 	require.ErrorAs(t, err, &panicked)
 	require.Equal(t, "a defect", panicked.Value)
-	require.NotEmpty(t, panicked.Stack)
+	require.NotEmpty(t, panicked.Stack, "want: the panic has its stack")
 }

@@ -92,8 +92,8 @@ func TestIdenticalRetryJoins(t *testing.T) {
 			close(first.release)
 			await.Return(t, callers.Wait, "all callers to have their answers")
 			// A late caller may have come after the first operation ended.
-			require.Positive(t, first.runs.Load())
-			require.Zero(t, group.Len())
+			require.Positive(t, first.runs.Load(), "want: the operation runs")
+			require.Zero(t, group.Len(), "want: no operation is left")
 		})
 	}
 }
@@ -136,7 +136,7 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 	close(first.release)
 	require.NoError(t, await.Receive(t, cancelled, "the operation to end"), "the operation was cancelled with its caller")
 	require.Contains(t, []string{"done", "a second run"}, await.Receive(t, joined, "the retry to return"))
-	require.EqualValues(t, 1, first.runs.Load())
+	require.EqualValues(t, 1, first.runs.Load(), "want: the retry joins the first run")
 }
 
 func TestSameCallWithOtherArgumentsConflicts(t *testing.T) {
@@ -205,7 +205,7 @@ func TestWorkOfOneKeyIsSerial(t *testing.T) {
 			}
 		})
 
-		require.Eventually(t, func() bool { return group.Len() > before }, waitLimit, pollInterval)
+		require.Eventually(t, func() bool { return group.Len() > before }, waitLimit, pollInterval, "want: the operation is waiting")
 	}
 
 	queued(unpublish("v", "/t"), "unpublish")
@@ -258,8 +258,8 @@ func TestDrain(t *testing.T) {
 		_, err := operation.Do(t.Context(), group, publish("w", "/t", false), finished(""))
 
 		return errors.Is(err, operation.ErrDraining)
-	}, waitLimit, pollInterval)
-	require.Empty(t, drained)
+	}, waitLimit, pollInterval, "want: the draining group refuses operations")
+	require.Empty(t, drained, "want: Drain waits for the operation")
 
 	close(first.release)
 	require.NoError(t, await.Receive(t, drained, "Drain to return after the last operation"))
@@ -317,7 +317,7 @@ func TestDrainLetsAnOperationStartItsOwn(t *testing.T) {
 		_, err := operation.Do(t.Context(), group, publish("x", "/t", false), finished(""))
 
 		return errors.Is(err, operation.ErrDraining)
-	}, waitLimit, pollInterval)
+	}, waitLimit, pollInterval, "want: the draining group refuses operations")
 
 	close(outer.release)
 	require.NoError(t, await.Receive(t, result, "the operation's caller to return"))
@@ -338,7 +338,7 @@ func TestNothingBeginsForWhoHasLeft(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, group.Drain(t.Context()))
-	require.Empty(t, began)
+	require.Empty(t, began, "want: nothing begins for a cancelled caller")
 }
 
 func TestBeginWaitsForNothingButItsPlace(t *testing.T) {
@@ -362,11 +362,11 @@ func TestBeginWaitsForNothingButItsPlace(t *testing.T) {
 	}()
 
 	await.Receive(t, first.entered, "the first operation to begin")
-	require.Eventually(t, func() bool { return group.Len() == 2 }, waitLimit, pollInterval)
-	require.Empty(t, behind)
+	require.Eventually(t, func() bool { return group.Len() == 2 }, waitLimit, pollInterval, "want: both operations are in the group")
+	require.Empty(t, behind, "want: the second operation waits for the first")
 	close(first.release)
 	require.NoError(t, await.Receive(t, finished, "the call behind the first to return"))
-	require.EqualValues(t, 1, await.Receive(t, behind, "the call behind the first to run"))
+	require.EqualValues(t, 1, await.Receive(t, behind, "the call behind the first to run"), "want: the second operation runs once")
 	require.NoError(t, group.Drain(t.Context()))
 	require.ErrorIs(t, operation.Start(t.Context(), group, publish("v", "/t", false), func(context.Context) {}), operation.ErrDraining)
 }

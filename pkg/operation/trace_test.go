@@ -51,11 +51,11 @@ func TestJoinedCallsAreLinked(t *testing.T) {
 		}
 
 		return false
-	}, waitLimit, pollInterval)
+	}, waitLimit, pollInterval, "want: the joined call is linked to the operation")
 	close(release)
 
-	require.Error(t, await.Receive(t, ends, "one caller"))
-	require.Error(t, await.Receive(t, ends, "the other caller"))
+	require.Error(t, await.Receive(t, ends, "one caller"), "want: the operation's failure reaches one caller")
+	require.Error(t, await.Receive(t, ends, "the other caller"), "want: the operation's failure reaches the other caller")
 
 	spans := map[string]trace.ReadOnlySpan{}
 	for _, each := range recorder.Ended() {

@@ -93,13 +93,13 @@ func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
 			case test.err != nil:
 				require.ErrorIs(t, err, test.err, "a failed measurement neither admits nor refuses")
 				require.NotErrorIs(t, err, pool.ErrOvercommitted)
-				require.Zero(t, reserved)
+				require.Zero(t, reserved, "want: nothing is reserved")
 			case test.refused:
 				require.ErrorIs(t, err, pool.ErrOvercommitted)
-				require.Zero(t, reserved)
+				require.Zero(t, reserved, "want: nothing is reserved")
 			default:
 				require.NoError(t, err)
-				require.Equal(t, 1, reserved)
+				require.Equal(t, 1, reserved, "want: the space is reserved once")
 			}
 
 			require.Equal(t, test.measured, books.measured, "measurements")
@@ -119,7 +119,7 @@ func TestOtherErrorsAreNotRetried(t *testing.T) {
 		return other
 	})
 	require.ErrorIs(t, err, other)
-	require.Equal(t, 1, tries)
+	require.Equal(t, 1, tries, "want: the error ends the tries")
 }
 
 // TestAllocationCountsSharedBlocksOnce, and only blocks of its objects.

@@ -37,6 +37,6 @@ func TestAllocationHasALimit(t *testing.T) {
 		sum.addShared(span{2 * i, 2*i + 1})
 	}
 
-	require.Len(t, sum.shared, maxShared)
+	require.Len(t, sum.shared, maxShared, "want: the shared extents are limited")
 	require.EqualValues(t, maxShared, sum.Bytes(), "too little, never too much")
 }

@@ -104,7 +104,7 @@ func sameLength(b *testing.B, path string, size int64) {
 
 	info, err := os.Stat(path)
 	require.NoError(b, err)
-	require.Equal(b, size, info.Size())
+	require.Equal(b, size, info.Size(), "want: the copy has the size of the image")
 }
 
 // BenchmarkMeasure adds up what 1,000 images have allocated, with 16 extents each.
@@ -135,7 +135,7 @@ func BenchmarkMeasure(b *testing.B) {
 					require.NoError(b, sum.Add(b.Context(), place, object))
 				}
 
-				require.Positive(b, sum.Bytes())
+				require.Positive(b, sum.Bytes(), "want: the image has allocated bytes")
 			}
 		})
 	}

@@ -63,8 +63,8 @@ func usageOf(t *testing.T, p *pool.Pool, object pool.Object) int64 {
 
 	usage, limited, err := p.DirectoryQuota(object.ID)
 	require.NoError(t, err)
-	require.True(t, limited, "the directory has a limit")
-	require.EqualValues(t, limitBytes, usage.LimitBytes)
+	require.True(t, limited, "want: the directory has a limit")
+	require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the directory has its limit")
 
 	return usage.Bytes
 }
@@ -92,10 +92,10 @@ func TestSubvolumesCannotStayOutsideOfTheLimit(t *testing.T) {
 				usageOf(t, p, objects[first])
 			}
 
-			require.InDelta(t, limitBytes/2, usageOf(t, p, objects[0]), slack)
-			require.InDelta(t, 0, usageOf(t, p, objects[1]), slack)
-			require.Equal(t, name != "own twice", p.LimitEvadedFor(objects[0].ID) > 0)
-			require.Zero(t, p.LimitEvadedFor(objects[1].ID))
+			require.InDelta(t, limitBytes/2, usageOf(t, p, objects[0]), slack, "want: data in the foreign subvolume counts for the volume that has it")
+			require.InDelta(t, 0, usageOf(t, p, objects[1]), slack, "want: the other volume has no data")
+			require.Equal(t, name != "own twice", p.LimitEvadedFor(objects[0].ID) > 0, "want: the volume that evaded its limit is reported")
+			require.Zero(t, p.LimitEvadedFor(objects[1].ID), "want: the other volume has not evaded its limit")
 
 			require.NoError(t, write(filepath.Join(paths[1], "file"), limitBytes/2), "the other volume has its space")
 			require.ErrorIs(t, write(filepath.Join(paths[0], "inside", "more"), limitBytes), unix.EDQUOT)
@@ -194,8 +194,8 @@ func TestRemovedSubvolumesStayCounted(t *testing.T) {
 		require.NoError(t, os.RemoveAll(inside))
 	}
 
-	require.InDelta(t, 0, usageOf(t, p, objects[1]), slack)
-	require.InDelta(t, limitBytes/4, usageOf(t, p, objects[0]), slack)
+	require.InDelta(t, 0, usageOf(t, p, objects[1]), slack, "want: removed data does not count")
+	require.InDelta(t, limitBytes/4, usageOf(t, p, objects[0]), slack, "want: data of the other volume counts")
 }
 
 // TestGrownVolumesAreConfined has no other observation of a volume than that of new subvolumes.
@@ -210,14 +210,14 @@ func TestGrownVolumesAreConfined(t *testing.T) {
 		return evaded
 	}
 
-	require.Empty(t, grown())
+	require.Empty(t, grown(), "want: no volume has evaded its limit")
 	evade(t, filepath.Join(paths[0], "inside"), mebi)
 	require.Equal(t, []string{objects[0].ID}, grown())
-	require.Empty(t, grown())
+	require.Empty(t, grown(), "want: the volume is reported once")
 
 	output, err := child.Command(t, "btrfs", "subvolume", "create", filepath.Join(paths[1], "allowed")).CombinedOutput()
 	require.NoError(t, err, "%s", output)
-	require.Empty(t, grown())
+	require.Empty(t, grown(), "want: a subvolume within the limit is not reported")
 
 	evade(t, filepath.Join(paths[0], "inside", "innermost"), mebi, groups[1])
 	require.Equal(t, []string{objects[0].ID}, grown())

@@ -62,7 +62,7 @@ func TestCopiesOfImages(t *testing.T) {
 				to = newPool(t, test.to, roomy)
 			}
 
-			require.Equal(t, test.from != plain, from.Reflinks())
+			require.Equal(t, test.from != plain, from.Reflinks(), "want: the filesystem reflinks as expected")
 
 			source := newImage(t, from, size)
 			require.NoError(t, os.Chown(placeOf(from, source), nobody, nobody))
@@ -73,12 +73,12 @@ func TestCopiesOfImages(t *testing.T) {
 			var done, total int64
 
 			making, err := to.NewCopy(from, source, snapshot, pool.CopyOptions{Progress: func(nowDone, nowTotal int64) {
-				require.GreaterOrEqual(t, nowDone, done)
+				require.GreaterOrEqual(t, nowDone, done, "want: the progress does not decrease")
 
 				done, total = nowDone, nowTotal
 			}})
 			require.NoError(t, err)
-			require.Equal(t, test.instant, making.PointInTime())
+			require.Equal(t, test.instant, making.PointInTime(), "want: a reflinked copy is point-in-time")
 			require.NoError(t, making.CopyData(t.Context()))
 			require.NoFileExists(t, placeOf(to, snapshot))
 
@@ -92,23 +92,23 @@ func TestCopiesOfImages(t *testing.T) {
 			allocated, err := making.Commit(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, making.Abort())
-			require.Empty(t, scratchOf(t, to))
+			require.Empty(t, scratchOf(t, to), "want: no scratch file is left")
 			require.Equal(t, before, checksum(t, placeOf(to, snapshot)))
 
 			if test.instant {
 				require.Zero(t, total, "an instant copy has no progress")
 			} else {
-				require.Equal(t, total, done)
-				require.Less(t, total, int64(2*mebi))
+				require.Equal(t, total, done, "want: the progress ends at the total")
+				require.Less(t, total, int64(2*mebi), "want: the holes are not copied")
 			}
 
 			info, err := os.Stat(placeOf(to, snapshot))
 			require.NoError(t, err)
-			require.EqualValues(t, size, info.Size())
-			require.Equal(t, os.FileMode(0o600), info.Mode())
-			require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Uid)
-			require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Gid)
-			require.Equal(t, info.Sys().(*syscall.Stat_t).Blocks*512, allocated)
+			require.EqualValues(t, size, info.Size(), "want: the copy has the size of the source")
+			require.Equal(t, os.FileMode(0o600), info.Mode(), "want: the copy is for its owner only")
+			require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Uid, "want: the copy has the owner of the pool")
+			require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Gid, "want: the copy has the group of the pool")
+			require.Equal(t, info.Sys().(*syscall.Stat_t).Blocks*512, allocated, "want: Commit returns the allocated bytes")
 			require.Less(t, allocated, int64(2*mebi), "holes stay holes")
 
 			if test.to != "" {
@@ -129,11 +129,11 @@ func TestRestoreIsLargerWhenAsked(t *testing.T) {
 			require.NoError(t, place.Remove(t.Context(), source))
 
 			allocated := copied(t, place, place, snapshot, restored, pool.CopyOptions{SizeBytes: 48*mebi + 1})
-			require.Less(t, allocated, int64(2*mebi))
+			require.Less(t, allocated, int64(2*mebi), "want: the larger rest is a hole")
 
 			info, err := os.Stat(placeOf(place, restored))
 			require.NoError(t, err)
-			require.EqualValues(t, 48*mebi+1, info.Size())
+			require.EqualValues(t, 48*mebi+1, info.Size(), "want: the copy has the larger size")
 			require.NoError(t, os.Truncate(placeOf(place, restored), 16*mebi))
 			sameContent(t, place, snapshot, place, restored)
 		})
@@ -155,7 +155,7 @@ func TestThickCopyHasItsSpaceAlone(t *testing.T) {
 
 			thick := imageOf(newID(t))
 			allocated := copied(t, place, place, source, thick, pool.CopyOptions{SizeBytes: larger, Thick: true})
-			require.GreaterOrEqual(t, allocated, int64(larger))
+			require.GreaterOrEqual(t, allocated, int64(larger), "want: a thick copy has all of its blocks")
 			require.False(t, sharesBlocks(t, placeOf(place, thick)), "want: the copy shares no blocks")
 
 			require.NoError(t, os.Truncate(placeOf(place, thick), size))
@@ -192,7 +192,7 @@ func TestCopyReplacesWhatIsThere(t *testing.T) {
 				for _, source := range sources {
 					copied(t, place, place, source, target, pool.CopyOptions{})
 					sameContent(t, place, source, place, target)
-					require.Empty(t, scratchOf(t, place))
+					require.Empty(t, scratchOf(t, place), "want: no scratch file is left")
 				}
 			}
 		})
@@ -221,7 +221,7 @@ func TestCancelledCopyLeavesNothing(t *testing.T) {
 				reports = append(reports, done)
 
 				if done > 0 {
-					require.Less(t, done, total)
+					require.Less(t, done, total, "want: the copy is cancelled before its end")
 					cancel()
 				}
 			}})
@@ -230,7 +230,7 @@ func TestCancelledCopyLeavesNothing(t *testing.T) {
 			require.Len(t, reports, 2, "nothing is copied after the cancel")
 			nothingHalfMade(t, place, target)
 			require.NoError(t, making.Abort())
-			require.GreaterOrEqual(t, available(t, place), before)
+			require.GreaterOrEqual(t, available(t, place), before, "want: the space is free again")
 		})
 	}
 }
@@ -249,7 +249,7 @@ func TestAbortedCopyLeavesNothing(t *testing.T) {
 			require.NoError(t, making.Abort())
 			require.NoError(t, making.Abort())
 			nothingHalfMade(t, place, target)
-			require.GreaterOrEqual(t, available(t, place), before)
+			require.GreaterOrEqual(t, available(t, place), before, "want: the space is free again")
 		})
 	}
 }
@@ -292,7 +292,7 @@ func TestFullPoolKeepsNothingHalfMade(t *testing.T) {
 			require.ErrorIs(t, err, pool.ErrNoSpace)
 			require.ErrorContains(t, err, source.ID)
 			nothingHalfMade(t, place, target)
-			require.Eventually(t, func() bool { return available(t, place) >= before-before/100 }, waitFor, pollEvery)
+			require.Eventually(t, func() bool { return available(t, place) >= before-before/100 }, waitFor, pollEvery, "want: the space is free again")
 		})
 	}
 }
@@ -353,7 +353,7 @@ func TestCopyOfWhatIsNotThere(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInvalidID)
 	_, err = place.NewCopy(place, there, directoryOf(newID(t)), pool.CopyOptions{})
 	require.Error(t, err, "an image is no directory")
-	require.Empty(t, scratchOf(t, place))
+	require.Empty(t, scratchOf(t, place), "want: no scratch file is left")
 }
 
 // TestSymlinkIsNoVolume plants links to another volume of the same pool.
@@ -430,7 +430,7 @@ func TestSnapshotsOfAPool(t *testing.T) {
 		require.NoError(t, place.Remove(t.Context(), pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: true}), "it is gone already")
 	}
 
-	require.Empty(t, list())
+	require.Empty(t, list(), "want: no snapshot is listed")
 
 	_, err = place.OpenSnapshot(made[0].ID)
 	require.ErrorIs(t, err, pool.ErrMissing)

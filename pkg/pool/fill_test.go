@@ -99,7 +99,7 @@ func TestFillImageLeavesWhatIsNotBlank(t *testing.T) {
 
 	left, err := os.ReadDir(directory + "/scratch")
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: the refused fill leaves no scratch file")
 }
 
 // TestFillImageLeavesADeletedVolumeDeleted: DeleteVolume takes no lock.
@@ -134,7 +134,7 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			leaveFree(t, place, size/2)
 
 			allocated := func() int64 { return allocatedBytes(t, place.VolumePath(id, volume.BackingImage)) }
-			require.GreaterOrEqual(t, allocated(), int64(size))
+			require.GreaterOrEqual(t, allocated(), int64(size), "want: a thick image has all of its blocks")
 
 			require.NoError(t, place.EnsureImage(id, size, true), "again")
 			require.NoError(t, place.GrowImage(id, pool.Growth{To: size, Thick: true}), "to the size that it has")
@@ -148,21 +148,21 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			const hole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 
 			require.NoError(t, unix.Fallocate(int(image.Fd()), hole, size/4, 10*mebi))
-			require.Less(t, allocated(), int64(size))
+			require.Less(t, allocated(), int64(size), "want: the punched hole is not allocated")
 			require.NoError(t, place.EnsureImage(id, size, true), "with a hole")
-			require.GreaterOrEqual(t, allocated(), int64(size))
+			require.GreaterOrEqual(t, allocated(), int64(size), "want: a thick image has the hole filled")
 
 			// What there is no space for leaves no trace.
 			require.ErrorIs(t, place.GrowImage(id, pool.Growth{To: 2 * size, Thick: true}), pool.ErrNoSpace)
 
 			info, err := image.Stat()
 			require.NoError(t, err)
-			require.EqualValues(t, size, info.Size())
+			require.EqualValues(t, size, info.Size(), "want: the image keeps its size")
 
 			filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return nil }))
 			require.NoError(t, err)
 			require.True(t, filled, "want: the image was filled")
-			require.GreaterOrEqual(t, allocated(), int64(size))
+			require.GreaterOrEqual(t, allocated(), int64(size), "want: the filled image has all of its blocks")
 		})
 	}
 }
@@ -181,7 +181,7 @@ func TestAFailedFillKeepsTheReservation(t *testing.T) {
 	filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return refused }))
 	require.ErrorIs(t, err, refused)
 	require.False(t, filled, "want: the image was not filled")
-	require.GreaterOrEqual(t, allocatedBytes(t, place.VolumePath(id, volume.BackingImage)), int64(size))
+	require.GreaterOrEqual(t, allocatedBytes(t, place.VolumePath(id, volume.BackingImage)), int64(size), "want: the failed fill keeps the reserved blocks")
 }
 
 // leaveFree fills the pool's filesystem until about that many bytes are free.

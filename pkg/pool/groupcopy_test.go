@@ -67,7 +67,7 @@ func TestGroupCopyIsOfOnePointInTime(t *testing.T) {
 		require.Equal(t, want[i], checksum(t, placeOf(p, targets[i])))
 	}
 
-	require.Empty(t, scratchOf(t, p))
+	require.Empty(t, scratchOf(t, p), "want: no scratch file is left")
 }
 
 // TestGroupCopyAfterACrash abandons a group copy between each two steps, as a killed driver does.
@@ -88,11 +88,11 @@ func TestGroupCopyAfterACrash(t *testing.T) {
 			require.NoError(t, group.CopyData(t.Context()))
 		}
 
-		require.NotEmpty(t, scratchOf(t, p))
+		require.NotEmpty(t, scratchOf(t, p), "want: the interrupted copy has scratch files")
 
 		// While the process lives its scratch stays.
 		require.NoError(t, p.RemoveStaleScratch(t.Context()))
-		require.NotEmpty(t, scratchOf(t, p))
+		require.NotEmpty(t, scratchOf(t, p), "want: the scratch files of a living process stay")
 
 		group.Abandon()
 
@@ -123,9 +123,9 @@ func TestGroupCopyAfterACrash(t *testing.T) {
 		}
 	}
 
-	require.NotEmpty(t, scratchOf(t, p))
+	require.NotEmpty(t, scratchOf(t, p), "want: the scratch files are there before the cleaning")
 	require.NoError(t, p.RemoveStaleScratch(t.Context()))
-	require.Empty(t, scratchOf(t, p))
+	require.Empty(t, scratchOf(t, p), "want: no scratch file of the crash is left")
 }
 
 // TestGroupCopyInASubvolume takes group copies of pools at each path that a pool may have in a
@@ -164,7 +164,7 @@ func TestGroupCopyInASubvolume(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, members[0].Abort())
 		sameContent(t, p, source, p, targets[0])
-		require.Empty(t, scratchOf(t, p))
+		require.Empty(t, scratchOf(t, p), "want: no scratch file is left")
 	}
 }
 

@@ -171,7 +171,7 @@ func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 
 		cleared, err := p.RemoveStaleScratchOf(id)
 		require.NoError(t, err)
-		require.Equal(t, !inMaking, cleared)
+		require.Equal(t, !inMaking, cleared, "want: the scratch files are removed unless the object is being made")
 
 		if inMaking {
 			release(t, maker)

@@ -161,7 +161,7 @@ func verified(verify func(t *testing.T, p *pool.Pool)) func(t *testing.T, direct
 	return prepared(func(t *testing.T, p *pool.Pool) {
 		t.Helper()
 		require.NoError(t, p.RemoveStaleScratch(t.Context()))
-		require.Empty(t, scratchOf(t, p))
+		require.Empty(t, scratchOf(t, p), "want: no scratch file is left")
 		verify(t, p)
 	})
 }
@@ -204,7 +204,7 @@ func onceSized(size int64, thick bool) func(t *testing.T, directory string) {
 
 		info, err := image.Stat()
 		require.NoError(t, err)
-		require.Equal(t, size, info.Size())
+		require.Equal(t, size, info.Size(), "want: the image has its size")
 
 		if thick {
 			require.GreaterOrEqual(t, info.Sys().(*syscall.Stat_t).Blocks*512, size, "not all blocks of a thick image are allocated")
@@ -238,7 +238,7 @@ func onceGone(object pool.Object) func(t *testing.T, directory string) {
 
 		left, err := os.ReadDir(filepath.Join(p.Path(), "removing"))
 		require.NoError(t, err)
-		require.Empty(t, left)
+		require.Empty(t, left, "want: nothing is left of the removed object")
 	})
 }
 
@@ -307,7 +307,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 
 				copied, err := os.ReadFile(placeOf(p, imageOf(onceCopyID)))
 				require.NoError(t, err)
-				require.Len(t, copied, 2*onceBytes)
+				require.Len(t, copied, 2*onceBytes, "want: the copy has all bytes of the image")
 				require.True(t, bytes.Equal(source, copied[:onceBytes]), "the copy differs from its source")
 			}),
 		},

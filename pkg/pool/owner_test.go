@@ -48,9 +48,9 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	require.NoError(t, err)
 
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	require.True(t, ok, "the file has a stat")
-	require.EqualValues(t, nobody, owner.Uid)
-	require.EqualValues(t, nobody, owner.Gid)
+	require.True(t, ok, "want: the file has a stat")
+	require.EqualValues(t, nobody, owner.Uid, "want: the filled image keeps its owner")
+	require.EqualValues(t, nobody, owner.Gid, "want: the filled image keeps its group")
 }
 
 // TestRoomsBelongToWhoHasTheDirectory is for the same controller, whose node has
@@ -77,7 +77,7 @@ func TestRoomsBelongToWhoHasTheDirectory(t *testing.T) {
 		require.NoError(t, err)
 
 		owner, ok := info.Sys().(*syscall.Stat_t)
-		require.True(t, ok, "the file has a stat")
+		require.True(t, ok, "want: the file has a stat")
 		require.Equal(t, want, owner.Uid, path)
 		require.Equal(t, want, owner.Gid, path)
 	}

@@ -33,7 +33,7 @@ func TestSizeIsThatOfWhatIsThere(t *testing.T) {
 
 	size, err := opened.Size(image)
 	require.NoError(t, err)
-	require.EqualValues(t, mebi, size)
+	require.EqualValues(t, mebi, size, "want: the size is the one of the image")
 
 	_, err = opened.Size(directory)
 	require.NoError(t, err)

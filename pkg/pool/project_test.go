@@ -22,7 +22,7 @@ func TestReasonWithoutProjectQuotas(t *testing.T) {
 			support := newPool(t, test.kind, 512*mebi).DirectorySupport()
 
 			require.Equal(t, quota.Plain, support.Kind)
-			require.False(t, support.Limited, "the pool cannot limit directories")
+			require.False(t, support.Limited, "want: the pool cannot limit directories")
 
 			for _, each := range test.remedy {
 				require.Contains(t, support.Reason, each)

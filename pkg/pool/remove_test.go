@@ -108,7 +108,7 @@ func nothingRemains(tb testing.TB, p *pool.Pool, object pool.Object) {
 
 	left, err := os.ReadDir(filepath.Join(p.Path(), "removing"))
 	require.NoError(tb, err)
-	require.Empty(tb, left)
+	require.Empty(tb, left, "want: nothing is left of the removed object")
 }
 
 func TestRemovalOfDeepTreesNeedsFewDescriptors(t *testing.T) {

@@ -126,7 +126,7 @@ func TestLeftoversOfACrashAreCleared(t *testing.T) {
 
 			// Its process lives: its scratch object is not removed.
 			made := scratchOf(t, place)
-			require.NotEmpty(t, made)
+			require.NotEmpty(t, made, "want: the scratch object of a living process stays")
 			require.NoError(t, place.RemoveStaleScratch(t.Context()))
 			require.Equal(t, made, scratchOf(t, place))
 
@@ -157,7 +157,7 @@ func TestCopyOverLeftovers(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(leftover, "half", "made"), 0o700))
 		copied(t, place, place, source, target, pool.CopyOptions{})
 		sameContent(t, place, source, place, target)
-		require.Empty(t, scratchOf(t, place))
+		require.Empty(t, scratchOf(t, place), "want: no scratch file is left")
 	}
 }
 
@@ -180,13 +180,13 @@ func TestImageThatKeptItsScratchName(t *testing.T) {
 
 		keepName()
 		require.NoError(t, place.RemoveStaleScratch(t.Context()))
-		require.Empty(t, scratchOf(t, place))
+		require.Empty(t, scratchOf(t, place), "want: no scratch file is left")
 		require.Equal(t, want, checksum(t, placeOf(place, made)), made)
 
 		// A retry that comes before the removal.
 		keepName()
 		copied(t, place, place, source, made, pool.CopyOptions{})
-		require.Empty(t, scratchOf(t, place))
+		require.Empty(t, scratchOf(t, place), "want: no scratch file is left")
 		require.Equal(t, want, checksum(t, placeOf(place, made)), made)
 	}
 }
@@ -198,5 +198,5 @@ func TestDirectoryThatLostItsLock(t *testing.T) {
 	place := openPool(t, t.TempDir())
 	require.NoError(t, os.MkdirAll(filepath.Join(place.Path(), "scratch", newID(t), "half", "made"), 0o700))
 	require.NoError(t, place.RemoveStaleScratch(t.Context()))
-	require.Empty(t, scratchOf(t, place))
+	require.Empty(t, scratchOf(t, place), "want: no scratch file is left")
 }

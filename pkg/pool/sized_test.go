@@ -28,7 +28,7 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 	id, err := volume.NewID()
 	require.NoError(t, err)
 	require.NoError(t, place.EnsureImage(id, size, true))
-	require.Zero(t, place.LastResized(id))
+	require.Zero(t, place.LastResized(id), "want: a new image has not been resized")
 
 	watcher, err := fsnotify.NewWatcher()
 	require.NoError(t, err)

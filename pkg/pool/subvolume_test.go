@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -92,10 +93,10 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 
 		usage, limited, err := p.DirectoryQuota(object.ID)
 		require.NoError(t, err)
-		require.True(t, limited, "the directory has a limit")
-		require.EqualValues(t, limitBytes, usage.LimitBytes)
-		require.GreaterOrEqual(t, usage.Bytes, int64(limitBytes/2))
-		require.Less(t, usage.Bytes, int64(limitBytes))
+		require.True(t, limited, "want: the directory has a limit")
+		require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the directory has its limit")
+		require.GreaterOrEqual(t, usage.Bytes, int64(limitBytes/2), "want: the written bytes are counted")
+		require.Less(t, usage.Bytes, int64(limitBytes), "want: the removed bytes are not counted")
 	})
 
 	t.Run("subvolume inside", func(t *testing.T) {
@@ -110,8 +111,8 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 
 		usage, limited, err := opened.DirectoryQuota(object.ID)
 		require.NoError(t, err)
-		require.True(t, limited, "the directory has a limit")
-		require.EqualValues(t, limitBytes, usage.LimitBytes)
+		require.True(t, limited, "want: the directory has a limit")
+		require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the limit survives a restart")
 	})
 
 	t.Run("expansion", func(t *testing.T) {
@@ -125,7 +126,7 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 
 		usage, _, err := p.DirectoryQuota(object.ID)
 		require.NoError(t, err)
-		require.EqualValues(t, 2*limitBytes, usage.LimitBytes)
+		require.EqualValues(t, 2*limitBytes, usage.LimitBytes, "want: the limit has grown")
 	})
 }
 
@@ -152,9 +153,9 @@ func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
 	for _, each := range []pool.Object{object, clone} {
 		usage, limited, err := p.DirectoryQuota(each.ID)
 		require.NoError(t, err)
-		require.True(t, limited, "the directory has a limit")
-		require.EqualValues(t, limitBytes, usage.LimitBytes)
-		require.GreaterOrEqual(t, usage.Bytes, int64(limitBytes/2))
+		require.True(t, limited, "want: the directory has a limit")
+		require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the directory has its limit")
+		require.GreaterOrEqual(t, usage.Bytes, int64(limitBytes/2), "want: the written bytes are counted")
 		require.ErrorIs(t, write(filepath.Join(placeOf(p, each), "more"), limitBytes), unix.EDQUOT)
 	}
 
@@ -200,7 +201,7 @@ func TestRemovalOfSubvolumesLeavesNoQuotaGroup(t *testing.T) {
 
 		removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Entry{ID: object.ID, Backing: object.Backing})
 		require.NoError(t, err)
-		require.True(t, removed, "the empty directory without a record is removed")
+		require.True(t, removed, "want: the empty directory without a record is removed")
 		require.NoDirExists(t, path)
 		require.Equal(t, before, groupsOf(t, p))
 	})
@@ -231,7 +232,7 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 
 	making, err := p.NewCopy(p, source, snapshot, pool.CopyOptions{})
 	require.NoError(t, err)
-	require.True(t, making.PointInTime(), "a copy of a subvolume is point-in-time")
+	require.True(t, making.PointInTime(), "want: a copy of a subvolume is point-in-time")
 	require.NoError(t, making.CopyData(t.Context()))
 
 	_, err = making.Commit(t.Context())
@@ -246,8 +247,8 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 
 		usage, limited, err := p.DirectoryQuota(restored.ID)
 		require.NoError(t, err)
-		require.True(t, limited, "the directory has a limit")
-		require.EqualValues(t, 2*limitBytes, usage.LimitBytes)
+		require.True(t, limited, "want: the directory has a limit")
+		require.EqualValues(t, 2*limitBytes, usage.LimitBytes, "want: the copy has the larger limit")
 		require.ErrorIs(t, write(filepath.Join(placeOf(p, restored), "more"), 2*limitBytes), unix.EDQUOT)
 	})
 
@@ -267,7 +268,7 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 		groups := groupsOf(t, p)
 		copied(t, p, p, source, snapshot, pool.CopyOptions{})
 		require.Equal(t, before, describe(t, placeOf(p, snapshot)))
-		require.Len(t, groupsOf(t, p), len(groups))
+		require.Len(t, groupsOf(t, p), len(groups), "want: the snapshot leaves no further quota group")
 	})
 
 	t.Run("plain directory of an earlier release", func(t *testing.T) {
@@ -278,11 +279,11 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 
 		_, limited, err := p.DirectoryQuota(old.ID)
 		require.NoError(t, err)
-		require.False(t, limited, "an old directory has no limit")
+		require.False(t, limited, "want: an old directory has no limit")
 
 		making, err := p.NewCopy(p, old, snapshotOf(t, old), pool.CopyOptions{})
 		require.NoError(t, err)
-		require.False(t, making.PointInTime(), "a copy of an old directory is not point-in-time")
+		require.False(t, making.PointInTime(), "want: a copy of an old directory is not point-in-time")
 		require.NoError(t, making.Abort())
 		require.NoError(t, p.Remove(t.Context(), old))
 		require.NoDirExists(t, placeOf(p, old))
@@ -320,7 +321,7 @@ func TestSnapshotsAreTakenWhileTheVolumeIsWritten(t *testing.T) {
 			info, err := os.Stat(filepath.Join(placeOf(p, snapshot), strconv.Itoa(i)))
 			if !errors.Is(err, os.ErrNotExist) {
 				require.NoError(t, err)
-				require.Zero(t, info.Size()%length)
+				require.Zero(t, info.Size()%length, "want: the snapshot has whole writes")
 				counts[i] = info.Size() / length
 			}
 		}
@@ -330,8 +331,8 @@ func TestSnapshotsAreTakenWhileTheVolumeIsWritten(t *testing.T) {
 	}
 
 	end()
-	require.NoError(t, <-ended)
-	require.Positive(t, written.Load())
+	require.NoError(t, await.Receive(t, ended, "the writer to end"))
+	require.Positive(t, written.Load(), "want: the volume is written meanwhile")
 }
 
 // writeInTurn appends records to two files until the context ends.

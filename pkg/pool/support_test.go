@@ -321,7 +321,7 @@ func nothingHalfMade(tb testing.TB, p *pool.Pool, target pool.Object) {
 
 	require.NoFileExists(tb, placeOf(p, target))
 	require.NoDirExists(tb, placeOf(p, target))
-	require.Empty(tb, scratchOf(tb, p))
+	require.Empty(tb, scratchOf(tb, p), "want: no scratch file is left")
 }
 
 func scratchOf(tb testing.TB, p *pool.Pool) []string {

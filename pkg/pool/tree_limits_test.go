@@ -45,7 +45,7 @@ func TestHardLinksTakeNoMemory(t *testing.T) {
 
 	usage, err := p.DirectoryUsage(t.Context(), object.ID)
 	require.NoError(t, err)
-	require.EqualValues(t, files+9, usage.Inodes)
+	require.EqualValues(t, files+9, usage.Inodes, "want: each file is counted however many links it has")
 
 	held := func() uint64 {
 		var stats runtime.MemStats

@@ -63,24 +63,24 @@ func TestCopiesOfDirectories(t *testing.T) {
 			var done, total int64
 
 			allocated := copied(t, to, from, source, snapshot, pool.CopyOptions{Progress: func(nowDone, nowTotal int64) {
-				require.GreaterOrEqual(t, nowDone, done)
+				require.GreaterOrEqual(t, nowDone, done, "want: the progress does not decrease")
 
 				done, total = nowDone, nowTotal
 			}})
 
 			require.Equal(t, before, describe(t, placeOf(to, snapshot)))
 			require.Equal(t, before, describe(t, placeOf(from, source)), "a copy leaves its source as it is, times too")
-			require.Empty(t, scratchOf(t, to))
-			require.Equal(t, total, done)
-			require.Positive(t, allocated)
+			require.Empty(t, scratchOf(t, to), "want: no scratch file is left")
+			require.Equal(t, total, done, "want: the progress ends at the total")
+			require.Positive(t, allocated, "want: the copy has allocated bytes")
 			require.Less(t, allocated, int64(8*mebi), "holes stay holes")
-			require.Equal(t, test.shares, sharesBlocks(t, filepath.Join(placeOf(to, snapshot), "data")))
+			require.Equal(t, test.shares, sharesBlocks(t, filepath.Join(placeOf(to, snapshot), "data")), "want: the copy shares blocks where the filesystem reflinks")
 
 			var sparse unix.Stat_t
 
 			require.NoError(t, unix.Stat(filepath.Join(placeOf(to, snapshot), "sparse"), &sparse))
-			require.EqualValues(t, 256*mebi, sparse.Size)
-			require.Less(t, sparse.Blocks*512, int64(2*mebi))
+			require.EqualValues(t, 256*mebi, sparse.Size, "want: the sparse file keeps its size")
+			require.Less(t, sparse.Blocks*512, int64(2*mebi), "want: the sparse file keeps its holes")
 
 			// And back again.
 			restored := directoryOf(newID(t))

@@ -37,8 +37,8 @@ func TestTruncateKeepsTheEndsOfPaths(t *testing.T) {
 			t.Parallel()
 
 			got := rpc.Truncate(test.text, rpc.MaxStringBytes)
-			require.LessOrEqual(t, len(got), rpc.MaxStringBytes)
-			require.True(t, utf8.ValidString(got), "%q is UTF-8", got)
+			require.LessOrEqual(t, len(got), rpc.MaxStringBytes, "want: the text is within the limit")
+			require.True(t, utf8.ValidString(got), "want: %q is UTF-8", got)
 
 			for _, part := range test.want {
 				require.Contains(t, got, part)

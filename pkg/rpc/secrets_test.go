@@ -107,7 +107,7 @@ func TestHideSecretsOfEachKind(t *testing.T) {
 	inner.Set(inner.Descriptor().Fields().ByName("open"), protoreflect.ValueOfString("shown"))
 
 	fields := file.Messages().ByName("Sample").Fields()
-	require.Equal(t, len(kinds)*6, fields.Len())
+	require.Equal(t, len(kinds)*6, fields.Len(), "want: the message has a field of each kind")
 
 	for i := range fields.Len() {
 		field := fields.Get(i)

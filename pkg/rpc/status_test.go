@@ -27,6 +27,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // TestStatusOfEachError fixes the gRPC code of each error that reaches a handler.
@@ -79,7 +80,7 @@ func TestStatusOfEachError(t *testing.T) {
 		for _, err := range test.errs {
 			wrapped := fmt.Errorf("do something: %w", err)
 
-			require.Equal(t, test.code, status.Code(rpc.Status(wrapped)), "%T %v", err, err)
+			rpccode.Require(t, rpc.Status(wrapped), test.code, "%T %v", err, err)
 			require.Equal(t, wrapped.Error(), status.Convert(rpc.Status(wrapped)).Message())
 		}
 	}
@@ -99,7 +100,7 @@ func TestStatusOfErrorsWithSeveralCauses(t *testing.T) {
 		{codes.OutOfRange, errors.Join(filesystem.ErrTooSmall, loop.ErrNotAttached)},
 		{codes.FailedPrecondition, errors.Join(filesystem.ErrFrozen, filesystem.ErrNotFrozen)},
 	} {
-		require.Equal(t, test.code, status.Code(rpc.Status(test.err)), "%v", test.err)
+		rpccode.Require(t, rpc.Status(test.err), test.code)
 	}
 }
 
@@ -109,7 +110,7 @@ func TestStatusKeepsACode(t *testing.T) {
 	require.NoError(t, rpc.Status(nil))
 
 	coded := rpc.Errorf(codes.NotFound, "volume a: %w", pool.ErrInUse)
-	require.Equal(t, codes.NotFound, status.Code(rpc.Status(fmt.Errorf("expand: %w", coded))))
+	rpccode.Require(t, rpc.Status(fmt.Errorf("expand: %w", coded)), codes.NotFound)
 	require.ErrorIs(t, coded, pool.ErrInUse)
 
 	received := status.Error(codes.Unimplemented, "unknown method")

@@ -126,7 +126,7 @@ func BenchmarkOpen100k(b *testing.B) {
 
 	for b.Loop() {
 		s, c := openStored(b, dir, state.Options{})
-		require.Equal(b, 100_000, c.Len())
+		require.Equal(b, 100_000, c.Len(), "want: the state has all records")
 
 		b.StopTimer()
 

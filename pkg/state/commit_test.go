@@ -95,7 +95,7 @@ func TestGroupCommit(t *testing.T) {
 	}()
 
 	await.Receive(t, all, "all followers' changes to be accepted while the leader's sync is under way")
-	require.Empty(t, done)
+	require.Empty(t, done, "want: the leader waits for its sync")
 	require.Equal(t, []string{"first"}, keys(f), "readers must not see what is not durable")
 
 	g.leave <- nil
@@ -103,7 +103,7 @@ func TestGroupCommit(t *testing.T) {
 	require.NoError(t, await.Receive(t, done, "the leader's Update to return after its sync"))
 	await.Receive(t, g.entered, "the followers' sync of the journal")
 
-	require.Empty(t, done)
+	require.Empty(t, done, "want: the followers wait for their sync")
 	require.Equal(t, []string{"first", "leader"}, keys(f))
 
 	g.leave <- nil
@@ -112,8 +112,8 @@ func TestGroupCommit(t *testing.T) {
 		require.NoError(t, await.Receive(t, done, "each follower's Update to return after their sync"))
 	}
 
-	require.Equal(t, 18, f.volumes.Len())
-	require.Equal(t, before+2, m.syncs)
+	require.Equal(t, 18, f.volumes.Len(), "want: all changes are made")
+	require.Equal(t, before+2, m.syncs, "want: one sync is for all followers")
 }
 
 // TestSeenIsDurable has a transaction find what is not durable yet: it must not
@@ -142,7 +142,7 @@ func TestSeenIsDurable(t *testing.T) {
 	}()
 
 	require.True(t, await.Receive(t, found, "the reader's transaction to run"), "a transaction sees a change that is not durable yet")
-	require.Empty(t, reader)
+	require.Empty(t, reader, "want: a transaction waits for the sync of what it has read")
 
 	g.leave <- syscall.EIO
 
@@ -195,7 +195,7 @@ func TestFailsClosed(t *testing.T) {
 				if step == "write "+journalFile && errors.Is(cause, syscall.ENOSPC) {
 					require.EqualValues(t, 505, *f.sum, "the lazy change is kept")
 				} else {
-					require.EqualValues(t, 5, *f.sum)
+					require.EqualValues(t, 5, *f.sum, "want: the index is the one before the failure")
 				}
 
 				_, _, taken := f.volumes.Lookup("name", "two")
@@ -243,7 +243,7 @@ func TestCompactionFailure(t *testing.T) {
 			}
 
 			require.ErrorIs(t, f.Compact(t.Context()), syscall.EIO)
-			require.Equal(t, 1, failures)
+			require.Equal(t, 1, failures, "want: the failed compaction is reported once")
 
 			want := []string{"a"}
 
@@ -323,5 +323,5 @@ func TestConcurrent(t *testing.T) {
 
 	f = open(t, dir, state.Options{})
 	require.Equal(t, before, f.all())
-	require.Equal(t, sum, *f.sum)
+	require.Equal(t, sum, *f.sum, "want: the index is the one before the restart")
 }

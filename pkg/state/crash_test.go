@@ -132,7 +132,7 @@ func requireHistory(t *testing.T, f fixture, acknowledged int) {
 		sum += each.Bytes
 	}
 
-	require.Equal(t, sum, *f.sum)
+	require.Equal(t, sum, *f.sum, "want: the index is the sum of the records")
 }
 
 // TestCrashAtEveryStep crashes at each step of two lives, the second of which
@@ -174,13 +174,13 @@ func TestCrashAtEveryStep(t *testing.T) {
 					m.crashAt = 0
 					acknowledged, lived := oneLife(t, dir, m, acknowledged)
 					require.True(t, lived, "want: the process lived until it was killed")
-					require.Positive(t, acknowledged)
+					require.Positive(t, acknowledged, "want: changes are acknowledged before the crash")
 
 					steps = max(steps, m.steps)
 				}
 			}
 
-			require.Greater(t, steps, 40)
+			require.Greater(t, steps, 40, "want: the crashes cover all steps")
 		})
 	}
 }

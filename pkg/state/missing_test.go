@@ -97,14 +97,14 @@ func trials(t *testing.T, files map[string]string, records int, apply func(strin
 
 		require.ErrorAs(t, err, &damage, "offset %d", offset)
 		require.Equal(t, filepath.Join(dir, journalFile), damage.File)
-		require.NotEqual(t, text, damaged)
+		require.NotEqual(t, text, damaged, "want: the record is damaged")
 
 		if line := strings.Count(text[:offset], "\n") + 1; offset < len(strings.TrimRight(text, "\n")) {
 			require.InDelta(t, line, damage.Line, 1, "line, offset %d: %v", offset, err)
 		}
 	}
 
-	require.Positive(t, refused)
+	require.Positive(t, refused, "want: some damage is refused")
 }
 
 // damageOffsets are those around some lines' ends, around each preallocation's, and
@@ -155,7 +155,7 @@ func TestRepairGivesUpTheMark(t *testing.T) {
 	var damage *state.DamageError
 
 	require.ErrorAs(t, newFixture(dir, state.Options{}).Open(t.Context()), &damage)
-	require.Equal(t, 6, damage.Line)
+	require.Equal(t, 6, damage.Line, "want: the error has the line of the damage")
 	require.Contains(t, damage.Reason, "changes up to 6 were durable")
 
 	done, err := newFixture(dir, state.Options{Owner: "state repair"}).Repair()

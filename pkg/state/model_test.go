@@ -66,7 +66,7 @@ func (p *player) crash() {
 func (p *player) check(rt *rapid.T) {
 	require.Equal(rt, p.model, p.store.all())
 	require.Equal(rt, slices.Sorted(maps.Keys(p.model)), append([]string(nil), keys(p.store)...))
-	require.Equal(rt, len(p.model), p.store.volumes.Len())
+	require.Equal(rt, len(p.model), p.store.volumes.Len(), "want: the collection has as many records as the model")
 
 	var sum int64
 
@@ -75,12 +75,12 @@ func (p *player) check(rt *rapid.T) {
 
 		if each.Name != "" {
 			found, _, ok := p.store.volumes.Lookup("name", each.Name)
-			require.True(rt, ok, "the index has name %q", each.Name)
+			require.True(rt, ok, "want: the index has name %q", each.Name)
 			require.Equal(rt, key, found)
 		}
 	}
 
-	require.Equal(rt, sum, *p.store.sum)
+	require.Equal(rt, sum, *p.store.sum, "want: the index is the sum of the model")
 }
 
 // update plays one transaction on the store and on a copy of the model, which
@@ -106,7 +106,7 @@ func (p *player) update(rt *rapid.T) {
 
 			v := volume{Name: name.Draw(rt, "name"), Bytes: rapid.Int64Range(0, 1000).Draw(rt, "bytes")}
 			err := volumes.Put(at, &v)
-			require.Equal(rt, collides(next, at, v), err != nil)
+			require.Equal(rt, collides(next, at, v), err != nil, "want: a change fails only if it collides in the index")
 
 			if err != nil {
 				return err

@@ -40,13 +40,13 @@ func TestReopen(t *testing.T) {
 
 	for range 2 {
 		f := open(t, dir, state.Options{})
-		require.Equal(t, 6, f.volumes.Len())
-		require.EqualValues(t, 0+1+2+3+4+5, *f.sum)
+		require.Equal(t, 6, f.volumes.Len(), "want: the state has all records again")
+		require.EqualValues(t, 0+1+2+3+4+5, *f.sum, "want: the index is the sum of the records")
 
 		key, v, ok := f.volumes.Lookup("name", "pvc-4")
 		require.True(t, ok, "want: the record is there")
 		require.Equal(t, "v4", key)
-		require.EqualValues(t, 4, v.Bytes)
+		require.EqualValues(t, 4, v.Bytes, "want: the record has its value")
 		require.NoError(t, f.Close())
 	}
 }
@@ -126,7 +126,7 @@ func TestTornGroup(t *testing.T) {
 	require.NoError(t, f.Close())
 
 	lines := strings.SplitAfter(unclean(t, dir), "\n")
-	require.Len(t, lines, 6)
+	require.Len(t, lines, 6, "want: the journal has all lines")
 
 	lines[3] = strings.Repeat("\n", len(lines[3]))
 	write(t, dir, strings.Join(lines, "")+strings.Repeat("\n", 100))

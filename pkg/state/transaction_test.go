@@ -40,7 +40,7 @@ func TestAbort(t *testing.T) {
 			change(tx)
 			panic("on purpose")
 		})
-	})
+	}, "want: the panic goes on")
 
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -50,14 +50,14 @@ func TestAbort(t *testing.T) {
 		key, v, ok := f.volumes.In(tx).Lookup("name", "one")
 		require.True(t, ok, "want: the record is there")
 		require.Equal(t, "a", key)
-		require.EqualValues(t, 5, v.Bytes)
-		require.Equal(t, 1, f.volumes.In(tx).Len())
-		require.Zero(t, f.counts.In(tx).Len())
+		require.EqualValues(t, 5, v.Bytes, "want: the record has its value")
+		require.Equal(t, 1, f.volumes.In(tx).Len(), "want: the transaction sees one record")
+		require.Zero(t, f.counts.In(tx).Len(), "want: the transaction sees no counter")
 
 		return nil
 	}))
 	require.Equal(t, before, f.all())
-	require.EqualValues(t, 5, *f.sum)
+	require.EqualValues(t, 5, *f.sum, "want: the aborted transaction changes no index")
 }
 
 func TestRefusedRecords(t *testing.T) {
@@ -172,7 +172,7 @@ func TestLazy(t *testing.T) {
 
 	f = open(t, dir, state.Options{})
 	n, _ := f.counts.Get("n")
-	require.Equal(t, 4, n)
+	require.Equal(t, 4, n, "want: the lazy change is written by the next one")
 }
 
 func TestAscend(t *testing.T) {
@@ -198,7 +198,7 @@ func TestAscend(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, after("", 2))
 	require.Equal(t, []string{"c", "d"}, after("b", 9))
 	require.Equal(t, []string{"c", "d"}, after("bb", 9))
-	require.Empty(t, after("d", 9))
+	require.Empty(t, after("d", 9), "want: no key follows the last")
 
 	// A walk is over one version, whatever happens meanwhile.
 	var walked []string

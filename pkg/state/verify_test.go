@@ -21,8 +21,8 @@ func TestVerifyAndDump(t *testing.T) {
 	report, err := newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "want: the state is reported clean")
-	require.Empty(t, report.Notes)
-	require.EqualValues(t, 6, report.Sequence)
+	require.Empty(t, report.Notes, "want: a clean state has no notes")
+	require.EqualValues(t, 6, report.Sequence, "want: the report has the last sequence number")
 	require.Equal(t, map[string]int{"volumes": 6, "counts": 0}, report.Records)
 
 	var out bytes.Buffer
@@ -35,7 +35,7 @@ func TestVerifyAndDump(t *testing.T) {
 	}
 
 	require.NoError(t, json.Unmarshal(out.Bytes(), &dumped))
-	require.Equal(t, 6, dumped.Sequence)
+	require.Equal(t, 6, dumped.Sequence, "want: the dump has the last sequence number")
 	require.Equal(t, open(t, dir, state.Options{}).all(), dumped.Collections["volumes"])
 	require.Equal(t, 6, strings.Count(out.String(), "\n      \"v"), "one record a line")
 
@@ -56,15 +56,15 @@ func TestVerifyNotes(t *testing.T) {
 	report, err := newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "want: the state is reported clean")
-	require.Len(t, report.Notes, 2)
-	require.EqualValues(t, 5, report.Sequence)
+	require.Len(t, report.Notes, 2, "want: the report has both notes")
+	require.EqualValues(t, 5, report.Sequence, "want: the report has the last sequence number")
 	require.Equal(t, filled(text[:len(text)-20]), read(t, dir, journalFile), "verify changes nothing")
 
 	require.NoError(t, open(t, dir, state.Options{}).Close())
 
 	report, err = newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
-	require.Empty(t, report.Notes)
+	require.Empty(t, report.Notes, "want: the repaired state has no notes")
 }
 
 func TestRepair(t *testing.T) {
@@ -98,8 +98,8 @@ func TestRepair(t *testing.T) {
 
 			done, err := newFixture(damaged, state.Options{Owner: "state repair"}).Repair()
 			require.NoError(t, err)
-			require.NotEmpty(t, done.Before.Findings)
-			require.NotEmpty(t, done.Before.Findings[0].Fix)
+			require.NotEmpty(t, done.Before.Findings, "want: the report before the repair has the damage")
+			require.NotEmpty(t, done.Before.Findings[0].Fix, "want: the finding says how to repair")
 			require.Equal(t, []string{filepath.Join(damaged, journalFile+".damaged-1")}, done.Backups)
 			require.Equal(t, filled(test.text), read(t, damaged, journalFile+".damaged-1"))
 
@@ -139,8 +139,8 @@ func TestNotRepairable(t *testing.T) {
 
 			done, err := newFixture(damaged, state.Options{Owner: "state repair"}).Repair()
 			require.ErrorIs(t, err, state.ErrNotRepairable)
-			require.NotEmpty(t, done.Before.Findings)
-			require.Empty(t, done.Backups)
+			require.NotEmpty(t, done.Before.Findings, "want: the report has the damage")
+			require.Empty(t, done.Backups, "want: a refused repair makes no backup")
 			require.Equal(t, text, read(t, damaged, journalFile))
 		})
 	}

@@ -192,8 +192,8 @@ func TestLegitimatePatterns(t *testing.T) {
 
 			f := newFixture(t, strict.Observe)
 			run(f)
-			require.Empty(t, f.List())
-			require.Empty(t, f.log.String())
+			require.Empty(t, f.List(), "want: a legitimate pattern is no violation")
+			require.Empty(t, f.log.String(), "want: a legitimate pattern is not logged")
 		})
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/strict"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // violations cause each kind.
@@ -154,14 +154,14 @@ func TestEachKindIsFound(t *testing.T) {
 			f := newFixture(t, strict.Observe, test.disabled...)
 			test.run(f)
 			require.Equal(t, []string{test.id}, f.ids())
-			require.InDelta(t, 1, f.counted(test.id), 0)
+			require.InDelta(t, 1, f.counted(test.id), 0, "want: the violation is counted once")
 			require.Equal(t, 1, strings.Count(f.log.String(), "the CO violates the CSI spec"), f.log.String())
 			require.Contains(t, f.log.String(), "violation="+test.id)
 
 			record := f.List()[0]
-			require.NotEmpty(t, record.Object)
-			require.NotEmpty(t, record.Detail)
-			require.False(t, record.Refused, "the call was not refused")
+			require.NotEmpty(t, record.Object, "want: the violation has its object")
+			require.NotEmpty(t, record.Detail, "want: the violation has a detail")
+			require.False(t, record.Refused, "want: the call was not refused")
 		})
 	}
 
@@ -193,10 +193,10 @@ func TestRefuseReturnsFailedPrecondition(t *testing.T) {
 	f.create()
 
 	_, err := f.Begin(t.Context(), 2, csi.Node_NodeStageVolume_FullMethodName, f.stageRequest())
-	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	rpccode.Require(t, err, codes.FailedPrecondition)
 	require.ErrorContains(t, err, "violation stage-before-attach, CSI spec NSV-3")
 	require.ErrorContains(t, err, f.id)
-	require.True(t, f.List()[0].Refused, "the call was refused")
+	require.True(t, f.List()[0].Refused, "want: the call was refused")
 
 	// The refused call is no call that runs, and the right order passes.
 	f.now = f.now.Add(time.Minute)
@@ -204,7 +204,7 @@ func TestRefuseReturnsFailedPrecondition(t *testing.T) {
 	f.stage()
 	f.publish()
 	f.down()
-	require.Len(t, f.List(), 1)
+	require.Len(t, f.List(), 1, "want: the refused call is the only violation")
 }
 
 func TestAViolationIsLoggedOnce(t *testing.T) {
@@ -215,13 +215,13 @@ func TestAViolationIsLoggedOnce(t *testing.T) {
 	f.stage()
 	f.stage()
 
-	require.Equal(t, uint64(2), f.List()[0].Count)
-	require.Equal(t, uint64(3), f.List()[0].Call)
-	require.Equal(t, 1, strings.Count(f.log.String(), "the CO violates the CSI spec"))
-	require.InDelta(t, 2, f.counted("stage-before-attach"), 0)
+	require.Equal(t, uint64(2), f.List()[0].Count, "want: the repeated violation is counted")
+	require.Equal(t, uint64(3), f.List()[0].Call, "want: the record has the call of the last violation")
+	require.Equal(t, 1, strings.Count(f.log.String(), "the CO violates the CSI spec"), "want: the repeated violation is logged once")
+	require.InDelta(t, 2, f.counted("stage-before-attach"), 0, "want: both violations are counted")
 
 	f.Clear()
-	require.Empty(t, f.List())
+	require.Empty(t, f.List(), "want: Clear removes all violations")
 }
 
 // TestRecordsAreBounded has more violations than are kept, of objects with long ids.
@@ -236,9 +236,9 @@ func TestRecordsAreBounded(t *testing.T) {
 	}
 
 	list := f.List()
-	require.Equal(t, 1000, len(list)) //nolint:testifylint // Len prints all of them
-	require.Less(t, len(list[len(list)-1].Object), 300)
-	require.True(t, strings.HasPrefix(list[len(list)-1].Object, "1099"), "the newest violation is the last")
+	require.Equal(t, 1000, len(list), "want: the records are limited") //nolint:testifylint // Len prints all of them
+	require.Less(t, len(list[len(list)-1].Object), 300, "want: the object of a record is limited")
+	require.True(t, strings.HasPrefix(list[len(list)-1].Object, "1099"), "want: the newest violation is the last")
 }
 
 func TestParseMode(t *testing.T) {

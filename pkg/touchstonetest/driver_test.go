@@ -9,12 +9,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/touchstonetest"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
@@ -55,7 +56,7 @@ func use(t *testing.T, d *touchstonetest.Driver) {
 	require.NoError(t, err)
 	_, err = d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: id})
 	require.NoError(t, err)
-	require.Len(t, d.AwaitCalls("Node*Volume", 4), 4)
+	require.Len(t, d.AwaitCalls("Node*Volume", 4), 4, "want: AwaitCalls returns all four calls of the node")
 }
 
 func TestLifecycle(t *testing.T) {
@@ -106,16 +107,16 @@ func TestFaultsOutliveARestart(t *testing.T) {
 		return err
 	}
 
-	require.Equal(t, codes.Internal, status.Code(remove()))
+	rpccode.Require(t, remove(), codes.Internal)
 	d.ClearFaults("refuse")
 	require.NoError(t, remove())
 
 	_, err = d.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	rpccode.Require(t, err, codes.Unimplemented)
 
 	info, err := d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 	require.NoError(t, err)
-	require.EqualValues(t, 7, info.GetMaxVolumesPerNode())
+	require.EqualValues(t, 7, info.GetMaxVolumesPerNode(), "want: the rule outlives the restart")
 }
 
 // TestViolationsAreFound publishes a volume that was not staged.
@@ -130,8 +131,8 @@ func TestViolationsAreFound(t *testing.T) {
 		VolumeId: made.GetVolume().GetVolumeId(), StagingTargetPath: d.Dir + "/s", TargetPath: d.Dir + "/t",
 		VolumeCapability: request("").GetVolumeCapabilities()[0], VolumeContext: made.GetVolume().GetVolumeContext(),
 	})
-	require.Error(t, err)
-	require.NotEmpty(t, d.Violations())
+	require.Error(t, err, "want: the violation is refused")
+	require.NotEmpty(t, d.Violations(), "want: the violation is found")
 }
 
 // TestHeldCall holds a call until it is released.
@@ -147,6 +148,6 @@ func TestHeldCall(t *testing.T) {
 		ended <- err
 	}()
 
-	require.Eventually(t, func() bool { return d.Release("door") == 1 }, child.Limit, time.Millisecond)
-	require.NoError(t, <-ended)
+	require.Eventually(t, func() bool { return d.Release("door") == 1 }, child.Limit, time.Millisecond, "want: the call waits at the door")
+	require.NoError(t, await.Receive(t, ended, "the released CreateVolume to return"))
 }

@@ -59,11 +59,11 @@ func TestProvisionerRetries(t *testing.T) {
 
 	_, err := provision(t.Context(), driver, request("retried"))
 	require.NoError(t, err)
-	require.Len(t, driver.Calls(calls.Filter{Method: "CreateVolume"}), 3)
+	require.Len(t, driver.Calls(calls.Filter{Method: "CreateVolume"}), 3, "want: CreateVolume is retried twice")
 
 	_, err = provision(t.Context(), driver, request("refused"))
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.Len(t, driver.Calls(calls.Filter{Method: "CreateVolume"}), 4)
+	require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
+	require.Len(t, driver.Calls(calls.Filter{Method: "CreateVolume"}), 4, "want: a refused CreateVolume is not retried")
 }
 
 // TestNoVolumeIsLost: three responses are lost after the volume was created, and there is one volume.
@@ -77,9 +77,9 @@ func TestNoVolumeIsLost(t *testing.T) {
 
 	listed, err := driver.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), 1)
+	require.Len(t, listed.GetEntries(), 1, "want: the retries make one volume")
 	require.Equal(t, made.GetVolumeId(), listed.GetEntries()[0].GetVolume().GetVolumeId())
-	require.Len(t, driver.Hits(), 3)
+	require.Len(t, driver.Hits(), 3, "want: each failure is a hit")
 }
 
 // TestResizerRecovers: an expansion that the pool has no space for succeeds after a smaller request.
@@ -98,6 +98,6 @@ func TestResizerRecovers(t *testing.T) {
 		return err
 	}
 
-	require.Equal(t, codes.ResourceExhausted, status.Code(expand(2<<30)))
+	require.Equal(t, codes.ResourceExhausted, status.Code(expand(2<<30)), "want: the pool has no space for the expansion")
 	require.NoError(t, expand(512<<20))
 }

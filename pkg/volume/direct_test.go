@@ -57,13 +57,13 @@ func TestDirectAssign(t *testing.T) {
 
 			require.NoError(t, err)
 			require.NoError(t, contextErr)
-			require.Equal(t, test.want, parsed.DirectAssign)
+			require.Equal(t, test.want, parsed.DirectAssign, "want: directAssign is parsed as written")
 			require.Equal(t, parsed, fromContext)
 
 			// The alias is not handed on.
 			value, told := parsed.Context()["directAssign"]
-			require.Equal(t, test.want, told)
-			require.Equal(t, test.want, value == "true")
+			require.Equal(t, test.want, told, "want: the volume context has directAssign only if it is set")
+			require.Equal(t, test.want, value == "true", "want: the volume context has directAssign as true")
 			require.NotContains(t, parsed.Context(), "skip-hostmount")
 
 			again, err := volume.ParseContext(parsed.Context())
@@ -83,8 +83,8 @@ func TestInlineVolumesAreNotAssignedDirectly(t *testing.T) {
 
 		parameters, size, err := volume.ParseEphemeral(map[string]string{key: "false", "size": "64Mi"})
 		require.NoError(t, err)
-		require.False(t, parameters.DirectAssign, "the volume is not assigned directly")
-		require.EqualValues(t, 64<<20, size)
+		require.False(t, parameters.DirectAssign, "want: the volume is not assigned directly")
+		require.EqualValues(t, 64<<20, size, "want: the size is parsed")
 	}
 }
 
@@ -96,7 +96,7 @@ func TestCheckDirect(t *testing.T) {
 
 	direct, err := ordinary.WithDirectAssign()
 	require.NoError(t, err)
-	require.False(t, ordinary.DirectAssign, "the volume is not assigned directly")
+	require.False(t, ordinary.DirectAssign, "want: the volume is not assigned directly")
 
 	allowed := []volume.Mode{
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,

@@ -39,8 +39,8 @@ func TestParseMutable(t *testing.T) {
 		CheckPeriod: new(24 * time.Hour),
 	}, parsed)
 	require.Equal(t, all(), parsed.Parameters())
-	require.True(t, parse(t, nil).IsZero(), "no parameter is zero")
-	require.True(t, parse(t, map[string]string{"readIOPS": "007"}).Equal(parse(t, map[string]string{"readIOPS": "7"})), "numbers are compared by value")
+	require.True(t, parse(t, nil).IsZero(), "want: parameters that are not set are zero")
+	require.True(t, parse(t, map[string]string{"readIOPS": "007"}).Equal(parse(t, map[string]string{"readIOPS": "7"})), "want: numbers are compared by value")
 }
 
 func TestParseMutableRefuses(t *testing.T) {
@@ -98,9 +98,9 @@ func TestMutableContradictions(t *testing.T) {
 	t.Parallel()
 
 	ours := parse(t, all())
-	require.Empty(t, ours.ConflictingKeys(ours))
-	require.Empty(t, ours.ConflictingKeys(volume.Mutable{}))
-	require.Empty(t, volume.Mutable{}.ConflictingKeys(ours))
+	require.Empty(t, ours.ConflictingKeys(ours), "want: equal parameters do not conflict")
+	require.Empty(t, ours.ConflictingKeys(volume.Mutable{}), "want: no parameters do not conflict")
+	require.Empty(t, volume.Mutable{}.ConflictingKeys(ours), "want: no parameters do not conflict")
 	require.Equal(t, []string{"ioScheduler", "writeIOPS"}, ours.ConflictingKeys(parse(t, map[string]string{
 		"writeIOPS": "7", "ioScheduler": "bfq", "readIOPS": "100",
 	})))
@@ -110,7 +110,7 @@ func TestMutableNeedsDevice(t *testing.T) {
 	t.Parallel()
 
 	require.Equal(t, "ioScheduler", parse(t, all()).NeedsDevice())
-	require.Empty(t, parse(t, map[string]string{"checkPeriod": "1h", "readIOPS": "0"}).NeedsDevice())
+	require.Empty(t, parse(t, map[string]string{"checkPeriod": "1h", "readIOPS": "0"}).NeedsDevice(), "want: the parameters need no device")
 	require.Equal(t, "readIOPS", parse(t, map[string]string{"checkPeriod": "1h", "readIOPS": "1"}).NeedsDevice())
 	require.Equal(t, "readAheadKiB", parse(t, map[string]string{"readAheadKiB": "0"}).NeedsDevice())
 }
@@ -128,7 +128,7 @@ func TestMutableJSON(t *testing.T) {
 	var read record
 
 	require.NoError(t, json.Unmarshal(text, &read))
-	require.True(t, read.Mutable.Equal(parse(t, all())), "what was read is what was written")
+	require.True(t, read.Mutable.Equal(parse(t, all())), "want: what was read is what was written")
 
 	text, err = json.Marshal(record{})
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func TestACommandThatDoesNotEndIsKilled(t *testing.T) {
 	f := &await.Failures{TB: t}
 	output, err := CommandWithin(f, limit, "sleep", forever).CombinedOutput()
 	require.ErrorContains(t, err, "killed", "%s", output)
-	require.Len(t, f.Messages, 1)
+	require.Len(t, f.Messages, 1, "want: the command that is killed is reported")
 	require.Contains(t, f.Messages[0], "waited 50ms for the end of ")
 	require.Contains(t, f.Messages[0], "sleep 600: killed it")
 }
@@ -34,7 +34,7 @@ func TestAChildThatDoesNotEndIsKilled(t *testing.T) {
 	command := exec.Command("sleep", forever)
 	require.NoError(t, Start(command))
 	require.ErrorContains(t, waitWithin(f, limit, command), "killed")
-	require.Len(t, f.Messages, 1)
+	require.Len(t, f.Messages, 1, "want: the child that is killed is reported")
 	require.Contains(t, f.Messages[0], "waited 50ms for the end of ")
 	require.Contains(t, f.Messages[0], "sleep 600: killed it")
 }

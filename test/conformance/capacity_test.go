@@ -23,7 +23,7 @@ func TestMaximumVolumeSizeWorks(t *testing.T) {
 	require.NoError(t, err)
 
 	largest := capacity.GetMaximumVolumeSize().GetValue()
-	require.LessOrEqual(t, largest, int64(configured))
+	require.LessOrEqual(t, largest, int64(configured), "want: the largest volume is within the configured size")
 
 	request := &csi.CreateVolumeRequest{
 		Name: "largest", VolumeCapabilities: []*csi.VolumeCapability{mounted}, CapacityRange: harness.RequiredBytes(largest),
@@ -48,6 +48,6 @@ func TestCapacityForThickVolumes(t *testing.T) {
 		return capacity.GetAvailableCapacity()
 	}
 
-	require.Greater(t, available("thin"), 3*available("thick"))
-	require.Positive(t, available("thick"))
+	require.Greater(t, available("thin"), 3*available("thick"), "want: thin volumes may take several times the free space")
+	require.Positive(t, available("thick"), "want: the pool has space for thick volumes")
 }

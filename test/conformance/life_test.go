@@ -142,7 +142,7 @@ func snapshots(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), 2)
+	require.Len(t, listed.GetEntries(), 2, "want: both snapshots are listed")
 
 	for _, each := range []string{snapshot, member} {
 		_, err = d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: each})
@@ -166,7 +166,7 @@ func snapshots(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 
 	listed, err = d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Empty(t, listed.GetEntries())
+	require.Empty(t, listed.GetEntries(), "want: no deleted snapshot is listed")
 	conformance.Shows(t, "ListSnapshots", "all snapshots are deleted", "no entry")
 }
 

@@ -47,7 +47,7 @@ func TestSnapshotRules(t *testing.T) {
 
 			kept, broken := rulesOf(test.request, test.good)
 			require.Contains(t, kept, rule)
-			require.Empty(t, broken)
+			require.Empty(t, broken, "want: the good response breaks no rule")
 
 			_, broken = rulesOf(test.request, test.another)
 			require.Equal(t, []string{rule}, broken)

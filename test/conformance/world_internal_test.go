@@ -70,7 +70,7 @@ func TestConditionsOfARequest(t *testing.T) {
 	} {
 		found := NewWorld().conditions(controller+"CreateVolume", request)
 		require.Equal(t, want, found[0])
-		require.Equal(t, want == Plain, found[0] == Plain)
+		require.Equal(t, want == Plain, found[0] == Plain, "want: a request without a condition is plain")
 		require.NotContains(t, found[1:], Plain)
 	}
 
@@ -250,10 +250,10 @@ func TestRememberedResponses(t *testing.T) {
 
 	kept, broken := w.remembered("CreateVolume", first, created("v", "1"))
 	require.Equal(t, []string{"as before", "the same volume_context"}, kept)
-	require.Empty(t, broken)
+	require.Empty(t, broken, "want: the same volume breaks no rule")
 
 	kept, broken = w.remembered("CreateVolume", first, created("v", "2"))
-	require.Empty(t, kept)
+	require.Empty(t, kept, "want: another volume for the same name keeps no rule")
 	require.Equal(t, []string{"the same volume_context"}, broken)
 
 	entry := func(id string, nodes ...string) *csi.ListVolumesResponse_Entry {
@@ -275,7 +275,7 @@ func TestRememberedResponses(t *testing.T) {
 	kept, _ = w.remembered("ListVolumes", &csi.ListVolumesRequest{MaxEntries: 1}, &csi.ListVolumesResponse{NextToken: "v"})
 	require.Contains(t, kept, "next_token where volumes are left")
 	kept, _ = w.remembered("ListVolumes", &csi.ListVolumesRequest{MaxEntries: 1}, &csi.ListVolumesResponse{})
-	require.Empty(t, kept)
+	require.Empty(t, kept, "want: a whole list keeps no rule about a next page")
 
 	w.learn("ControllerPublishVolume", &csi.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n"}, &csi.ControllerPublishVolumeResponse{})
 	require.Contains(t, listed(entry("v", "n")), "published_node_ids as published")

@@ -79,10 +79,10 @@ func (s *scenario) checkListed(v *volume, entry *csi.ListVolumesResponse_Entry) 
 
 	s.kept++
 
-	require.GreaterOrEqual(s.t, entry.GetVolume().GetCapacityBytes(), v.capacity)
+	require.GreaterOrEqual(s.t, entry.GetVolume().GetCapacityBytes(), v.capacity, "want: an expanded volume does not shrink")
 
 	if pending != "expand" {
-		require.Equal(s.t, v.capacity, entry.GetVolume().GetCapacityBytes())
+		require.Equal(s.t, v.capacity, entry.GetVolume().GetCapacityBytes(), "want: the volume has its size")
 	}
 
 	if pending != "attach" && pending != "detach" {
@@ -107,13 +107,13 @@ func (s *scenario) expected() *inventory {
 	want := newInventory()
 
 	for _, v := range s.volumes() {
-		require.Nil(s.t, v.pending)
+		require.Nil(s.t, v.pending, "want: no call for the volume is pending")
 		want.expect(v)
 	}
 
 	for _, w := range s.workers {
 		for _, each := range w.snapshots {
-			require.Nil(s.t, each.pending)
+			require.Nil(s.t, each.pending, "want: no call for the snapshot is pending")
 			want.expectSnapshot(each)
 		}
 	}

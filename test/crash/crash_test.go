@@ -237,7 +237,7 @@ func (s *scenario) finish() {
 	p.terminate(s.t)
 	require.Equal(s.t, newInventory(), s.site.inventory(s.t))
 	s.site.verifyState(s.t)
-	require.Empty(s.t, s.site.panics(s.t))
+	require.Empty(s.t, s.site.panics(s.t), "want: the driver does not panic")
 }
 
 func (s *scenario) together(work func(*worker)) {

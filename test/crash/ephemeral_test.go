@@ -72,7 +72,7 @@ func TestCrashEphemeral(t *testing.T) {
 
 		p = s.start(t, through)
 		require.NoError(t, p.waitReady(t.Context()))
-		require.LessOrEqual(t, len(pod.contents(t)), 1)
+		require.LessOrEqual(t, len(pod.contents(t)), 1, "want: the pod has one volume at most")
 
 		if random.IntN(2) == 0 {
 			require.NoError(t, pod.publish(t.Context(), p))
@@ -85,7 +85,7 @@ func TestCrashEphemeral(t *testing.T) {
 	}
 
 	s.verifyState(t)
-	require.Empty(t, s.panics(t))
+	require.Empty(t, s.panics(t), "want: the driver does not panic")
 }
 
 func through(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,

@@ -41,10 +41,10 @@ func number(t *testing.T, name string) int64 {
 	t.Helper()
 
 	value, ok := flag.Lookup(name).Value.(flag.Getter)
-	require.True(t, ok, "the flag has a value")
+	require.True(t, ok, "want: the flag has a value")
 
 	given, ok := value.Get().(int64)
-	require.True(t, ok, "the flag is a number")
+	require.True(t, ok, "want: the flag is a number")
 
 	return given
 }

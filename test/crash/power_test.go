@@ -294,7 +294,7 @@ func (r *recording) check(t *testing.T, at failure, random *rand.Rand, withFsck 
 
 	p.terminate(t)
 	r.verifyPool(t)
-	require.Empty(t, r.site.panics(t))
+	require.Empty(t, r.site.panics(t), "want: the driver does not panic")
 	r.awaitDetached(t)
 	require.NoError(t, unix.Unmount(r.site.disk, 0))
 

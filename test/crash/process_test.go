@@ -192,7 +192,7 @@ func (p *process) end(t *testing.T, expected func(syscall.WaitStatus) bool) {
 	p.closed = true
 
 	outcome, ok := p.command.ProcessState.Sys().(syscall.WaitStatus)
-	require.True(t, ok, "the process has a wait status")
+	require.True(t, ok, "want: the process has a wait status")
 	require.True(t, expected(outcome), "the driver ended with: %s", p.command.ProcessState)
 }
 

@@ -54,7 +54,7 @@ func TestRenamedImageIsWholeAfterAPowerFailure(t *testing.T) {
 			found, err := os.ReadFile(opened.ObjectPath(target))
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(content, found), "the content of the copy, which has %d bytes", len(found))
-			require.Empty(t, entries(t, filepath.Join(directory, "pool", "scratch")))
+			require.Empty(t, entries(t, filepath.Join(directory, "pool", "scratch")), "want: no scratch file is left")
 			require.NoError(t, opened.Close())
 			require.NoError(t, unix.Unmount(directory, 0))
 		})

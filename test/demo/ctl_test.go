@@ -79,7 +79,7 @@ func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
 		out, code := ctl("capabilities")
 
 		return code == 0 && strings.Contains(out, ", ready")
-	}, waitLimit, waitStep)
+	}, waitLimit, waitStep, "want: the driver is ready")
 	require.Contains(t, must("node", "info"), "here")
 	require.Contains(t, must("capacity"), "Available:")
 
@@ -109,7 +109,7 @@ func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
 	require.Contains(t, must("volume", "stats", id, "--path", target), "INODES")
 
 	out, code := ctl("volume", "delete", id)
-	require.Equal(t, 1, code)
+	require.Equal(t, 1, code, "want: the volume in use is not deleted")
 	require.Contains(t, out, "DeleteVolume: FAILED_PRECONDITION")
 	require.FileExists(t, filepath.Join(target, "hello"))
 
@@ -123,7 +123,7 @@ func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
 	must("volume", "delete", id, "--ignore-not-found")
 
 	out, code = ctl("volume", "get", id)
-	require.Equal(t, 1, code)
+	require.Equal(t, 1, code, "want: a deleted volume is not found")
 	require.Contains(t, out, "no volume has the name or id "+id)
 
 	out, code = ctl("volume", "create")

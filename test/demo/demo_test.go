@@ -244,7 +244,7 @@ func TestADriverThatDiesIsNamedAndCleanedUpAfter(t *testing.T) {
 		if strings.Contains(line, "NodePublishVolume") && strings.Contains(line, "xfs") && !killed {
 			killed = true
 
-			require.NotZero(t, driver)
+			require.NotZero(t, driver, "want: the demo has a driver")
 			require.NoError(t, syscall.Kill(driver, syscall.SIGKILL))
 		}
 	})
@@ -271,7 +271,7 @@ func TestAReaderThatLeavesEndsIt(t *testing.T) {
 	}
 
 	require.NoError(t, pipe.(io.Closer).Close())
-	require.Equal(t, 1, exitCode(t, command.Wait()))
+	require.Equal(t, 1, exitCode(t, command.Wait()), "want: a closed pipe ends the demo with 1")
 	requireNothingLeft(t, dir)
 }
 

@@ -48,7 +48,7 @@ func newExample(t *testing.T) *example {
 
 	require.Eventually(t, func() bool {
 		return exec.Command(binary, "ctl", "--endpoint", endpoint, "capabilities").Run() == nil
-	}, waitLimit, waitStep)
+	}, waitLimit, waitStep, "want: the driver is ready")
 	t.Cleanup(e.tidy)
 
 	e.env = append(os.Environ(), "T="+dir, "TOUCHSTONE_ENDPOINT="+endpoint,
@@ -148,7 +148,7 @@ func TestTheSnapshotExampleWorks(t *testing.T) {
 	require.NoError(t, err)
 
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllSubmatch(page, -1)
-	require.Greater(t, len(blocks), 2)
+	require.Greater(t, len(blocks), 2, "want: the page has several examples")
 
 	var script bytes.Buffer
 	for _, block := range blocks[1:] { // The first is the driver's own terminal.

@@ -125,7 +125,7 @@ func (d *Directory) start(tb testing.TB, given charge) {
 	require.NoError(tb, d.socket.SetDeadline(time.Now().Add(waitLimit)))
 	require.NoError(tb, d.say.Encode(given))
 	require.NoError(tb, d.hear.Decode(&first), "the child has ended")
-	require.Empty(tb, first.Problem)
+	require.Empty(tb, first.Problem, "want: the directory is served")
 }
 
 // Inject replaces all faults by these. Requests that are under way and hang are

@@ -46,13 +46,13 @@ func TestFilesAreWhatTheyAreBehindIt(t *testing.T) {
 
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode())
+	require.Equal(t, os.FileMode(0o600), info.Mode(), "want: the file has its mode")
 
 	require.NoError(t, os.Truncate(path, 4*mib))
 
 	info, err = os.Stat(behind)
 	require.NoError(t, err)
-	require.EqualValues(t, 4*mib, info.Size())
+	require.EqualValues(t, 4*mib, info.Size(), "want: the file behind it has its size")
 
 	require.NoError(t, os.Rename(path, path+".moved"))
 	require.NoFileExists(t, behind)
@@ -69,12 +69,12 @@ func TestFilesAreWhatTheyAreBehindIt(t *testing.T) {
 	var stat unix.Stat_t
 
 	require.NoError(t, unix.Fstat(int(file.Fd()), &stat))
-	require.Zero(t, stat.Nlink)
-	require.EqualValues(t, 4*mib, stat.Size)
+	require.Zero(t, stat.Nlink, "want: the removed file has no link")
+	require.EqualValues(t, 4*mib, stat.Size, "want: the removed file keeps its size")
 
 	hole, err := unix.Seek(int(file.Fd()), 0, unix.SEEK_HOLE)
 	require.NoError(t, err)
-	require.EqualValues(t, 4096, hole)
+	require.EqualValues(t, 4096, hole, "want: the hole begins behind the data")
 
 	require.NoError(t, unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096))
 
@@ -135,9 +135,9 @@ func TestFaults(t *testing.T) {
 			direct(t, file)
 
 			d.Inject(t, row.fault)
-			require.Zero(t, d.Met(t))
+			require.Zero(t, d.Met(t), "want: the fault is not met before the operation")
 			require.ErrorIs(t, row.fails(file), row.fault.Errno)
-			require.Positive(t, d.Met(t))
+			require.Positive(t, d.Met(t), "want: the fault is met")
 
 			if row.succeeds != nil {
 				require.NoError(t, row.succeeds(file))
@@ -175,7 +175,7 @@ func TestDelayPasses(t *testing.T) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "x", string(content))
-	require.GreaterOrEqual(t, time.Since(began), delay)
+	require.GreaterOrEqual(t, time.Since(began), delay, "want: the read is delayed")
 }
 
 func TestHangGoesOnWhenReleased(t *testing.T) {
@@ -192,12 +192,12 @@ func TestHangGoesOnWhenReleased(t *testing.T) {
 
 	go func() { done <- os.WriteFile(path, []byte("z"), 0o600) }()
 
-	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond, "want: the write hangs")
 
 	// Other requests do not wait.
 	_, err := os.ReadFile(path + ".other")
 	require.NoError(t, err)
-	require.Empty(t, done)
+	require.Empty(t, done, "want: the write hangs until it is released")
 
 	d.Release(t)
 	require.NoError(t, await.Receive(t, done, "the write to return once the fault is released"))
@@ -216,7 +216,7 @@ func TestDeathFailsWhatHangs(t *testing.T) {
 
 	go func() { done <- os.WriteFile(path, []byte("z"), 0o600) }()
 
-	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond, "want: the write hangs")
 	d.Kill(t)
 	require.Error(t, await.Receive(t, done, "the write to return"), "a write to a directory whose server was killed")
 
@@ -239,7 +239,7 @@ func attachServed(t *testing.T, d *faults.Directory, options loop.AttachOptions)
 	loops := loop.NewLoops(loop.LoopsOptions{})
 	device, err := loops.Attach(t.Context(), image, options)
 	require.NoError(t, err)
-	require.Equal(t, !options.Buffered, device.DirectIO)
+	require.Equal(t, !options.Buffered, device.DirectIO, "want: the device has direct I/O unless buffered")
 	t.Cleanup(func() {
 		require.NoError(t, device.Close())
 		require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device.Number))
@@ -305,7 +305,7 @@ func TestParent(t *testing.T) {
 	// One of its own threads hangs in what its child serves.
 	go func() { _ = os.WriteFile(path, []byte("z"), 0o600) }()
 
-	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond, "want: the write hangs")
 	require.NoError(t, os.WriteFile(report+".part", []byte(d.Path), 0o600))
 	require.NoError(t, os.Rename(report+".part", report))
 	select {}
@@ -334,14 +334,14 @@ func TestTheParentsDeath(t *testing.T) {
 				_, err := os.Stat(report)
 
 				return err == nil
-			}, soon, 10*time.Millisecond)
+			}, soon, 10*time.Millisecond, "want: the parent reports its directory")
 
 			path, err := os.ReadFile(report)
 			require.NoError(t, err)
 			require.True(t, mounted(t, string(path)), "want: it is mounted")
 
 			strike(t, parent.Process.Pid)
-			require.Eventually(t, func() bool { return !mounted(t, string(path)) }, soon, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return !mounted(t, string(path)) }, soon, 10*time.Millisecond, "want: the directory is unmounted after the parent's death")
 
 			// It may have been, and is not waited for yet.
 			require.NoError(t, parent.Process.Kill())
@@ -402,7 +402,7 @@ func TestTheParentsDeathLeavesNoDevice(t *testing.T) {
 		_, err := os.Stat(report)
 
 		return err == nil
-	}, soon, 10*time.Millisecond)
+	}, soon, 10*time.Millisecond, "want: the parent reports its device")
 
 	text, err := os.ReadFile(report)
 	require.NoError(t, err)

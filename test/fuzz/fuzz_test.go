@@ -195,11 +195,11 @@ func inOrder(t *testing.T, response proto.Message, end int64) int64 {
 	require.True(t, ok, "%T", response)
 
 	for _, each := range message.GetBlockMetadata() {
-		require.GreaterOrEqual(t, each.GetByteOffset(), end)
-		require.Positive(t, each.GetSizeBytes())
+		require.GreaterOrEqual(t, each.GetByteOffset(), end, "want: the blocks are in order and do not overlap")
+		require.Positive(t, each.GetSizeBytes(), "want: each block has a size")
 
 		end = each.GetByteOffset() + each.GetSizeBytes()
-		require.LessOrEqual(t, end, message.GetVolumeCapacityBytes())
+		require.LessOrEqual(t, end, message.GetVolumeCapacityBytes(), "want: no block ends behind the volume")
 	}
 
 	return end

@@ -246,11 +246,11 @@ func (w *world) clear(tb testing.TB) {
 
 	seen, err := w.observe(ctx)
 	require.NoError(tb, err)
-	require.Empty(tb, seen.Mounts)
-	require.Empty(tb, seen.Devices)
-	require.Empty(tb, seen.Pool)
+	require.Empty(tb, seen.Mounts, "want: no mount is left")
+	require.Empty(tb, seen.Devices, "want: no device is left")
+	require.Empty(tb, seen.Pool, "want: the pool is empty")
 	require.Len(tb, seen.Snapshots, 1, "beside their directory itself")
-	require.Empty(tb, seen.Listed)
+	require.Empty(tb, seen.Listed, "want: no volume is listed")
 }
 
 // observed is all that a call may change.

@@ -87,7 +87,7 @@ func listen(tb testing.TB, dir string) *net.UnixListener {
 	require.NoError(tb, err)
 
 	socket, ok := listener.(*net.UnixListener)
-	require.True(tb, ok, "the listener is of a unix socket")
+	require.True(tb, ok, "want: the listener is of a unix socket")
 	// Its path means something else once the descriptor is another's.
 	socket.SetUnlinkOnClose(false)
 

@@ -47,11 +47,11 @@ func AwaitReason(t *testing.T, d *Driver, id string, want health.Reason) {
 		}
 
 		if want == "" {
-			require.Empty(c, reasons)
+			require.Empty(c, reasons, "want: the volume has no condition")
 		} else {
 			require.Contains(c, reasons, string(want))
 		}
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the volume reports the condition")
 }
 
 // Alarms is a log that keeps what conditions have appeared, and hands all on.
@@ -113,7 +113,7 @@ func RequireAbnormal(t *testing.T, d *Driver, claim *csiclient.Publication, path
 
 	answer, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: path})
 	require.NoError(t, err)
-	require.NotEmpty(t, answer.GetUsage())
+	require.NotEmpty(t, answer.GetUsage(), "want: an abnormal volume has its usage")
 
 	sick, message := ConditionIn(t, answer)
 	require.True(t, sick, message)
@@ -125,14 +125,14 @@ func ConditionIn(t *testing.T, answer *csi.NodeGetVolumeStatsResponse) (sick boo
 	t.Helper()
 
 	number, kind, size := protowire.ConsumeTag(answer.ProtoReflect().GetUnknown())
-	require.Equal(t, protowire.Number(2), number)
-	require.Equal(t, protowire.BytesType, kind)
+	require.Equal(t, protowire.Number(2), number, "want: the condition is field 2")
+	require.Equal(t, protowire.BytesType, kind, "want: the condition is a message")
 
 	condition, _ := protowire.ConsumeBytes(answer.ProtoReflect().GetUnknown()[size:])
 
 	for len(condition) > 0 {
 		number, kind, size := protowire.ConsumeTag(condition)
-		require.Positive(t, size)
+		require.Positive(t, size, "want: the field has a tag")
 
 		condition = condition[size:]
 
@@ -145,7 +145,7 @@ func ConditionIn(t *testing.T, answer *csi.NodeGetVolumeStatsResponse) (sick boo
 		}
 
 		size = protowire.ConsumeFieldValue(number, kind, condition)
-		require.Positive(t, size)
+		require.Positive(t, size, "want: the field has a value")
 
 		condition = condition[size:]
 	}
@@ -190,5 +190,5 @@ func AwaitStorage(t *testing.T, d *Driver, named string, reasons ...health.Reaso
 		}
 
 		require.ElementsMatch(c, wanted, found, "%v", answer)
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the storage reports the conditions")
 }

@@ -66,7 +66,7 @@ func damageXFSInodes(t *testing.T, file *os.File) {
 		}
 	}
 
-	require.Positive(t, found)
+	require.Positive(t, found, "want: the image has inodes")
 
 	_, err := file.WriteAt(Random(t, len(block)), found)
 	require.NoError(t, err)

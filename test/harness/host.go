@@ -43,11 +43,11 @@ func RequireUnstaged(t *testing.T, d *Driver, claim *csiclient.Publication) {
 	RequireNothingMounted(t, d.Config.KubeletDir)
 	// The kernel clears a device at its last close, which a forked child that has
 	// not yet come to its exec may delay.
-	require.Eventually(t, func() bool { return len(DevicesOf(t, d, claim.VolumeID)) == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(DevicesOf(t, d, claim.VolumeID)) == 0 }, time.Minute, time.Millisecond, "want: the unstaged volume has no device")
 
 	scratch, err := os.ReadDir(filepath.Join(d.Pool(), "scratch"))
 	require.NoError(t, err)
-	require.Empty(t, scratch)
+	require.Empty(t, scratch, "want: no scratch file is left")
 }
 
 // RunTool runs a tool, which may exit with codes up to the allowed one, and returns
@@ -58,7 +58,7 @@ func RunTool(t *testing.T, allowed int, name string, arguments ...string) string
 	command := child.Command(t, name, arguments...)
 	output, _ := command.CombinedOutput()
 	require.LessOrEqual(t, command.ProcessState.ExitCode(), allowed, "%s %s: %s", name, strings.Join(arguments, " "), output)
-	require.GreaterOrEqual(t, command.ProcessState.ExitCode(), 0)
+	require.GreaterOrEqual(t, command.ProcessState.ExitCode(), 0, "want: the tool ends by itself")
 
 	return string(output)
 }
@@ -92,7 +92,7 @@ func Unmount(t *testing.T, path string) {
 		err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
 
 		return !errors.Is(err, unix.EBUSY)
-	}, await.Limit, time.Millisecond)
+	}, await.Limit, time.Millisecond, "want: the mount is released")
 	require.NoError(t, err)
 }
 
@@ -132,7 +132,7 @@ func RequireNothingMounted(t *testing.T, beneath string) {
 
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(beneath))
 	require.NoError(t, err)
-	require.Empty(t, mounts)
+	require.Empty(t, mounts, "want: nothing is mounted")
 }
 
 // OwnStaging is where the driver stages volumes that are published without a staging.
@@ -147,6 +147,6 @@ func RequireNothingStaged(t *testing.T, d *Driver) {
 	if _, err := os.Stat(OwnStaging(d)); err == nil {
 		left, err := os.ReadDir(OwnStaging(d))
 		require.NoError(t, err)
-		require.Empty(t, left)
+		require.Empty(t, left, "want: nothing is staged")
 	}
 }

@@ -67,7 +67,7 @@ func NewLifecycle(t *testing.T, d *Driver, k Kind) *Lifecycle {
 		CapacityRange:      &csi.CapacityRange{RequiredBytes: k.Bytes},
 	})
 	require.NoError(t, err)
-	require.Equal(t, k.Bytes, made.GetVolume().GetCapacityBytes())
+	require.Equal(t, k.Bytes, made.GetVolume().GetCapacityBytes(), "want: the volume has the size that was asked for")
 
 	claim := d.Claim(t, made.GetVolume().GetVolumeId())
 	claim.VolumeContext = made.GetVolume().GetVolumeContext()
@@ -166,7 +166,7 @@ func (l *Lifecycle) Expand() {
 	answer, err := l.Driver.ControllerExpandVolume(l.T.Context(),
 		&csi.ControllerExpandVolumeRequest{VolumeId: l.Claim.VolumeID, CapacityRange: wanted})
 	require.NoError(l.T, err)
-	require.Equal(l.T, l.Kind.Larger, answer.GetCapacityBytes())
+	require.Equal(l.T, l.Kind.Larger, answer.GetCapacityBytes(), "want: the volume has the larger size")
 
 	_, err = l.Driver.NodeExpandVolume(l.T.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: l.Claim.VolumeID, VolumePath: l.Claim.TargetPath, CapacityRange: wanted,

@@ -21,6 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // Sizes of volumes.
@@ -68,7 +69,7 @@ func SharedPool(c *driver.Config) { c.Shared = true }
 // RequireCode requires the code, and that the message says each of the words.
 func RequireCode(t *testing.T, err error, want codes.Code, words ...string) {
 	t.Helper()
-	require.Equal(t, want.String(), status.Code(err).String(), "%v", err)
+	rpccode.Require(t, err, want)
 
 	for _, word := range words {
 		require.Contains(t, status.Convert(err).Message(), word)

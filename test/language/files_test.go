@@ -57,7 +57,7 @@ func TestEachPackageHasTests(t *testing.T) {
 		}
 	}
 
-	require.NotEmpty(t, tested)
+	require.NotEmpty(t, tested, "want: packages with tests are found")
 
 	for directory, count := range lines {
 		if count > mostUntested && !tested[directory] {
@@ -77,7 +77,7 @@ func TestArchitectureNamesFiles(t *testing.T) {
 	require.NoError(t, err)
 
 	paths := named.FindAllString(string(content), -1)
-	require.NotEmpty(t, paths)
+	require.NotEmpty(t, paths, "want: the document names files")
 
 	for _, path := range paths {
 		_, err := os.Stat(filepath.Join(root, filepath.Clean(regexp.MustCompile(`\.+$`).ReplaceAllString(path, ""))))

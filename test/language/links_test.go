@@ -65,7 +65,7 @@ func TestLinks(t *testing.T) {
 		}
 	}
 
-	require.Greater(t, links, 100)
+	require.Greater(t, links, 100, "want: the documents have links")
 }
 
 // targets returns the links of a page without those to other sites.

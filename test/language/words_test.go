@@ -107,7 +107,7 @@ func TestParseWords(t *testing.T) {
 
 	words := parseWords("# G\n\n## Words not used\n\n| word | use |\n|---|---|\n" +
 		"| `anew`, `look at` | again |\n\n## Next\n| `other` | none |\n")
-	require.Len(t, words, 2)
+	require.Len(t, words, 2, "want: the words of the one table are parsed")
 	require.Equal(t, "again", words[0].instead)
 
 	for text, matches := range map[string]bool{

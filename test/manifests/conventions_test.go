@@ -54,7 +54,7 @@ func TestWhatPodsGet(t *testing.T) {
 `
 
 	objects := renderedWith(t, parsed(t, "imagePullSecrets: [{name: registry}]\ncontroller:"+more+"node:"+more))
-	require.Len(t, workloads(objects), 2)
+	require.Len(t, workloads(objects), 2, "want: the chart renders controller and node plugin")
 
 	for _, each := range workloads(objects) {
 		driver := each.driver()
@@ -106,8 +106,8 @@ func TestMonitoring(t *testing.T) {
 	}
 
 	scraped, ok := objects["PodMonitor touchstone/touchstone"].Typed.(*monitoring.PodMonitor)
-	require.True(t, ok, "the object is a PodMonitor")
-	require.Len(t, scraped.Spec.PodMetricsEndpoints, len(ports))
+	require.True(t, ok, "want: the object is a PodMonitor")
+	require.Len(t, scraped.Spec.PodMetricsEndpoints, len(ports), "want: each port of metrics is scraped")
 
 	for _, endpoint := range scraped.Spec.PodMetricsEndpoints {
 		require.Contains(t, ports, *endpoint.Port)
@@ -120,14 +120,14 @@ func TestMonitoring(t *testing.T) {
 	require.NoError(t, yaml.UnmarshalStrict(text, &alerts))
 
 	rule, ok := objects["PrometheusRule touchstone/touchstone"].Typed.(*monitoring.PrometheusRule)
-	require.True(t, ok, "the object is a PrometheusRule")
+	require.True(t, ok, "want: the object is a PrometheusRule")
 	require.Equal(t, alerts, rule.Spec)
 
 	dashboard, err := os.ReadFile("../../deploy/monitoring/grafana-dashboard.json")
 	require.NoError(t, err)
 
 	stored, ok := objects["ConfigMap touchstone/touchstone-dashboard"].Typed.(*core.ConfigMap)
-	require.True(t, ok, "the object is a ConfigMap")
+	require.True(t, ok, "want: the object is a ConfigMap")
 	require.JSONEq(t, string(dashboard), stored.Data["touchstone.json"])
 }
 
@@ -137,7 +137,7 @@ func TestHelmTest(t *testing.T) {
 
 	objects := renderedWith(t)
 	claim, ok := objects["PersistentVolumeClaim touchstone/touchstone-test"].Typed.(*core.PersistentVolumeClaim)
-	require.True(t, ok, "the object is a PersistentVolumeClaim")
+	require.True(t, ok, "want: the object is a PersistentVolumeClaim")
 	require.Contains(t, objects, "StorageClass "+*claim.Spec.StorageClassName)
 	require.Contains(t, objects, "Pod touchstone/touchstone-test")
 }

@@ -27,7 +27,7 @@ func forEachExample(t *testing.T, check func(t *testing.T, example *manifests.Ex
 
 	examples, err := manifests.Examples(manifests.ExamplesDir)
 	require.NoError(t, err)
-	require.NotEmpty(t, examples)
+	require.NotEmpty(t, examples, "want: the examples are found")
 
 	for i := range examples {
 		if examples[i].Name == "kata" {
@@ -36,7 +36,7 @@ func forEachExample(t *testing.T, check func(t *testing.T, example *manifests.Ex
 
 		t.Run(examples[i].Name, func(t *testing.T) {
 			t.Parallel()
-			require.NotEmpty(t, examples[i].Steps)
+			require.NotEmpty(t, examples[i].Steps, "want: the example has steps")
 			check(t, &examples[i])
 		})
 	}
@@ -179,7 +179,7 @@ func needs(t *testing.T, object manifests.Object) []string {
 
 func needsOfClaim(t *testing.T, claim *core.PersistentVolumeClaimSpec) []string {
 	t.Helper()
-	require.NotNil(t, claim.StorageClassName)
+	require.NotNil(t, claim.StorageClassName, "want: the claim names its StorageClass")
 
 	needed := []string{"StorageClass " + *claim.StorageClassName}
 	if class := claim.VolumeAttributesClassName; class != nil {
@@ -281,7 +281,7 @@ func TestExamplesProveThemselves(t *testing.T) {
 			}
 		})
 
-		require.NotZero(t, proofs)
+		require.NotZero(t, proofs, "want: the examples have proofs")
 	})
 }
 

@@ -24,10 +24,10 @@ func TestAnOverlayOfOnesOwn(t *testing.T) {
 	require.NoError(t, err)
 
 	_, own, found := strings.Cut(string(text), "```yaml\n")
-	require.True(t, found, "the document has an example in YAML")
+	require.True(t, found, "want: the document has an example in YAML")
 
 	own, _, found = strings.Cut(own, "```\n")
-	require.True(t, found, "the example has an end")
+	require.True(t, found, "want: the example has an end")
 
 	directory := t.TempDir()
 	require.NoError(t, os.CopyFS(directory, os.DirFS(manifests.KustomizeDir)))
@@ -44,7 +44,7 @@ func TestAnOverlayOfOnesOwn(t *testing.T) {
 
 	before := podsOf(built(t, "single-node"))
 	after := podsOf(changed)
-	require.Len(t, after, len(before))
+	require.Len(t, after, len(before), "want: the overlay keeps the number of pods")
 
 	for id, was := range before {
 		now := after[id]

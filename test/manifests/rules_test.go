@@ -83,7 +83,7 @@ func TestPodsAreConfined(t *testing.T) {
 		t.Helper()
 
 		running := workloads(objects)
-		require.NotEmpty(t, running)
+		require.NotEmpty(t, running, "want: the manifests have workloads")
 
 		for _, each := range running {
 			pod := each.pod
@@ -142,8 +142,8 @@ func TestBaseControllerIsNotRoot(t *testing.T) {
 
 	for _, name := range []string{"base", "shared-pool"} {
 		controller := built(t, name)["StatefulSet touchstone/touchstone-controller"].Typed.(*apps.StatefulSet)
-		require.True(t, *controller.Spec.Template.Spec.SecurityContext.RunAsNonRoot, "the controller does not run as root")
-		require.EqualValues(t, 65532, *controller.Spec.Template.Spec.SecurityContext.RunAsUser)
+		require.True(t, *controller.Spec.Template.Spec.SecurityContext.RunAsNonRoot, "want: the controller does not run as root")
+		require.EqualValues(t, 65532, *controller.Spec.Template.Spec.SecurityContext.RunAsUser, "want: the controller runs as nonroot")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestOnlySidecarsHaveCredentials(t *testing.T) {
 
 			account, ok := objects["ServiceAccount touchstone/"+each.pod.ServiceAccountName]
 			require.True(t, ok, each.id)
-			require.False(t, *account.Typed.(*core.ServiceAccount).AutomountServiceAccountToken, "pods get no token of the API")
+			require.False(t, *account.Typed.(*core.ServiceAccount).AutomountServiceAccountToken, "want: pods get no token of the API")
 
 			for _, container := range each.pod.Containers {
 				has := slices.ContainsFunc(container.VolumeMounts, func(mount core.VolumeMount) bool { return mount.Name == "credentials" })
@@ -312,7 +312,7 @@ func requireLeast(t *testing.T, id string, rules []rbac.PolicyRule) {
 
 func requireSubjects(t *testing.T, objects map[string]manifests.Object, subjects []rbac.Subject) {
 	t.Helper()
-	require.Len(t, subjects, 1)
+	require.Len(t, subjects, 1, "want: the binding has one subject")
 	require.Equal(t, "ServiceAccount", subjects[0].Kind)
 	require.Contains(t, objects, "ServiceAccount "+subjects[0].Namespace+"/"+subjects[0].Name)
 
@@ -346,7 +346,7 @@ func TestNothingExposesTheSocket(t *testing.T) {
 			require.ElementsMatch(t, []networking.PolicyType{"Ingress", "Egress"}, guard.Spec.PolicyTypes)
 
 			for _, rule := range guard.Spec.Ingress {
-				require.Len(t, rule.Ports, 1)
+				require.Len(t, rule.Ports, 1, "want: the rule admits one port")
 				require.Contains(t, []string{"http", "metadata"}, rule.Ports[0].Port.StrVal)
 			}
 		}
@@ -354,7 +354,7 @@ func TestNothingExposesTheSocket(t *testing.T) {
 		for id, object := range objects {
 			if service, ok := object.Typed.(*core.Service); ok {
 				require.Equal(t, "Service touchstone/touchstone-snapshot-metadata", id)
-				require.Len(t, service.Spec.Ports, 1)
+				require.Len(t, service.Spec.Ports, 1, "want: the Service has one port")
 				require.Equal(t, "metadata", service.Spec.Ports[0].TargetPort.StrVal)
 			}
 		}
@@ -368,10 +368,10 @@ func TestControllerMayBeMoved(t *testing.T) {
 	controller := objects["StatefulSet touchstone/touchstone-controller"].Typed.(*apps.StatefulSet)
 	budget := objects["PodDisruptionBudget touchstone/touchstone-controller"].Typed.(*policy.PodDisruptionBudget)
 
-	require.EqualValues(t, 1, *controller.Spec.Replicas)
+	require.EqualValues(t, 1, *controller.Spec.Replicas, "want: one controller runs")
 	require.Equal(t, apps.ParallelPodManagement, controller.Spec.PodManagementPolicy, "one that never got ready keeps no other away")
-	require.True(t, matches(t, budget.Spec.Selector, controller.Spec.Template.Labels), "the budget selects the pods of the controller")
-	require.EqualValues(t, 1, budget.Spec.MaxUnavailable.IntVal)
+	require.True(t, matches(t, budget.Spec.Selector, controller.Spec.Template.Labels), "want: the budget selects the pods of the controller")
+	require.EqualValues(t, 1, budget.Spec.MaxUnavailable.IntVal, "want: the one controller may be evicted")
 }
 
 func TestWhatKubernetesIsTold(t *testing.T) {

@@ -45,7 +45,7 @@ func alerts(t *testing.T) []alert {
 		all = append(all, group.Rules...)
 	}
 
-	require.NotEmpty(t, all)
+	require.NotEmpty(t, all, "want: there are alerts")
 
 	return all
 }
@@ -83,7 +83,7 @@ func queries(t *testing.T) map[string][]string {
 		require.Equal(t, panel.Type != "row", len(all[panel.Title]) > 0, panel.Title)
 	}
 
-	require.NotEmpty(t, all)
+	require.NotEmpty(t, all, "want: there are queries")
 
 	return all
 }
@@ -119,7 +119,7 @@ func TestNothingIsAskedForThatIsNotExposed(t *testing.T) {
 		exposed = w.scrape(t)
 
 		return len(exposed["touchstone_health_events_total"]) > 0
-	}, waitLimit, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond, "want: an event is exposed")
 
 	for _, each := range alerts(t) {
 		t.Run(each.Alert, func(t *testing.T) { exposed.have(t, each.Expr) })

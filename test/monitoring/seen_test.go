@@ -37,7 +37,7 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 	id := w.claim.VolumeID
 
 	_, code := w.ctlSays(t, "volume", "health")
-	require.Zero(t, code)
+	require.Zero(t, code, "want: a healthy volume exits with 0")
 
 	image := filepath.Join(w.Pool(), "images", id+".img")
 	aside := filepath.Join(w.Root, "aside")
@@ -48,7 +48,7 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 		var report health.Report
 
 		require.NoError(t, json.Unmarshal([]byte(w.get(t, "/health.json")), &report))
-		require.Len(t, report.Volumes, 1)
+		require.Len(t, report.Volumes, 1, "want: the report has the volume")
 
 		return report.Volumes[0], report.Changes
 	}
@@ -58,20 +58,20 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 		seen, _ := report()
 
 		return len(seen.Conditions) == 2
-	}, waitLimit, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond, "want: both views report the condition")
 
 	seen, changes := report()
 	require.Equal(t, "pvc-"+t.Name(), seen.Name)
 	require.Equal(t, w.claim.StagingPath, seen.Staged)
 	require.Equal(t, []string{w.claim.TargetPath}, seen.Published)
 	require.Equal(t, "ext4", seen.FSType)
-	require.EqualValues(t, 64<<20, seen.CapacityBytes)
-	require.Positive(t, seen.Usage.Bytes.Used)
+	require.EqualValues(t, 64<<20, seen.CapacityBytes, "want: the report has the size of the volume")
+	require.Positive(t, seen.Usage.Bytes.Used, "want: the report has the usage of the volume")
 	require.ElementsMatch(t, []string{"controller", "node"}, []string{seen.Conditions[0].View, seen.Conditions[1].View})
-	require.Len(t, changes, 2)
+	require.Len(t, changes, 2, "want: the report has the change of each view")
 
 	out, code := w.ctlSays(t, "volume", "health", "--abnormal")
-	require.Equal(t, 1, code)
+	require.Equal(t, 1, code, "want: an unhealthy volume exits with 1")
 	require.Regexp(t, id+` +node +INACCESSIBLE +BackingFileMissing `, out)
 	require.Regexp(t, id+` +controller +INACCESSIBLE +BackingFileMissing `, out)
 
@@ -84,11 +84,11 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 		_, code := w.ctlSays(t, "volume", "health", id)
 
 		return code == 0
-	}, waitLimit, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond, "want: the restored image clears the condition")
 
 	_, changes = report()
-	require.Len(t, changes, 4)
-	require.True(t, changes[0].Cleared, "the condition is cleared")
+	require.Len(t, changes, 4, "want: the report has the changes of both views")
+	require.True(t, changes[0].Cleared, "want: the condition is cleared")
 }
 
 func TestTheLastCheckIsSeen(t *testing.T) {
@@ -99,7 +99,7 @@ func TestTheLastCheckIsSeen(t *testing.T) {
 	require.Equal(t, "clean", found.Verdict)
 
 	out, code := w.ctlSays(t, "volume", "get", w.claim.VolumeID)
-	require.Zero(t, code)
+	require.Zero(t, code, "want: ctl succeeds")
 	require.Regexp(t, `(?m)^Last check: .*, clean \(online\)$`, out)
 	require.Regexp(t, `(?m)^Last clean check: .* ago\)$`, out)
 
@@ -110,7 +110,7 @@ func TestTheLastCheckIsSeen(t *testing.T) {
 	command.SetOut(&said)
 	command.SetErr(&said)
 	command.SetArgs([]string{w.claim.VolumeID, "--endpoint", w.Config.Endpoint})
-	require.Equal(t, 2, ctl.ExitCode(command.ExecuteContext(t.Context())))
+	require.Equal(t, 2, ctl.ExitCode(command.ExecuteContext(t.Context())), "want: a volume in use exits with 2")
 	require.Contains(t, said.String(), "online")
 
 	said.Reset()

@@ -68,7 +68,7 @@ func start(t *testing.T) *watched {
 	})
 
 	// A probe follows the staging.
-	require.Eventually(t, func() bool { return len(w.scrape(t)["touchstone_volume_bytes"]) > 0 }, waitLimit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.scrape(t)["touchstone_volume_bytes"]) > 0 }, waitLimit, 10*time.Millisecond, "want: the usage of the volume is exposed")
 
 	return w
 }

@@ -167,7 +167,7 @@ func judge(t *testing.T, r row, path string) {
 	}
 
 	t.Logf("csi-sanity: %d passed, %d failed, %d skipped as not advertised", passed, failed, skipped)
-	require.Equal(t, suiteSpecs, passed+failed+skipped)
+	require.Equal(t, suiteSpecs, passed+failed+skipped, "want: each spec of the suite has a result")
 }
 
 // requireExpected fails for a spec that was skipped although its capability is

@@ -65,7 +65,7 @@ func TestControllerUnprivileged(t *testing.T) {
 		t.Skip("a part of TestSanity")
 	}
 
-	require.Equal(t, child.UnprivilegedID, os.Geteuid())
+	require.Equal(t, child.UnprivilegedID, os.Geteuid(), "want: the process has no privilege")
 	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
 
 	signals := make(chan os.Signal, 2)

@@ -11,13 +11,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 const (
@@ -117,14 +117,14 @@ func TestTwoNodesFormatOneImage(t *testing.T) {
 	require.NotEqual(t, errA == nil, errB == nil, "one of two nodes has the image: a: %v, b: %v", errA, errB)
 
 	if errA != nil {
-		require.Equal(t, codes.Aborted, status.Code(errA), "%v", errA)
+		rpccode.Require(t, errA, codes.Aborted)
 		require.NoError(t, winner.Publish(t.Context(), onWinner))
 	}
 
 	sum := write(t, data(winner, onWinner))
 
 	// The image is the one that is attached, and stays with who has it.
-	require.Equal(t, codes.FailedPrecondition, status.Code(stage(loser, onLoser)))
+	rpccode.Require(t, stage(loser, onLoser), codes.FailedPrecondition)
 	require.NoError(t, winner.Unpublish(t.Context(), onWinner))
 	require.NoError(t, winner.Unstage(t.Context(), onWinner))
 
@@ -158,7 +158,7 @@ func TestAPoolWithoutLocksIsRefused(t *testing.T) {
 
 				for node, wanted := range map[*process]*csiclient.Publication{m.a: onA, m.b: onB} {
 					err := node.Stage(t.Context(), wanted)
-					require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+					rpccode.Require(t, err, codes.FailedPrecondition)
 					require.ErrorContains(t, err, "no file locks")
 				}
 

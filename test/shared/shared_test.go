@@ -10,12 +10,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 const mib = 1 << 20
@@ -150,7 +150,7 @@ func TestVolumeMovesWithItsData(t *testing.T) {
 			sum := write(t, data(c.a, onA))
 
 			err := c.controller.Attach(t.Context(), onB)
-			require.Equal(t, codes.FailedPrecondition, status.Code(err))
+			rpccode.Require(t, err, codes.FailedPrecondition)
 			require.ErrorContains(t, err, "node a")
 
 			if name != "directory" {
@@ -218,7 +218,7 @@ func TestSeveralNodesAtOnce(t *testing.T) {
 				csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "ext4"),
 			},
 		})
-		require.Equal(t, codes.InvalidArgument, status.Code(err))
+		rpccode.Require(t, err, codes.InvalidArgument)
 		require.ErrorContains(t, err, "directory")
 	})
 }

@@ -122,7 +122,7 @@ func EachCallFailsOnce(t *testing.T, c *Case) {
 	var calls []string
 
 	require.True(t, t.Run("nothing fails", func(t *testing.T) { calls = c.attempt(t, p, "", 0) }),
-		"the operation succeeds when no call fails")
+		"want: the operation succeeds when no call fails")
 	require.NotEmpty(t, calls, "the operation makes no call beneath its directory")
 
 	for _, key := range calls {

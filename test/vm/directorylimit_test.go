@@ -39,22 +39,22 @@ func TestDirectoryLimits(t *testing.T) {
 
 			require.Equal(t, "quota", v.VolumeContext["sizeLimit"])
 			d.requireDoctor(t, "directory volumes are projects with quotas, which limit their sizes")
-			require.InDelta(t, before-16*mib, d.capacity(t), quotaSlack)
+			require.InDelta(t, before-16*mib, d.capacity(t), quotaSlack, "want: the directory takes its size of the pool")
 			d.requireUsage(t, v, 16*mib, 0)
 			written := fillUp(t, filepath.Join(v.TargetPath, "first"))
-			require.InDelta(t, 16*mib, written, quotaSlack)
+			require.InDelta(t, 16*mib, written, quotaSlack, "want: the directory is full at its limit")
 			d.requireUsage(t, v, 16*mib, written)
 			require.InDelta(t, before-16*mib, d.capacity(t), quotaSlack, "what is allocated is provisioned already")
 
 			d.expandDirectory(t, v, 32*mib)
 			written += fillUp(t, filepath.Join(v.TargetPath, "second"))
-			require.InDelta(t, 32*mib, written, quotaSlack)
+			require.InDelta(t, 32*mib, written, quotaSlack, "want: the expanded directory is full at its limit")
 			d.requireUsage(t, v, 32*mib, written)
-			require.InDelta(t, before-32*mib, d.capacity(t), quotaSlack)
+			require.InDelta(t, before-32*mib, d.capacity(t), quotaSlack, "want: the expanded directory takes its size of the pool")
 
 			// A limit of 2048 inodes: the root, two files and these.
 			require.NoError(t, os.Remove(filepath.Join(v.TargetPath, "first")))
-			require.EqualValues(t, 2048-2, makeFiles(t, v.TargetPath))
+			require.EqualValues(t, 2048-2, makeFiles(t, v.TargetPath), "want: the directory has as many inodes as its limit")
 
 			d.restartKilled(t)
 			requireLimit(t, withoutPrivilege(t, func() error {
@@ -86,7 +86,7 @@ func TestDirectoryLimitsOfEmbeddedPool(t *testing.T) {
 	v := d.newDirectory(t, "limited", 16*mib, nil)
 
 	require.Equal(t, "quota", v.VolumeContext["sizeLimit"])
-	require.InDelta(t, 16*mib, fillUp(t, filepath.Join(v.TargetPath, "data")), quotaSlack)
+	require.InDelta(t, 16*mib, fillUp(t, filepath.Join(v.TargetPath, "data")), quotaSlack, "want: the directory is full at its limit")
 
 	d.unpublishDirectory(t, v)
 	require.NoError(t, d.process.Process.Kill())
@@ -98,7 +98,7 @@ func TestDirectoryLimitsOfEmbeddedPool(t *testing.T) {
 	d.publishDirectory(t, v)
 	d.requireUsage(t, v, 16*mib, 16*mib)
 	d.expandDirectory(t, v, 32*mib)
-	require.InDelta(t, 16*mib, fillUp(t, filepath.Join(v.TargetPath, "more")), quotaSlack)
+	require.InDelta(t, 16*mib, fillUp(t, filepath.Join(v.TargetPath, "more")), quotaSlack, "want: the expanded directory is full at its limit")
 	d.removeDirectory(t, v)
 	requireNoProjects(t, filepath.Join(disk, "mounted"))
 }
@@ -140,7 +140,7 @@ func (d *driver) newDirectory(t *testing.T, name string, size int64, from *csi.V
 		VolumeContentSource: from,
 	})
 	require.NoError(t, err)
-	require.Equal(t, size, created.GetVolume().GetCapacityBytes())
+	require.Equal(t, size, created.GetVolume().GetCapacityBytes(), "want: the volume has the size that was asked for")
 
 	v := &csiclient.Publication{
 		VolumeID:      created.GetVolume().GetVolumeId(),
@@ -189,7 +189,7 @@ func (d *driver) expandDirectory(t *testing.T, v *csiclient.Publication, size in
 		VolumeCapability: v.Capability,
 	})
 	require.NoError(t, err)
-	require.Equal(t, size, answer.GetCapacityBytes())
+	require.Equal(t, size, answer.GetCapacityBytes(), "want: the volume has the size that was asked for")
 	require.False(t, answer.GetNodeExpansionRequired(), "the controller raises the limit")
 }
 
@@ -201,15 +201,15 @@ func (d *driver) requireUsage(t *testing.T, v *csiclient.Publication, total, use
 		VolumeId: v.VolumeID, VolumePath: v.TargetPath, StagingTargetPath: v.StagingPath,
 	})
 	require.NoError(t, err)
-	require.Len(t, stats.GetUsage(), 2)
+	require.Len(t, stats.GetUsage(), 2, "want: the usage has bytes and inodes")
 
 	bytes, inodes := stats.GetUsage()[0], stats.GetUsage()[1]
-	require.Equal(t, total, bytes.GetTotal())
-	require.InDelta(t, used, bytes.GetUsed(), quotaSlack)
-	require.Equal(t, total-bytes.GetUsed(), bytes.GetAvailable())
+	require.Equal(t, total, bytes.GetTotal(), "want: the directory is as large as its limit")
+	require.InDelta(t, used, bytes.GetUsed(), quotaSlack, "want: the written bytes are used")
+	require.Equal(t, total-bytes.GetUsed(), bytes.GetAvailable(), "want: the rest of the limit is available")
 
-	require.Equal(t, max(1024, total/(16<<10)), inodes.GetTotal())
-	require.EqualValues(t, countInodes(t, v.TargetPath), inodes.GetUsed())
+	require.Equal(t, max(1024, total/(16<<10)), inodes.GetTotal(), "want: the limit of inodes follows from the size")
+	require.EqualValues(t, countInodes(t, v.TargetPath), inodes.GetUsed(), "want: the inodes are those of the directory")
 }
 
 // requireDoctor expects words in what the doctor reports about the pool's directories.
@@ -272,7 +272,7 @@ func (d *driver) requireLimitedCopies(t *testing.T, v *csiclient.Publication) []
 
 		d.requireUsage(t, made, 40*mib, 16*mib)
 		more := fillUp(t, filepath.Join(made.TargetPath, "more"))
-		require.InDelta(t, 24*mib, more, 2*quotaSlack)
+		require.InDelta(t, 24*mib, more, 2*quotaSlack, "want: the copy is full at its limit")
 		d.requireUsage(t, made, 40*mib, 16*mib+more)
 	}
 
@@ -307,7 +307,7 @@ func requireNoProjects(t *testing.T, disk string) {
 			assert.NoError(c, err)
 			assert.Zero(c, found.Quota, "project %d", found.ID)
 		}
-	}, waitLimit, time.Second)
+	}, waitLimit, time.Second, "want: the projects of the volumes have no limit left")
 }
 
 func removeAll(t *testing.T, directory, pattern string) {

@@ -49,7 +49,7 @@ func TestDirectoryProjects(t *testing.T) {
 			require.NoError(t, os.Rename(path, moved))
 			require.NoError(t, p.EnsureDirectory(id, 32*mib))
 			requireLimited(t, p, id, 32*mib)
-			require.NotEqual(t, first, projectOf(t, path))
+			require.NotEqual(t, first, projectOf(t, path), "want: the new directory has a project of its own")
 
 			// Deeper than a removal opens directories at once, and unwritable.
 			deep := filepath.Join(path, strings.Repeat("d/", 40))
@@ -141,7 +141,7 @@ func TestDirectoriesMadeAtOnce(t *testing.T) {
 				found++
 			}
 
-			require.Equal(t, len(ids)*each, found)
+			require.Equal(t, len(ids)*each, found, "want: each directory has a project")
 		})
 	}
 }
@@ -152,8 +152,8 @@ func requireLimited(t *testing.T, p *pool.Pool, id string, size int64) {
 
 	found, limited, err := p.DirectoryQuota(id)
 	require.NoError(t, err)
-	require.Equal(t, size > 0, limited)
-	require.Equal(t, size, found.LimitBytes)
+	require.Equal(t, size > 0, limited, "want: the directory has a limit if it has a size")
+	require.Equal(t, size, found.LimitBytes, "want: the limit is the size of the directory")
 }
 
 func newID(t *testing.T) string {

@@ -44,12 +44,12 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			used := func(id string) int64 {
 				usage, limited, err := p.DirectoryQuota(id)
 				require.NoError(t, err)
-				require.True(t, limited, "the directory has a limit")
+				require.True(t, limited, "want: the directory has a limit")
 
 				return usage.Bytes
 			}
 
-			require.Empty(t, sweep())
+			require.Empty(t, sweep(), "want: no limit is evaded")
 
 			// A file in another volume's project, one in none, and a directory that gives none to its files.
 			require.NoError(t, harness.AsTenant(t, paths[0], func(path string) error {
@@ -61,19 +61,19 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 
 				return nil
 			}))
-			require.GreaterOrEqual(t, used(ids[1]), written)
+			require.GreaterOrEqual(t, used(ids[1]), written, "want: the written bytes count for the other project")
 
 			require.Equal(t, []string{ids[0]}, sweep())
-			require.InDelta(t, 3*written, used(ids[0]), quotaSlack)
-			require.InDelta(t, 0, used(ids[1]), quotaSlack)
-			require.Positive(t, p.LimitEvadedFor(ids[0]))
-			require.Zero(t, p.LimitEvadedFor(ids[1]))
-			require.Empty(t, sweep())
+			require.InDelta(t, 3*written, used(ids[0]), quotaSlack, "want: the bytes count again for the directory that has them")
+			require.InDelta(t, 0, used(ids[1]), quotaSlack, "want: the other directory has none of the bytes")
+			require.Positive(t, p.LimitEvadedFor(ids[0]), "want: the evaded limit is reported")
+			require.Zero(t, p.LimitEvadedFor(ids[1]), "want: the other directory has not evaded its limit")
+			require.Empty(t, sweep(), "want: the evaded limit is reported once")
 
 			// The directory of the volume itself.
 			require.NoError(t, harness.AsTenant(t, paths[0], func(path string) error { return join(path, other) }))
 			require.Equal(t, []string{ids[0]}, sweep())
-			require.Equal(t, own, projectOf(t, paths[0]))
+			require.Equal(t, own, projectOf(t, paths[0]), "want: the directory is in its own project again")
 
 			for _, id := range ids {
 				require.NoError(t, p.Remove(t.Context(), pool.Object{ID: id, Backing: volume.BackingDirectory}))

@@ -123,7 +123,7 @@ func (v *volumeInUse) expandController(t *testing.T, size int64) {
 		VolumeCapability: v.claim.Capability,
 	})
 	require.NoError(t, err)
-	require.Equal(t, size, answer.GetCapacityBytes())
+	require.Equal(t, size, answer.GetCapacityBytes(), "want: the volume has the size that was asked for")
 	require.True(t, answer.GetNodeExpansionRequired(), "a filesystem is the node's to grow")
 }
 
@@ -138,7 +138,7 @@ func (v *volumeInUse) expandNode(t *testing.T, size int64) {
 		VolumeCapability:  v.claim.Capability,
 	})
 	require.NoError(t, err)
-	require.Equal(t, size, answer.GetCapacityBytes())
+	require.Equal(t, size, answer.GetCapacityBytes(), "want: the volume has the size that was asked for")
 }
 
 // requireGrown holds the volume against its new size, and the application
@@ -147,7 +147,7 @@ func (v *volumeInUse) requireGrown(t *testing.T, size int64) {
 	t.Helper()
 
 	total := totalBytes(t, v.claim.TargetPath)
-	require.LessOrEqual(t, total, size)
+	require.LessOrEqual(t, total, size, "want: the filesystem is not larger than its volume")
 	require.Greater(t, total, size*85/100, "what the filesystem keeps for itself is less than 15 %%")
 	require.Equal(t, total, v.statsBytes(t), "NodeGetVolumeStats and statfs")
 

@@ -25,7 +25,7 @@ func TestKernelGrowsMountedExt4(t *testing.T) {
 	run(t, "mount", "-t", "ext4", loop, mountpoint)
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(mountpoint, 0)) })
 
-	require.Less(t, totalBytes(t, mountpoint), 64*mib)
+	require.Less(t, totalBytes(t, mountpoint), 64*mib, "want: the filesystem has its size before the growth")
 	require.NoError(t, os.Truncate(image, gib))
 
 	device, err := os.Open(loop)
@@ -35,5 +35,5 @@ func TestKernelGrowsMountedExt4(t *testing.T) {
 
 	require.NoError(t, unix.IoctlSetInt(int(device.Fd()), unix.LOOP_SET_CAPACITY, 0))
 	run(t, "resize2fs", loop)
-	require.Greater(t, totalBytes(t, mountpoint), gib*8/10)
+	require.Greater(t, totalBytes(t, mountpoint), gib*8/10, "want: the filesystem has grown")
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // startInUse is a cluster with a volume that node a uses and has written and synced data to.
@@ -66,7 +67,7 @@ func (n *nfsNode) awaitUnhealthy(t *testing.T, claim *csiclient.Publication) {
 	require.EventuallyWithT(t, func(attempt *assert.CollectT) {
 		answer, err := n.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
 		require.NoError(attempt, err)
-		require.NotEmpty(attempt, answer.GetVolumeHealth().GetHealthStatuses())
+		require.NotEmpty(attempt, answer.GetVolumeHealth().GetHealthStatuses(), "want: the volume is unhealthy")
 	}, waitLimit, time.Second, "the driver to report the volume as unhealthy")
 }
 
@@ -114,7 +115,7 @@ func TestNFSNetworkLoss(t *testing.T) {
 			c.a.awaitUnhealthy(t, onA)
 			require.NoError(t, c.a.Unpublish(t.Context(), onA))
 			require.NoError(t, c.a.Unstage(t.Context(), onA))
-			require.Equal(t, codes.FailedPrecondition, status.Code(c.a.Stage(t.Context(), onA)), "b has the image")
+			rpccode.Require(t, c.a.Stage(t.Context(), onA), codes.FailedPrecondition, "b has the image")
 
 			c.b.verify(t, onB)
 			verifyStream(t, c.b.data(onB)+"-of-b", nfsDataBytes)
@@ -146,7 +147,7 @@ func TestNFSServerRestart(t *testing.T) {
 		// The server answers after the grace period, when a has its lock again.
 		onB := c.b.claim(volume, onA.Capability)
 		err := c.b.Stage(t.Context(), onB)
-		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+		rpccode.Require(t, err, codes.FailedPrecondition)
 	}
 
 	app.verify(t, app.file)
@@ -179,12 +180,12 @@ func TestNFSStaleExport(t *testing.T) {
 
 	capability := []*csi.VolumeCapability{onA.Capability}
 	_, err = c.controller.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "another", VolumeCapabilities: capability})
-	require.Equal(t, codes.Unavailable, status.Code(err), "a volume in a pool that is gone: %v", err)
+	rpccode.Require(t, err, codes.Unavailable, "a volume in a pool that is gone")
 	require.NoError(t, c.a.Unpublish(t.Context(), onA))
 	require.NoError(t, c.a.Unstage(t.Context(), onA))
 	require.NoError(t, c.controller.Detach(t.Context(), onA))
 	_, err = c.controller.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: volume.GetVolumeId()})
-	require.Equal(t, codes.Unavailable, status.Code(err), "no answer that a volume is deleted whose pool is gone: %v", err)
+	rpccode.Require(t, err, codes.Unavailable, "no answer that a volume is deleted whose pool is gone")
 
 	require.NoDirExists(t, filepath.Join(c.server.export, "images"), "the driver creates nothing in what is not its pool")
 	requireNothingLeft(t)
@@ -209,7 +210,7 @@ func TestNFSSoftMount(t *testing.T) {
 	defer cancel()
 
 	err = c.b.Stage(ctx, c.b.claim(volume, onA.Capability))
-	require.Error(t, err)
+	require.Error(t, err, "want: staging fails while the server is gone")
 	require.NotEqual(t, codes.DeadlineExceeded, status.Code(err), "a soft mount gives errors instead of hanging: %v", err)
 	t.Logf("NodeStageVolume without a server: %v", err)
 

@@ -37,14 +37,14 @@ func TestNFSRenamedImage(t *testing.T) {
 
 	isCurrent, err := pools[c.b].IsCurrentImage(id, old)
 	require.NoError(t, err)
-	require.True(t, isCurrent, "the name has the image that is open")
+	require.True(t, isCurrent, "want: the name has the image that is open")
 
 	filled, err := pools[c.a].FillImage(t.Context(), id, pool.FillOptions{
 		Blank: func(*os.File) (bool, error) { return true, nil },
 		Fill:  func(_ context.Context, path string) error { return os.WriteFile(path, []byte("filled"), fileMode) },
 	})
 	require.NoError(t, err)
-	require.True(t, filled, "the image is filled")
+	require.True(t, filled, "want: the image is filled")
 
 	isCurrent, err = pools[c.b].IsCurrentImage(id, old)
 	require.NoError(t, err)

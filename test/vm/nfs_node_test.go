@@ -155,7 +155,7 @@ func (n *nfsNode) waitReady(t *testing.T) {
 func (n *nfsNode) kill(t *testing.T) {
 	t.Helper()
 	require.NoError(t, n.driver.Process.Kill())
-	require.Error(t, child.Wait(t, n.driver))
+	require.Error(t, child.Wait(t, n.driver), "want: the killed driver ends with an error")
 }
 
 // inside runs a tool in the node's namespaces.

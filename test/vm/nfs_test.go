@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 const (
@@ -64,7 +64,7 @@ func (c *nfsCluster) delete(t *testing.T, volumeID string) {
 	require.EventuallyWithT(t, func(now *assert.CollectT) {
 		_, err := c.controller.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: volumeID})
 		assert.NoError(now, err)
-	}, waitLimit, time.Second)
+	}, waitLimit, time.Second, "want: the volume is deleted")
 	require.NoFileExists(t, c.image(volumeID))
 }
 
@@ -186,12 +186,12 @@ func TestNFSLifecycle(t *testing.T) {
 			c.a.write(t, onA)
 
 			err := c.controller.Attach(t.Context(), onB)
-			require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+			rpccode.Require(t, err, codes.FailedPrecondition)
 
 			if name != "directory" {
 				// A CO that ignores the refusal is refused by the lock.
 				err = c.b.Stage(t.Context(), onB)
-				require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+				rpccode.Require(t, err, codes.FailedPrecondition)
 			}
 
 			c.release(t, c.a, onA)
@@ -224,7 +224,7 @@ func (c *nfsCluster) testReaders(t *testing.T) {
 	c.release(t, c.a, readA)
 
 	err := c.a.Stage(t.Context(), onA)
-	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+	rpccode.Require(t, err, codes.FailedPrecondition)
 	c.release(t, c.b, readB)
 	c.delete(t, volume.GetVolumeId())
 }
@@ -249,7 +249,7 @@ func (c *nfsCluster) testCopies(t *testing.T) {
 		SourceVolumeId: source.GetVolumeId(), Name: "snapshot",
 	})
 	require.NoError(t, err)
-	require.True(t, snapshot.GetSnapshot().GetReadyToUse(), "the snapshot is ready to use")
+	require.True(t, snapshot.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 
 	for name, from := range map[string]*csi.VolumeContentSource{
 		"restored": csiclient.FromSnapshot(snapshot.GetSnapshot().GetSnapshotId()),

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // mountQuotaDisk is mountDisk with project quotas.
@@ -52,7 +53,7 @@ func withoutPrivilege(t *testing.T, call func() error) error {
 		failed <- err
 	}()
 
-	return <-failed
+	return await.Receive(t, failed, "the call without the privilege to return")
 }
 
 // fillUp writes to a new file until the filesystem refuses, and returns how much it took.
@@ -85,7 +86,7 @@ func fillUp(t *testing.T, path string) (written int64) {
 func requireLimit(t *testing.T, err error) {
 	t.Helper()
 
-	require.Error(t, err)
+	require.Error(t, err, "want: the limit refuses the operation")
 	require.True(t, errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC), "%v", err)
 }
 
@@ -143,13 +144,13 @@ func TestKernelLimitsProjects(t *testing.T) {
 			removeAll(t, sub, "empty-*")
 
 			written := fillUp(t, filepath.Join(sub, "data"))
-			require.InDelta(t, limit, written, 256<<10)
+			require.InDelta(t, limit, written, 256<<10, "want: the project is full at its limit")
 
 			found, err = projectquota.Get(root, project)
 			require.NoError(t, err)
 			require.Equal(t, projectquota.Amount{Bytes: limit, Inodes: 40}, found.Limit)
 			require.EqualValues(t, 4, found.Used.Inodes, "three directories and a file")
-			require.LessOrEqual(t, found.Used.Bytes, limit)
+			require.LessOrEqual(t, found.Used.Bytes, limit, "want: no more than the limit is used")
 			require.Equal(t, limit, totalBytes(t, filepath.Join(disk, "one")), "statfs shows the limit")
 
 			requireRenames(t, disk, one, makeProject(t, disk, "two", other))
@@ -158,7 +159,7 @@ func TestKernelLimitsProjects(t *testing.T) {
 			require.NoError(t, projectquota.SetLimits(root, project, projectquota.Amount{}))
 			found, err = projectquota.Get(root, project)
 			require.NoError(t, err)
-			require.Zero(t, found.Limit)
+			require.Zero(t, found.Limit, "want: the limit is removed")
 		})
 	}
 }
@@ -207,7 +208,7 @@ func makeProject(t *testing.T, disk, name string, id uint32) *os.File {
 	directory := openDirectory(t, path)
 	before, err := projectquota.MembershipOf(directory)
 	require.NoError(t, err)
-	require.Zero(t, before)
+	require.Zero(t, before, "want: the new directory is in no project")
 
 	require.NoError(t, projectquota.Join(directory, id))
 	after, err := projectquota.MembershipOf(directory)

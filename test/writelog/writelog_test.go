@@ -35,7 +35,7 @@ func record(t *testing.T) *writelog.Log {
 		{writelog.Entry{Kind: writelog.Zero, Offset: block, Length: block}, nil},
 	} {
 		require.NoError(t, writer.Append(each.entry, each.data, func() { done++ }))
-		require.Equal(t, done, writer.Entries())
+		require.Equal(t, done, writer.Entries(), "want: each entry is acknowledged")
 	}
 
 	require.NoError(t, writer.Close())
@@ -43,7 +43,7 @@ func record(t *testing.T) *writelog.Log {
 	log, err := writelog.Open(path)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, log.Close()) })
-	require.Equal(t, done, log.Len())
+	require.Equal(t, done, log.Len(), "want: the log has each entry")
 
 	return log
 }

@@ -163,7 +163,7 @@ func TestEveryRecordIsChecked(t *testing.T) {
 				require.Len(t, found, 1, text)
 				require.Equal(t, collection, found[0].Collection)
 				require.Equal(t, key, found[0].Key)
-				require.Positive(t, found[0].Line)
+				require.Positive(t, found[0].Line, "want: the finding has the line of the record")
 				require.Contains(t, found[0].Fix, "drop this record and no other")
 			}
 
@@ -273,7 +273,7 @@ func TestContradictionsAreFound(t *testing.T) {
 			var keys []string
 			for _, each := range findings(t, write(t, test.records)) {
 				keys = append(keys, each.Key)
-				require.Positive(t, each.Line)
+				require.Positive(t, each.Line, "want: each finding has the line of its record")
 			}
 
 			require.Equal(t, test.found, keys)

@@ -12,11 +12,11 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -110,7 +110,7 @@ func TestWaitReadyWaitsForTheSocketAndThenForTheDriver(t *testing.T) {
 	driver := &slow{}
 	serve(t, socket, driver)
 	require.NoError(t, await.Receive(t, waited, "WaitReady to return"))
-	require.EqualValues(t, 3, driver.probes.Load())
+	require.EqualValues(t, 3, driver.probes.Load(), "want: WaitReady probes again until the driver is ready")
 }
 
 func TestWaitReadyGivesUpWithItsContext(t *testing.T) {
@@ -127,8 +127,8 @@ func TestAControllerAloneIsNoErrorButCannotPublish(t *testing.T) {
 
 	caps, err := co.Capabilities(t.Context())
 	require.NoError(t, err)
-	require.True(t, caps.HasController, "the driver has a controller service")
-	require.False(t, caps.HasNode, "the driver has no node service")
+	require.True(t, caps.HasController, "want: the driver has a controller service")
+	require.False(t, caps.HasNode, "want: the driver has no node service")
 
 	_, err = co.PublishSteps(caps, &csiclient.Publication{TargetPath: "/t"})
 	require.ErrorIs(t, err, csiclient.ErrNoNodeService)
@@ -219,7 +219,7 @@ func TestPagesThatNeverEndDo(t *testing.T) {
 	}
 
 	require.ErrorIs(t, last, csiclient.ErrTokenRepeated)
-	require.Equal(t, 2, found)
+	require.Equal(t, 2, found, "want: each volume is listed once before the repeated token")
 }
 
 func TestAFailedCallSaysWhichItWas(t *testing.T) {
@@ -231,6 +231,6 @@ func TestAFailedCallSaysWhichItWas(t *testing.T) {
 	var call *csiclient.CallError
 	require.ErrorAs(t, err, &call)
 	require.Equal(t, "ControllerUnpublishVolume", call.RPC)
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	rpccode.Require(t, err, codes.Unimplemented)
 	require.Equal(t, "NOT_FOUND", csiclient.CodeName(codes.NotFound))
 }

@@ -27,5 +27,5 @@ func TestEndlessList(t *testing.T) {
 	}
 
 	require.ErrorIs(t, last, ErrListTooLong)
-	require.Less(t, asked, maxElements/1000+1)
+	require.Less(t, asked, maxElements/1000+1, "want: an endless list ends at the limit of elements")
 }

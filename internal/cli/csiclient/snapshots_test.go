@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // copier is a driver of snapshots: one of its three is listed on each page, two
@@ -153,15 +154,15 @@ func TestUntilReadyAsksAgain(t *testing.T) {
 			driver.fails = test.fails
 
 			answer, err := co.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{Name: "n"})
-			require.Equal(t, test.want, status.Code(err), "%v", err)
-			require.Equal(t, test.calls, driver.calls)
-			require.Equal(t, test.want == codes.OK, answer.GetSnapshot().GetReadyToUse())
+			rpccode.Require(t, err, test.want)
+			require.Equal(t, test.calls, driver.calls, "want: the snapshot is asked for again until it is ready or refused")
+			require.Equal(t, test.want == codes.OK, answer.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready where the call succeeds")
 
 			driver.calls = 0
 			group, err := co.CreateGroupSnapshotAndWait(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "n"})
-			require.Equal(t, test.want, status.Code(err), "%v", err)
-			require.Equal(t, test.calls, driver.calls)
-			require.Equal(t, test.want == codes.OK, group.GetGroupSnapshot().GetReadyToUse())
+			rpccode.Require(t, err, test.want)
+			require.Equal(t, test.calls, driver.calls, "want: the group snapshot is asked for again until it is ready or refused")
+			require.Equal(t, test.want == codes.OK, group.GetGroupSnapshot().GetReadyToUse(), "want: the group snapshot is ready where the call succeeds")
 		})
 	}
 }
@@ -181,7 +182,7 @@ func TestWhoGivesUpLearnsWhatIsThere(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "ready to use")
 	require.Equal(t, "n", answer.GetSnapshot().GetSnapshotId())
-	require.Equal(t, 1, driver.calls)
+	require.Equal(t, 1, driver.calls, "want: a caller that gives up makes no further call")
 }
 
 func TestSnapshotsAreWalkedAndGroupsFound(t *testing.T) {
@@ -213,11 +214,11 @@ func TestASnapshotIsFoundEitherWay(t *testing.T) {
 
 	listed, err := co.FindSnapshot(t.Context(), listing, "s1")
 	require.NoError(t, err)
-	require.Zero(t, listed.GetSizeBytes())
+	require.Zero(t, listed.GetSizeBytes(), "want: the snapshot comes from the list, which has no size")
 
 	got, err := co.FindSnapshot(t.Context(), getting, "s1")
 	require.NoError(t, err)
-	require.EqualValues(t, 1, got.GetSizeBytes())
+	require.EqualValues(t, 1, got.GetSizeBytes(), "want: the snapshot comes from GetSnapshot, which has a size")
 
 	_, err = co.FindSnapshot(t.Context(), listing, "none")
 	require.ErrorIs(t, err, csiclient.ErrNoSnapshot)
@@ -251,7 +252,7 @@ func TestAStreamIsLeftWithItsReader(t *testing.T) {
 
 	for message, err := range co.ChangedBlocks(t.Context(), &csi.GetMetadataDeltaRequest{}) {
 		require.NoError(t, err)
-		require.EqualValues(t, 1, message.GetVolumeCapacityBytes())
+		require.EqualValues(t, 1, message.GetVolumeCapacityBytes(), "want: the first message of the stream arrives")
 
 		break
 	}

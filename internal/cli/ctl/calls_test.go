@@ -70,7 +70,7 @@ func TestCalls(t *testing.T) {
 	var listed []calls.Call
 
 	require.NoError(t, json.Unmarshal([]byte(out), &listed))
-	require.Len(t, listed, 1)
+	require.Len(t, listed, 1, "want: one call is listed")
 	require.JSONEq(t, `{"volume_id":"volume-1"}`, string(listed[0].Request))
 
 	out, err = run(t, "calls", "counts", "--endpoint", endpoint)
@@ -87,7 +87,7 @@ func TestCalls(t *testing.T) {
 
 	out, err = run(t, "calls", "-o", "name", "--endpoint", endpoint)
 	require.NoError(t, err)
-	require.Empty(t, out)
+	require.Empty(t, out, "want: no call is listed")
 }
 
 func TestCallsWait(t *testing.T) {
@@ -99,7 +99,7 @@ func TestCallsWait(t *testing.T) {
 
 	out, err = run(t, "calls", "wait", "--count", "3", "--timeout", "50ms", "-o", "name", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "2 of 3 within 50ms")
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: too few calls exit with 1")
 	require.Equal(t, "1\n2\n", out, "what was seen")
 
 	_, err = run(t, "calls", "wait", "--new", "--timeout", "50ms", "--endpoint", endpoint)
@@ -138,7 +138,7 @@ func TestCallsFollow(t *testing.T) {
 		var call calls.Call
 
 		require.NoError(t, lines.Decode(&call))
-		require.Equal(t, number+1, call.Number)
+		require.Equal(t, number+1, call.Number, "want: the calls follow in the order of their numbers")
 	}
 
 	interrupt()
@@ -165,11 +165,11 @@ func TestViolations(t *testing.T) {
 	var listed []strict.Record
 
 	require.NoError(t, json.Unmarshal([]byte(out), &listed))
-	require.Equal(t, uint64(7), listed[0].Call)
+	require.Equal(t, uint64(7), listed[0].Call, "want: the violation names the call")
 
 	_, err = run(t, "violations", "--clear", "--endpoint", endpoint)
 	require.NoError(t, err)
-	require.Empty(t, monitor.List())
+	require.Empty(t, monitor.List(), "want: --clear removes all violations")
 }
 
 func TestADriverThatDoesNotRecord(t *testing.T) {
@@ -178,7 +178,7 @@ func TestADriverThatDoesNotRecord(t *testing.T) {
 	for _, args := range [][]string{{"calls"}, {"calls", "--follow"}, {"calls", "wait"}, {"calls", "counts"}, {"calls", "clear"}} {
 		_, err := run(t, append(args, "--endpoint", endpoint)...)
 		require.ErrorContains(t, err, "--call-log=ring", args)
-		require.Equal(t, 1, ctl.ExitCode(err))
+		require.Equal(t, 1, ctl.ExitCode(err), "want: a driver without a call log exits with 1")
 	}
 
 	_, err := run(t, "violations", "--endpoint", endpoint)

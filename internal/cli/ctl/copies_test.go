@@ -129,7 +129,7 @@ func TestCopiesSpeakJSON(t *testing.T) {
 
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
 	require.Len(t, list.Entries, 3, "the entries of all pages")
-	require.Empty(t, *list.NextToken)
+	require.Empty(t, *list.NextToken, "want: the document of all pages has no token of a next one")
 }
 
 func TestCopiesAskForWhatTheFlagsSay(t *testing.T) {
@@ -174,7 +174,7 @@ func requireAsked[T proto.Message](t *testing.T, driver *fake, want T) {
 	t.Helper()
 
 	asked := requests[T](driver)
-	require.NotEmpty(t, asked)
+	require.NotEmpty(t, asked, "want: the driver is called")
 	requireSame(t, want, asked[len(asked)-1])
 }
 
@@ -208,7 +208,7 @@ func TestAVolumeIsMadeOfItsSource(t *testing.T) {
 			require.NoError(t, err)
 
 			asked := requests[*csi.CreateVolumeRequest](driver)
-			require.Len(t, asked, 1)
+			require.Len(t, asked, 1, "want: CreateVolume is called once")
 			require.Equal(t, "new", asked[0].GetName())
 			requireSame(t, test.source, asked[0].GetVolumeContentSource())
 			requireSame(t, test.size, asked[0].GetCapacityRange())
@@ -224,12 +224,12 @@ func TestWaitAsksUntilItIsReady(t *testing.T) {
 	out, err := run(t, "snapshot", "create", "volume-1", "copied", "--endpoint", endpoint, "--wait")
 	require.NoError(t, err)
 	require.Contains(t, out, "Ready to use:   true")
-	require.Len(t, requests[*csi.CreateSnapshotRequest](driver), 2)
+	require.Len(t, requests[*csi.CreateSnapshotRequest](driver), 2, "want: --wait calls CreateSnapshot until the snapshot is ready")
 
 	out, err = run(t, "group", "create", "both", "volume-2", "volume-3", "--endpoint", endpoint, "--wait")
 	require.NoError(t, err)
 	require.Contains(t, out, "Ready to use:  true")
-	require.Len(t, requests[*csi.CreateVolumeGroupSnapshotRequest](driver), 2)
+	require.Len(t, requests[*csi.CreateVolumeGroupSnapshotRequest](driver), 2, "want: --wait calls CreateVolumeGroupSnapshot until the group is ready")
 }
 
 func TestWithoutWaitItSaysThatItIsNotReady(t *testing.T) {
@@ -238,7 +238,7 @@ func TestWithoutWaitItSaysThatItIsNotReady(t *testing.T) {
 	out, err := run(t, "snapshot", "create", "volume-1", "copied", "--endpoint", endpoint)
 	require.NoError(t, err)
 	require.Contains(t, out, "Ready to use:   false")
-	require.Len(t, requests[*csi.CreateSnapshotRequest](driver), 1)
+	require.Len(t, requests[*csi.CreateSnapshotRequest](driver), 1, "want: without --wait CreateSnapshot is called once")
 }
 
 func TestWhatWasCutIsShownWhenWaitingFails(t *testing.T) {
@@ -287,8 +287,8 @@ func TestWithoutATerminalNothingIsToldUnlessAsked(t *testing.T) {
 
 	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--timeout", "200ms", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "DEADLINE_EXCEEDED")
-	require.Empty(t, side.String())
-	require.Empty(t, requests[*emptypb.Empty](driver))
+	require.Empty(t, side.String(), "want: no progress is written without a terminal")
+	require.Empty(t, requests[*emptypb.Empty](driver), "want: the driver is not asked for progress")
 }
 
 func TestOnATerminalABarIsShownUntilTheAnswer(t *testing.T) {
@@ -430,7 +430,7 @@ func TestWhatFailsOfCopiesSaysSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, append(test.args, "--endpoint", endpoint)...)
 			require.ErrorContains(t, err, test.want)
-			require.Equal(t, test.code, ctl.ExitCode(err))
+			require.Equal(t, test.code, ctl.ExitCode(err), "want: the exit code is the one of this failure")
 			require.NotContains(t, out, "OFFSET", "half a list is none")
 		})
 	}

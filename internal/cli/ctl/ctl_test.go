@@ -161,7 +161,7 @@ func TestEveryCommandSpeaksJSON(t *testing.T) {
 
 			var document map[string]any
 			require.NoError(t, json.Unmarshal([]byte(out), &document), out)
-			require.NotEmpty(t, document)
+			require.NotEmpty(t, document, "want: the JSON document is not empty")
 		})
 	}
 }
@@ -179,7 +179,7 @@ func TestCreateAsksForWhatTheFlagsSay(t *testing.T) {
 	require.NoError(t, err)
 
 	asked := requests[*csi.CreateVolumeRequest](driver)
-	require.Len(t, asked, 2)
+	require.Len(t, asked, 2, "want: each creation is one CreateVolume")
 
 	places := []*csi.Topology{
 		{Segments: map[string]string{"zone": "a", "rack": "1"}},
@@ -226,22 +226,22 @@ func TestPublishHandsOnWhatEachCallAnswers(t *testing.T) {
 	publishContext := map[string]string{"slot": "7"}
 
 	attached := requests[*csi.ControllerPublishVolumeRequest](driver)
-	require.Len(t, attached, 1)
+	require.Len(t, attached, 1, "want: ControllerPublishVolume is called once")
 	require.Equal(t, "node-a", attached[0].GetNodeId(), "the node behind the socket is the default")
 	require.Equal(t, volumeContext, attached[0].GetVolumeContext())
-	require.True(t, attached[0].GetReadonly(), "--read-only attaches read-only")
+	require.True(t, attached[0].GetReadonly(), "want: --read-only attaches read-only")
 
 	staged := requests[*csi.NodeStageVolumeRequest](driver)
-	require.Len(t, staged, 1)
+	require.Len(t, staged, 1, "want: NodeStageVolume is called once")
 	require.Equal(t, publishContext, staged[0].GetPublishContext())
 	require.Equal(t, staging, staged[0].GetStagingTargetPath())
 	require.DirExists(t, staging, "the staging directory is the orchestrator's to make")
 
 	published := requests[*csi.NodePublishVolumeRequest](driver)
-	require.Len(t, published, 1)
+	require.Len(t, published, 1, "want: NodePublishVolume is called once")
 	require.Equal(t, publishContext, published[0].GetPublishContext())
 	require.Equal(t, volumeContext, published[0].GetVolumeContext())
-	require.True(t, published[0].GetReadonly(), "--read-only publishes read-only")
+	require.True(t, published[0].GetReadonly(), "want: --read-only publishes read-only")
 	require.DirExists(t, filepath.Dir(target))
 	require.NoDirExists(t, target, "the target itself is the driver's to make")
 
@@ -258,8 +258,8 @@ func TestListFollowsPages(t *testing.T) {
 	require.NoError(t, err)
 
 	asked := requests[*csi.ListVolumesRequest](driver)
-	require.Len(t, asked, 2)
-	require.EqualValues(t, 1, asked[1].GetMaxEntries())
+	require.Len(t, asked, 2, "want: both pages are asked for")
+	require.EqualValues(t, 1, asked[1].GetMaxEntries(), "want: the second page has only what --limit leaves")
 	require.Equal(t, "2", asked[1].GetStartingToken())
 }
 
@@ -275,7 +275,7 @@ func TestTheEnvironmentNamesTheEndpoint(t *testing.T) {
 
 	_, err = run(t, "volume", "list")
 	require.NoError(t, err)
-	require.NotEmpty(t, requests[*csi.ListVolumesRequest](driver))
+	require.NotEmpty(t, requests[*csi.ListVolumesRequest](driver), "want: the driver of TOUCHSTONE_ENDPOINT is asked")
 
 	_, err = run(t, "volume", "list", "--endpoint", "unix:///nowhere/csi.sock")
 	require.ErrorContains(t, err, "ListVolumes: UNAVAILABLE", "the flag wins over the environment")
@@ -316,11 +316,11 @@ func TestWhatFailsSaysSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, append(test.args, "--endpoint", endpoint)...)
 			require.ErrorContains(t, err, test.want)
-			require.Equal(t, test.code, ctl.ExitCode(err))
+			require.Equal(t, test.code, ctl.ExitCode(err), "want: the exit code is the one of this failure")
 		})
 	}
 
-	require.Zero(t, ctl.ExitCode(nil))
+	require.Zero(t, ctl.ExitCode(nil), "want: success exits with 0")
 }
 
 func TestDeleteGoesOnAfterARefusal(t *testing.T) {
@@ -328,7 +328,7 @@ func TestDeleteGoesOnAfterARefusal(t *testing.T) {
 
 	out, err := run(t, "volume", "delete", "busy", "volume-1", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "busy: DeleteVolume: FAILED_PRECONDITION: it is attached to node-a")
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a refused deletion exits with 1")
 	require.Equal(t, "deleted volume-1\n", out)
-	require.Len(t, requests[*csi.DeleteVolumeRequest](driver), 2)
+	require.Len(t, requests[*csi.DeleteVolumeRequest](driver), 2, "want: the volume after the refused one is deleted too")
 }

@@ -69,8 +69,8 @@ func TestDirectVolumesThatCannotBeListed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, append([]string{"direct-volumes"}, test.args...)...)
 			require.ErrorContains(t, err, test.says)
-			require.Equal(t, test.code, ctl.ExitCode(err))
-			require.Empty(t, out)
+			require.Equal(t, test.code, ctl.ExitCode(err), "want: the exit code is the one of this failure")
+			require.Empty(t, out, "want: nothing is printed beside the error")
 		})
 	}
 }

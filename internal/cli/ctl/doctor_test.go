@@ -55,11 +55,11 @@ func TestDoctorFindsAMachineWell(t *testing.T) {
 
 	out, err := run(t, append([]string{"doctor", "--without-driver", "state", "kernel", "socket"}, flags...)...)
 	require.NoError(t, err)
-	require.Zero(t, ctl.ExitCode(err))
+	require.Zero(t, ctl.ExitCode(err), "want: a healthy machine exits with 0")
 	require.NotContains(t, out, "What to do")
 
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	require.Len(t, lines, 4)
+	require.Len(t, lines, 4, "want: the doctor prints one line for each check")
 	require.Regexp(t, `^CHECK +OBJECT +VERDICT +SEEN$`, lines[0])
 	require.Regexp(t, `^kernel +- +skipped +mode controller`, lines[1])
 	require.Regexp(t, `^state +- +ok +`+filepath.Join(root, "state")+` is writable`, lines[2])
@@ -72,7 +72,7 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 
 	out, err := run(t, append([]string{"doctor", "pool", "socket"}, flags...)...)
 	require.ErrorContains(t, err, "1 of 2 checks")
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a problem exits with 1")
 	require.Regexp(t, `(?m)^pool +default +warning +`+filepath.Join(root, "pool")+` is not there`, out)
 	require.Regexp(t, `(?m)^socket +- +problem +there is no `+filepath.Join(root, "csi.sock"), out)
 	require.Regexp(t, `(?s)\nWhat to do:\n  socket: start the driver.*\n  pool default: the driver makes it`, out, "the worst first")
@@ -86,7 +86,7 @@ func TestDoctorForPrograms(t *testing.T) {
 	root, flags := controllerMachine(t)
 
 	out, err := run(t, append([]string{"doctor", "-o", "json"}, flags...)...)
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a problem exits with 1")
 
 	var document struct {
 		Verdict  string    `json:"verdict"`
@@ -115,9 +115,9 @@ func TestDoctorForPrograms(t *testing.T) {
 			require.Equal(t, "ok", each.Verdict)
 			require.Contains(t, each.Seen, root)
 		case "socket":
-			require.Empty(t, each.Object)
+			require.Empty(t, each.Object, "want: the finding of the socket has no object")
 			require.Equal(t, "problem", each.Verdict)
-			require.NotEmpty(t, each.Cure)
+			require.NotEmpty(t, each.Cure, "want: each problem says what to do")
 		}
 	}
 
@@ -125,7 +125,7 @@ func TestDoctorForPrograms(t *testing.T) {
 
 	// A cure after the document would not be YAML.
 	out, err = run(t, append([]string{"doctor", "-o", "yaml"}, flags...)...)
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a problem exits with 1")
 	require.NoError(t, yaml.UnmarshalStrict([]byte(out), &map[string]any{}))
 }
 
@@ -136,13 +136,13 @@ func TestDoctorTakesTheDriversFlags(t *testing.T) {
 	flags = append(flags, "--endpoint", endpoint, "--driver-name=fake.example.org")
 
 	out, err := run(t, append([]string{"doctor", "socket"}, flags...)...)
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a problem exits with 1")
 	require.Contains(t, out, "not ready")
 
 	t.Setenv("TOUCHSTONE_ENDPOINT", endpoint)
 
 	out, err = run(t, "doctor", "socket", "--mode=controller")
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a problem exits with 1")
 	require.Contains(t, out, "served by fake.example.org, not by csi.touchstone.dev")
 }
 
@@ -164,8 +164,8 @@ func TestDoctorIsAskedWrongly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, append(append([]string{"doctor"}, flags...), test.args...)...)
 			require.ErrorContains(t, err, test.says)
-			require.Equal(t, 2, ctl.ExitCode(err))
-			require.Empty(t, out)
+			require.Equal(t, 2, ctl.ExitCode(err), "want: wrong arguments exit with 2")
+			require.Empty(t, out, "want: wrong arguments print nothing on standard output")
 		})
 	}
 }

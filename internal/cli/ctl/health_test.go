@@ -105,7 +105,7 @@ func TestHealthIsTheReportAsJSON(t *testing.T) {
 	driver, endpoint := startReporting(t)
 
 	out, err := run(t, "volume", "health", "-o", "json", "--endpoint", endpoint)
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: an unhealthy volume exits with 1")
 
 	want, err := json.Marshal(driver.report)
 	require.NoError(t, err)
@@ -116,9 +116,9 @@ func TestHealthIsTheReportAsJSON(t *testing.T) {
 
 	var report health.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
-	require.Len(t, report.Volumes, 1)
+	require.Len(t, report.Volumes, 1, "want: the report has the volume")
 	require.Equal(t, "volume-1", report.Volumes[0].ID)
-	require.Len(t, report.Storage, 1)
+	require.Len(t, report.Storage, 1, "want: the report has the pool")
 }
 
 func TestGetTellsOfHealth(t *testing.T) {
@@ -152,7 +152,7 @@ Last clean check: +never$`, out)
 	require.NoError(t, json.Unmarshal([]byte(out), &document))
 	require.Equal(t, "volume-1", document.Volume.ID)
 	require.Equal(t, "damaged", document.Health.Check.Verdict)
-	require.Len(t, document.Health.Conditions, 2)
+	require.Len(t, document.Health.Conditions, 2, "want: both conditions of the volume are shown")
 }
 
 // check is `touchstone check args…`.
@@ -232,7 +232,7 @@ func TestCheckOfAllThatCanBe(t *testing.T) {
 	driver.refused["volume-2"] = status.Error(codes.Internal, "e2fsck can't be started")
 
 	out, err = check(t, "--all", "-o", "json", "--endpoint", endpoint)
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a check that fails exits with 1")
 
 	var document struct {
 		Checks     []health.VolumeCheck `json:"checks"`
@@ -242,15 +242,15 @@ func TestCheckOfAllThatCanBe(t *testing.T) {
 		} `json:"passedOver"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &document), out)
-	require.Len(t, document.Checks, 2)
+	require.Len(t, document.Checks, 2, "want: both volumes that can be checked have a result")
 	require.Equal(t, "clean", document.Checks[0].Verdict)
 	require.Equal(t, "failed", document.Checks[1].Verdict)
 	require.Equal(t, "e2fsck can't be started", document.Checks[1].Detail)
-	require.Len(t, document.PassedOver, 1)
+	require.Len(t, document.PassedOver, 1, "want: the volume that cannot be checked is passed over")
 	require.Equal(t, "volume-3", document.PassedOver[0].VolumeID)
 
 	out, err = check(t, "--all", "-o", "yaml", "--endpoint", endpoint)
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a check that fails exits with 1")
 	require.Contains(t, out, "verdict: failed\n")
 	require.NoError(t, yaml.UnmarshalStrict([]byte(out), &map[string]any{}))
 }
@@ -261,10 +261,10 @@ func TestCheckOfWhatIsNotTouchstone(t *testing.T) {
 	for _, args := range [][]string{{"--all"}, {"volume-1"}} {
 		_, err := check(t, append(args, "--endpoint", endpoint)...)
 		require.ErrorContains(t, err, "it is not Touchstone")
-		require.Equal(t, 2, ctl.ExitCode(err))
+		require.Equal(t, 2, ctl.ExitCode(err), "want: a driver that is not Touchstone exits with 2")
 	}
 
 	_, err := check(t, "volume-1", "--endpoint", "unix:///nowhere/csi.sock")
 	require.ErrorContains(t, err, "UNAVAILABLE")
-	require.Equal(t, 2, ctl.ExitCode(err))
+	require.Equal(t, 2, ctl.ExitCode(err), "want: a driver that does not answer exits with 2")
 }

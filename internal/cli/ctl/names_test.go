@@ -79,7 +79,7 @@ func TestChecksByName(t *testing.T) {
 
 	_, err = check(t, "dat", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "did you mean data?")
-	require.Equal(t, 2, ctl.ExitCode(err))
+	require.Equal(t, 2, ctl.ExitCode(err), "want: an unknown volume exits with 2")
 }
 
 func TestWhatIsNotThere(t *testing.T) {
@@ -87,9 +87,9 @@ func TestWhatIsNotThere(t *testing.T) {
 
 	out, err := run(t, "volume", "delete", "dat", "raw", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "dat: nothing to delete: not found: no volume has the name or id dat; did you mean data?")
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: an unknown volume exits with 1")
 	require.Equal(t, "deleted raw\n", out)
-	require.Len(t, requests[*csi.DeleteVolumeRequest](driver), 1)
+	require.Len(t, requests[*csi.DeleteVolumeRequest](driver), 1, "want: the known volume alone is deleted")
 
 	_, err = run(t, "volume", "delete", "dat", "--ignore-not-found", "--endpoint", endpoint)
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErr
 func TestASocketThatIsNotThere(t *testing.T) {
 	_, err := run(t, "volume", "list", "--endpoint", "unix://"+t.TempDir()+"/csi.sock")
 	require.ErrorContains(t, err, "is the driver running?")
-	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a missing socket exits with 1")
 }
 
 // TestWatchShowsWhatHasChanged, and ends with its context.
@@ -149,7 +149,7 @@ func TestWatchShowsWhatHasChanged(t *testing.T) {
 	// It asks again, and shows nothing, as nothing has changed: the pipe would block it.
 	before := len(requests[*csi.ListSnapshotsRequest](driver))
 	require.Eventually(t, func() bool { return len(requests[*csi.ListSnapshotsRequest](driver)) > before+1 },
-		time.Minute, 10*time.Millisecond)
+		time.Minute, 10*time.Millisecond, "want: ctl lists the snapshots again")
 
 	interrupt()
 	require.NoError(t, await.Receive(t, ended, "the end of --watch"))

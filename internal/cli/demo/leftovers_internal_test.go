@@ -65,7 +65,7 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 
 	loops, err := loopsBelow(root)
 	require.NoError(t, err)
-	require.Len(t, loops, 1)
+	require.Len(t, loops, 1, "want: the demo has attached a loop device")
 	require.Equal(t, image, loops[0].BackingPath)
 
 	// A directory in the volume, the volume over itself, the device as a file.
@@ -80,11 +80,11 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 
 	mounts, err := mountsBelow(root)
 	require.NoError(t, err)
-	require.Empty(t, mounts)
+	require.Empty(t, mounts, "want: no mount is left")
 
 	loops, err = loopsBelow(root)
 	require.NoError(t, err)
-	require.Empty(t, loops)
+	require.Empty(t, loops, "want: no loop device is left")
 	require.NoDirExists(t, root)
 }
 
@@ -121,7 +121,7 @@ func TestRemoveRootUnmountsEmbeddedPool(t *testing.T) {
 
 	loops, err := loopsBelow(root)
 	require.NoError(t, err)
-	require.Len(t, loops, 3)
+	require.Len(t, loops, 3, "want: the demo has attached three loop devices")
 
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 	require.NoDirExists(t, root)
@@ -176,10 +176,10 @@ func TestRemoveRootSparesLongerNames(t *testing.T) {
 
 	mounts, err := mountsBelow(root)
 	require.NoError(t, err)
-	require.Empty(t, mounts)
+	require.Empty(t, mounts, "want: no mount is left below the root")
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
 	mounts, err = mountsBelow(neighbour)
 	require.NoError(t, err)
-	require.Len(t, mounts, 1)
+	require.Len(t, mounts, 1, "want: the mount of the directory with the longer name stays")
 }

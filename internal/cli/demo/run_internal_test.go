@@ -49,7 +49,7 @@ func TestInterruptedStepIsNoFailure(t *testing.T) {
 		return "", ctx.Err()
 	}}), errInterrupted)
 	require.NoError(t, d.out.Flush())
-	require.Empty(t, out.String())
+	require.Empty(t, out.String(), "want: an interrupted step is not printed as a failure")
 }
 
 func TestPayloadIsReadFromVolume(t *testing.T) {

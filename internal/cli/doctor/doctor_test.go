@@ -48,7 +48,7 @@ func TestReport(t *testing.T) {
 
 	report.Findings = append(report.Findings, doctor.Finding{Verdict: doctor.Problem}, doctor.Finding{Verdict: doctor.Warning})
 	require.Equal(t, doctor.Problem, report.Worst())
-	require.Equal(t, 2, report.Count(doctor.Warning))
+	require.Equal(t, 2, report.Count(doctor.Warning), "want: the report counts both warnings")
 }
 
 // TestAPoolThatHangs uses a pool whose server does not respond: a process that accesses it
@@ -76,7 +76,7 @@ func TestAPoolThatHangs(t *testing.T) {
 		}
 	}
 
-	require.Positive(t, served.Met(t))
+	require.Positive(t, served.Met(t), "want: the hanging pool is asked")
 }
 
 func TestApartIsCalledOff(t *testing.T) {

@@ -174,7 +174,7 @@ func mountedImages(t *testing.T, d *harness.Driver, claims []*csiclient.Publicat
 		}
 	}
 
-	require.NotEmpty(t, images)
+	require.NotEmpty(t, images, "want: the doctor has mounted images")
 
 	return images
 }
@@ -312,8 +312,8 @@ func TestAKilledDoctorLeavesNothing(t *testing.T) {
 		return !slices.ContainsFunc(attached, func(each loop.Attachment) bool {
 			return strings.HasPrefix(each.BackingPath, c.Pools["default"])
 		})
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond, "want: no image of the killed doctor is attached")
 
-	require.Empty(t, names(t, c.Pools["default"]))
-	require.Empty(t, names(t, c.StateDir))
+	require.Empty(t, names(t, c.Pools["default"]), "want: the pool is empty again")
+	require.Empty(t, names(t, c.StateDir), "want: the state directory is empty again")
 }

@@ -24,7 +24,7 @@ func TestThisKernelHasWhatIsNeeded(t *testing.T) {
 	finds(t, look(t, c, "events", "mounts"), doctor.OK)
 	finds(t, look(t, c, "filesystem", "ext4"), doctor.OK)
 	finds(t, look(t, c, "loop-devices", ""), doctor.OK, "images are attached")
-	require.NotEqual(t, doctor.Problem, look(t, c, "privileges", "").Verdict)
+	require.NotEqual(t, doctor.Problem, look(t, c, "privileges", "").Verdict, "want: root has the privileges")
 
 	c.HealthPolling = true
 	finds(t, look(t, c, "events", "mounts"), doctor.Skipped, "--health-events=false")
@@ -71,7 +71,7 @@ func TestMissingTool(t *testing.T) {
 func TestState(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "state", ""), doctor.OK, c.StateDir, "on disk after")
-	require.Empty(t, names(t, c.StateDir))
+	require.Empty(t, names(t, c.StateDir), "want: the state directory is empty again")
 
 	missing := c
 	missing.StateDir = filepath.Join(c.StateDir, "none")

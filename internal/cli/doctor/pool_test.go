@@ -37,7 +37,7 @@ func TestPoolThatReflinks(t *testing.T) {
 	finds(t, look(t, c, "pool-space", "default"), doctor.OK, "MiB available", "inodes")
 	finds(t, look(t, c, "pool-reflink", "default"), doctor.OK, "immediate")
 	finds(t, look(t, c, "pool-attach", "default"), doctor.OK, "direct I/O")
-	require.Empty(t, names(t, directory))
+	require.Empty(t, names(t, directory), "want: the pool is empty again")
 }
 
 func TestPoolThatDoesNotReflink(t *testing.T) {
@@ -59,7 +59,7 @@ func TestPoolThatDoesNotReflink(t *testing.T) {
 	c.PoolImageBytes, c.WithoutDriver = 1<<30, true
 	finds(t, look(t, c, "pool-reflink", "default"), doctor.OK, "embed")
 
-	require.Empty(t, names(t, filepath.Join(directory, "scratch")))
+	require.Empty(t, names(t, filepath.Join(directory, "scratch")), "want: no scratch file is left")
 	require.Equal(t, []string{"scratch"}, names(t, directory))
 	// A device left by a killed doctor may be reused, and is removed then.
 	require.Subset(t, before, numbers(t), "a device was left in the kernel")

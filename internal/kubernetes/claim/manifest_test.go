@@ -50,7 +50,7 @@ func TestManifestGrantsNoMore(t *testing.T) {
 	require.NoError(t, err)
 
 	documents := bytes.Split(text, []byte("\n---\n"))
-	require.Len(t, documents, 2)
+	require.Len(t, documents, 2, "want: the manifest has two documents")
 	require.NoError(t, yaml.UnmarshalStrict(documents[0], &role))
 	require.NoError(t, yaml.UnmarshalStrict(documents[1], &binding))
 

@@ -208,7 +208,7 @@ func TestNamesStayInTheirPlace(t *testing.T) {
 		require.ErrorIs(t, err, volume.ErrParameter, claimed)
 	}
 
-	require.Empty(t, api.Asked())
+	require.Empty(t, api.Asked(), "want: the API is not asked for such a name")
 }
 
 func TestKubeconfigIsReadAtOnce(t *testing.T) {

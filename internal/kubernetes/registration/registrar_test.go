@@ -83,7 +83,7 @@ func start(t *testing.T, config registration.Config) *running {
 
 func (r *running) awaitRegistered(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, r.Registered, waitLimit, time.Millisecond)
+	require.Eventually(t, r.Registered, waitLimit, time.Millisecond, "want: the kubelet registers the driver")
 }
 
 func eventually(t *testing.T, log *logs.Buffer, words ...string) {
@@ -117,7 +117,7 @@ func TestKubeletIsTold(t *testing.T) {
 
 	info, err := os.Lstat(socketOf(config))
 	require.NoError(t, err)
-	require.Equal(t, fs.ModeSocket|0o600, info.Mode())
+	require.Equal(t, fs.ModeSocket|0o600, info.Mode(), "want: the socket is for its owner only")
 
 	// A restarted kubelet finds the socket by itself.
 	plugins.Stop()
@@ -131,7 +131,7 @@ func TestKubeletIsTold(t *testing.T) {
 
 	left, err := os.ReadDir(config.Directory)
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: the registrar removes its socket")
 }
 
 func TestRefusalIsToldAndTriedAgain(t *testing.T) {
@@ -159,8 +159,8 @@ func TestRefusalIsToldAndTriedAgain(t *testing.T) {
 
 	plugins.Next(kubelet.Registered)
 	require.True(t, r.Registered(), "want: the registrar is registered")
-	require.Equal(t, refusals, strings.Count(log.String(), "level=ERROR"))
-	require.Equal(t, refusals, strings.Count(log.String(), `error="no node service at that path"`))
+	require.Equal(t, refusals, strings.Count(log.String(), "level=ERROR"), "want: each refusal is logged once")
+	require.Equal(t, refusals, strings.Count(log.String(), `error="no node service at that path"`), "want: each refusal is logged with its reason")
 	require.Contains(t, log.String(), config.Endpoint)
 }
 
@@ -217,7 +217,7 @@ func TestKubeletThatTriesAgainByItself(t *testing.T) {
 	for _, registered := range []bool{false, true, false, true} {
 		_, err = client.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{PluginRegistered: registered})
 		require.NoError(t, err)
-		require.Equal(t, registered, r.Registered())
+		require.Equal(t, registered, r.Registered(), "want: the registrar follows the kubelet's status")
 	}
 
 	after, err := os.Lstat(socketOf(config))
@@ -290,7 +290,7 @@ func TestServedSocketIsRefusedByName(t *testing.T) {
 	var inUse *socket.InUseError
 
 	require.ErrorAs(t, err, &inUse)
-	require.EqualValues(t, os.Getpid(), inUse.PID)
+	require.EqualValues(t, os.Getpid(), inUse.PID, "want: the error has the process that serves the socket")
 	require.ErrorContains(t, err, "the registration of csi.example.org")
 	require.ErrorContains(t, err, "--kubelet-registration-dir")
 

@@ -96,7 +96,7 @@ func TestSnapshotHasTheContentOfItsSource(t *testing.T) {
 	require.NoError(t, btrfs.Destroy(parent, "b"))
 	require.NoDirExists(t, filepath.Join(top, "b"))
 	require.ErrorIs(t, btrfs.Destroy(parent, "b"), fs.ErrNotExist)
-	require.Error(t, btrfs.Destroy(parent, "plain"))
+	require.Error(t, btrfs.Destroy(parent, "plain"), "want: a plain directory is not destroyed as a subvolume")
 	require.ErrorIs(t, btrfs.Create(parent, strings.Repeat("n", 5000)), unix.ENAMETOOLONG)
 }
 

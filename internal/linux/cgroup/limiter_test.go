@@ -117,7 +117,7 @@ func TestPodsAreFound(t *testing.T) {
 		limiter := newLimiter(t, root)
 		require.NoError(t, limiter.Set(podUID, device, limits), path)
 		require.Equal(t, "7:5 rbps=max wbps=max riops=10 wiops=max", read(t, root, path, "io.max"), path)
-		require.Empty(t, read(t, root, "kubepods/pod0/io.max"))
+		require.Empty(t, read(t, root, "kubepods/pod0/io.max"), "want: a cgroup that is not of the pod has no limit")
 	}
 
 	root := t.TempDir()
@@ -237,7 +237,7 @@ func TestContainersAreLimited(t *testing.T) {
 	late := makeCgroup(t, pod, "late/inner")
 	for _, cgroup := range []string{filepath.Dir(late), late} {
 		require.Eventually(t, func() bool { return read(t, cgroup, "blkio.throttle.read_iops_device") == rule },
-			10*time.Second, time.Millisecond)
+			10*time.Second, time.Millisecond, "want: a cgroup that is made later gets the limit")
 	}
 
 	newWorker(t, late, device.Path, "read", 4*kibibyte).limited(20)
@@ -245,7 +245,7 @@ func TestContainersAreLimited(t *testing.T) {
 	require.NoError(t, limiter.Remove(podUID, numbers(device)))
 
 	for _, cgroup := range []string{pod, early, filepath.Dir(late), late} {
-		require.Empty(t, read(t, cgroup, "blkio.throttle.read_iops_device"))
+		require.Empty(t, read(t, cgroup, "blkio.throttle.read_iops_device"), "want: each cgroup of the pod loses the limit")
 	}
 }
 
@@ -259,13 +259,13 @@ func TestRulesOutliveTheLimiter(t *testing.T) {
 	require.NoError(t, first.Set(podUID, numbers(device), cgroup.Limits{WriteIOPS: 5, ReadBytesPerSecond: 4096}))
 	require.NoError(t, first.Close())
 	require.NoError(t, first.Close())
-	require.NotEmpty(t, read(t, container, "blkio.throttle.write_iops_device"))
+	require.NotEmpty(t, read(t, container, "blkio.throttle.write_iops_device"), "want: the limit stays when the limiter is closed")
 
 	second := newLimiter(t, root)
 	require.NoError(t, second.Remove(podUID, numbers(device)))
 	require.NoError(t, second.Remove(podUID, numbers(device)))
-	require.Empty(t, read(t, container, "blkio.throttle.write_iops_device"))
-	require.Empty(t, read(t, container, "blkio.throttle.read_bps_device"))
+	require.Empty(t, read(t, container, "blkio.throttle.write_iops_device"), "want: the limit of writes is removed")
+	require.Empty(t, read(t, container, "blkio.throttle.read_bps_device"), "want: the limit of bytes is removed")
 }
 
 // TestNothingIsHalfApplied limits a device that the kernel does not know, and
@@ -295,8 +295,8 @@ func TestNothingIsHalfApplied(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		return strings.HasSuffix(read(t, container, "blkio.throttle.write_iops_device"), " 30\n")
-	}, 10*time.Second, time.Millisecond)
-	require.Empty(t, read(t, container, "blkio.throttle.read_bps_device"))
+	}, 10*time.Second, time.Millisecond, "want: a later cgroup gets the limit that holds")
+	require.Empty(t, read(t, container, "blkio.throttle.read_bps_device"), "want: the limit that failed is not applied")
 }
 
 // TestManyPodsAtOnce is for the race detector.
@@ -325,6 +325,6 @@ func TestManyPodsAtOnce(t *testing.T) {
 	for i := range 4 {
 		now, err := limiter.Get(fmt.Sprint("many-", i), numbers(device))
 		require.NoError(t, err)
-		require.Zero(t, now)
+		require.Zero(t, now, "want: no limit is left")
 	}
 }

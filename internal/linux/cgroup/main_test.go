@@ -195,7 +195,7 @@ func (w *worker) operations(duration time.Duration) float64 {
 // limited proves that it can't do more than the limit, in operations a second.
 func (w *worker) limited(limit float64) {
 	w.t.Helper()
-	require.Less(w.t, w.operations(2*time.Second), 1.5*limit)
+	require.Less(w.t, w.operations(2*time.Second), 1.5*limit, "want: the device is as slow as its limit")
 }
 
 // free proves that no limit holds it. A machine that is busy with other things

@@ -38,6 +38,6 @@ func TestPodUIDOfTheContext(t *testing.T) {
 
 	path := "/var/lib/kubelet/pods/other/volumes/x"
 	require.Equal(t, podUID, cgroup.PodUID(path, map[string]string{"csi.storage.k8s.io/pod.uid": podUID}))
-	require.Empty(t, cgroup.PodUID(path, map[string]string{"csi.storage.k8s.io/pod.uid": "../../escape"}))
+	require.Empty(t, cgroup.PodUID(path, map[string]string{"csi.storage.k8s.io/pod.uid": "../../escape"}), "want: a pod UID that is a path is refused")
 	require.Equal(t, "other", cgroup.PodUID(path, map[string]string{"csi.storage.k8s.io/pod.name": "x"}))
 }

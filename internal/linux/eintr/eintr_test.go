@@ -24,7 +24,7 @@ func TestRetryRepeatsInterruptedCalls(t *testing.T) {
 				return calls, results[calls-1]
 			})
 			require.Equal(t, final, err)
-			require.Equal(t, 3, value)
+			require.Equal(t, 3, value, "want: the value is the one of the last try")
 
 			calls = 0
 
@@ -33,7 +33,7 @@ func TestRetryRepeatsInterruptedCalls(t *testing.T) {
 
 				return results[calls-1]
 			}))
-			require.Equal(t, 3, calls)
+			require.Equal(t, 3, calls, "want: EINTR alone is retried")
 		})
 	}
 }

@@ -71,7 +71,7 @@ func TestTranslate(t *testing.T) {
 
 			reader := &fiemapReader{offset: test.from, end: test.end, unwritten: test.unwritten}
 			found, ok := reader.translate(&test.raw)
-			require.Equal(t, !test.none, ok)
+			require.Equal(t, !test.none, ok, "want: an extent without data in the range is dropped")
 			require.Equal(t, test.want, found)
 			require.Equal(t, test.nextOffset, reader.offset, "the offset of the next page")
 		})
@@ -98,7 +98,7 @@ func TestCheckPage(t *testing.T) {
 			reader := &fiemapReader{file: os.Stdin, offset: block, end: 8 * block, request: &fiemapRequest{mapped: uint32(len(test.extents))}}
 			copy(reader.request.extents[:], test.extents)
 			require.ErrorIs(t, reader.checkPage(), test.err)
-			require.Equal(t, test.done, reader.done)
+			require.Equal(t, test.done, reader.done, "want: the last extent ends the reader")
 		})
 	}
 }
@@ -155,7 +155,7 @@ func TestSeekReader(t *testing.T) {
 
 			counted, err := DataBytes(file, test.size)
 			require.NoError(t, err)
-			require.Equal(t, total, counted)
+			require.Equal(t, total, counted, "want: DataBytes is the sum of all ranges")
 		})
 	}
 

@@ -48,7 +48,7 @@ func TestOverwrittenMetadataIsDamage(t *testing.T) {
 			require.Equal(t, fs.Name(), name, "the superblock is to be left whole")
 
 			verdict := requireState(t, filesystem.Damaged, fs, image.Name())
-			require.LessOrEqual(t, len(verdict.Detail), 4<<10)
+			require.LessOrEqual(t, len(verdict.Detail), 4<<10, "want: the detail is limited")
 			require.NotRegexp(t, `(^|; )(Phase \d|- )`, verdict.Detail, "what was found, and not the steps")
 		})
 	}
@@ -241,7 +241,7 @@ func TestADeviceInUseIsNotDamaged(t *testing.T) {
 			claims.release = 1
 			verdict, err := checked.Check(t.Context(), device.Path)
 			require.NoError(t, err)
-			require.Equal(t, filesystem.Clean, verdict.State)
+			require.Equal(t, filesystem.Clean, verdict.State, "want: a device in use is checked again until it is free")
 			require.Equal(t, 2, claims.runs, "the tool found the device in use, and ran again")
 
 			claims.release, claims.runs = -1, 0

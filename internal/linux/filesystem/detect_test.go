@@ -68,7 +68,7 @@ func TestSizesBeyond32Bits(t *testing.T) {
 
 			got, err := fs.SizeBytes(bytes.NewReader(super))
 			require.NoError(t, err)
-			require.Equal(t, want, got)
+			require.Equal(t, want, got, "want: the size has all of its 64 bits")
 
 			_, err = fs.SizeBytes(bytes.NewReader(superblock(fs.Name(), math.MaxUint64, 4096)))
 			require.ErrorIs(t, err, filesystem.ErrNoSuperblock)
@@ -132,7 +132,7 @@ func TestIsBlank(t *testing.T) {
 
 			blank, err := filesystem.IsBlank(image)
 			require.NoError(t, err)
-			require.Equal(t, test.blank, blank)
+			require.Equal(t, test.blank, blank, "want: an image is blank if it has zeros only")
 		})
 	}
 }
@@ -206,7 +206,7 @@ func FuzzSize(f *testing.F) {
 			if err != nil {
 				require.ErrorIs(t, err, filesystem.ErrNoSuperblock)
 			} else {
-				require.Positive(t, size)
+				require.Positive(t, size, "want: a superblock that is read has a size")
 			}
 		}
 	})

@@ -37,7 +37,7 @@ func (m *mounted) errors(tb testing.TB, name string) filesystem.ErrorCounts {
 func (m *mounted) awaitErrors(tb testing.TB, name string) filesystem.ErrorCounts {
 	tb.Helper()
 
-	require.Eventually(tb, func() bool { return m.errors(tb, name).Count > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(tb, func() bool { return m.errors(tb, name).Count > 0 }, 10*time.Second, time.Millisecond, "want: the error counter of the filesystem increases")
 
 	return m.errors(tb, name)
 }
@@ -49,7 +49,7 @@ func TestASoundFilesystemHasNoErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			use := mount(t, fs, newFilesystem(t, fs, imageSize), loop.AttachOptions{})
 			use.write(t)
-			require.Zero(t, use.errors(t, name))
+			require.Zero(t, use.errors(t, name), "want: a sound filesystem has no errors")
 		})
 	}
 }
@@ -141,7 +141,7 @@ func TestErrorsStayWithExt4(t *testing.T) {
 	use := mount(t, ext4, image, loop.AttachOptions{})
 	trigger := fmt.Sprintf("/sys/fs/ext4/loop%d/trigger_fs_error", use.device.Number)
 	require.NoError(t, os.WriteFile(trigger, []byte("1\n"), 0))
-	require.Equal(t, uint64(1), use.awaitErrors(t, filesystem.Ext4).Count)
+	require.Equal(t, uint64(1), use.awaitErrors(t, filesystem.Ext4).Count, "want: the error is counted once")
 	use.unmount(t)
 
 	use = mount(t, ext4, image, loop.AttachOptions{})
@@ -182,7 +182,7 @@ func TestBtrfsCountsErrors(t *testing.T) {
 
 			at := bytes.Index(content, pattern)
 			require.NoError(t, unix.Munmap(content))
-			require.Positive(t, at)
+			require.Positive(t, at, "want: the image contains the pattern")
 
 			use = mount(t, btrfs, image, loop.AttachOptions{})
 			require.NoError(t, test.hurt(image, int64(at)))

@@ -38,7 +38,7 @@ func TestGrowMounted(t *testing.T) {
 
 				bytes, err := loop.NewLoops(loop.LoopsOptions{}).Resize(use.device.Number)
 				require.NoError(t, err)
-				require.Equal(t, to, bytes)
+				require.Equal(t, to, bytes, "want: the device has the new size")
 
 				err = fs.GrowMounted(t.Context(), directory, bytes)
 				if errors.Is(err, filesystem.ErrGrowRefused) && fs.Name() == filesystem.Ext4 {
@@ -49,12 +49,12 @@ func TestGrowMounted(t *testing.T) {
 				require.NoError(t, err)
 
 				grown := capacity(t, use.directory)
-				require.Greater(t, grown, before+(to-imageSize)*8/10)
+				require.Greater(t, grown, before+(to-imageSize)*8/10, "want: the mounted filesystem has grown")
 
 				// Again, and to what would be less: nothing happens.
 				require.NoError(t, fs.GrowMounted(t.Context(), directory, bytes))
 				require.NoError(t, fs.GrowMounted(t.Context(), directory, imageSize))
-				require.Equal(t, grown, capacity(t, use.directory))
+				require.Equal(t, grown, capacity(t, use.directory), "want: growing again and to less changes nothing")
 
 				use.requireData(t, sum)
 				require.NoError(t, directory.Close())
@@ -64,8 +64,8 @@ func TestGrowMounted(t *testing.T) {
 				// The kernel may leave a rest unused that is too short for a group.
 				now, err := fs.SizeBytes(image)
 				require.NoError(t, err)
-				require.LessOrEqual(t, now, to)
-				require.Greater(t, now, to-mebibyte)
+				require.LessOrEqual(t, now, to, "want: the filesystem is not larger than the device")
+				require.Greater(t, now, to-mebibyte, "want: the filesystem fills the device up to one group")
 			})
 		}
 	}
@@ -178,7 +178,7 @@ func TestGrownAndCrashed(t *testing.T) {
 
 	again := mount(t, fs, image, loop.AttachOptions{})
 	again.requireData(t, sum)
-	require.Equal(t, grown, capacity(t, again.directory))
+	require.Equal(t, grown, capacity(t, again.directory), "want: the growth survives the crash")
 	again.unmount(t)
 	requireState(t, filesystem.Clean, fs, image.Name())
 }
@@ -235,7 +235,7 @@ func TestGrownWithoutCopies(t *testing.T) {
 
 			again := mount(t, fs, image, loop.AttachOptions{})
 			again.requireData(t, sum)
-			require.Equal(t, grown, capacity(t, again.directory))
+			require.Equal(t, grown, capacity(t, again.directory), "want: the growth survives the crash")
 			again.unmount(t)
 
 			// A copy with a larger size is no growth.
@@ -290,7 +290,7 @@ func TestGrowUnmounted(t *testing.T) {
 
 			bytes, err := ext4.SizeBytes(file)
 			require.NoError(t, err)
-			require.Equal(t, int64(512*mebibyte), bytes)
+			require.Equal(t, int64(512*mebibyte), bytes, "want: the filesystem has grown to the size of the image")
 
 			run := &recorder{}
 			idle, err := filesystem.ByName(filesystem.Ext4, run)

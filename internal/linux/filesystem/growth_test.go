@@ -147,7 +147,7 @@ func TestAnExt4GrowsToItsLimit(t *testing.T) {
 			require.NoError(t, image.Truncate(test.limit+4096))
 			require.ErrorIs(t, idle.GrowUnmounted(t.Context(), image.Name()), filesystem.ErrGrowLimit)
 			require.ErrorIs(t, filesystem.CheckGrowth(image, test.limit+4096), filesystem.ErrGrowLimit)
-			require.Empty(t, run.commands)
+			require.Empty(t, run.commands, "want: no tool runs for a growth beyond the limit")
 
 			require.NoError(t, image.Truncate(test.limit))
 			require.NoError(t, filesystem.CheckGrowth(image, test.limit))
@@ -155,7 +155,7 @@ func TestAnExt4GrowsToItsLimit(t *testing.T) {
 
 			size, err := ext4.SizeBytes(image)
 			require.NoError(t, err)
-			require.Equal(t, test.limit, size)
+			require.Equal(t, test.limit, size, "want: the filesystem keeps the size of the limit")
 
 			verdict, err := ext4.ForceCheck(t.Context(), image.Name())
 			require.NoError(t, err)

@@ -140,7 +140,7 @@ func (m *mounted) unmount(tb testing.TB) {
 		err = unix.Unmount(m.directory, 0)
 
 		return !errors.Is(err, unix.EBUSY)
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, time.Millisecond, "want: the filesystem is unmounted")
 	require.NoError(tb, err)
 	detach(tb, m.device)
 }
@@ -221,7 +221,7 @@ func requireState(tb testing.TB, want filesystem.State, fs filesystem.Filesystem
 	verdict, err := fs.Check(tb.Context(), path)
 	require.NoError(tb, err)
 	require.Equal(tb, want, verdict.State, "%s", verdict.Detail)
-	require.Equal(tb, want == filesystem.Clean, verdict.Detail == "")
+	require.Equal(tb, want == filesystem.Clean, verdict.Detail == "", "want: each verdict but clean has a detail")
 
 	return verdict
 }

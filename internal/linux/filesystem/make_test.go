@@ -32,7 +32,7 @@ func TestWhatIsMadeIsRecognizedCleanAndMountable(t *testing.T) {
 
 				bytes, err := made.SizeBytes(image)
 				require.NoError(t, err)
-				require.Equal(t, imageSize, bytes)
+				require.Equal(t, imageSize, bytes, "want: the filesystem has the size of the image")
 
 				requireState(t, filesystem.Clean, made, image.Name())
 
@@ -54,7 +54,7 @@ func TestAnEmptyFilesystemTakesLittleSpace(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			image := newFilesystem(t, made, 100<<30)
-			require.Less(t, allocated(t, image), int64(96*mebibyte))
+			require.Less(t, allocated(t, image), int64(96*mebibyte), "want: an empty filesystem takes little space")
 		})
 	}
 }
@@ -104,7 +104,7 @@ func TestMakeOnADevice(t *testing.T) {
 
 			bytes, err := made.SizeBytes(device.File())
 			require.NoError(t, err)
-			require.Equal(t, imageSize, bytes)
+			require.Equal(t, imageSize, bytes, "want: the filesystem has the size of the device")
 		})
 	}
 }
@@ -274,7 +274,7 @@ func TestMkfsOptionsThatReachElsewhereAreRefused(t *testing.T) {
 				image := newImage(t, 320*mebibyte)
 				err = made.Make(t.Context(), image.Name(), filesystem.MakeOptions{Options: options})
 				require.ErrorIs(t, err, filesystem.ErrOption)
-				require.Empty(t, run.commands)
+				require.Empty(t, run.commands, "want: mkfs is not run with such an option")
 				require.ErrorIs(t, filesystem.CheckOptions(name, options), filesystem.ErrOption)
 			})
 		}
@@ -362,7 +362,7 @@ func TestWhatMkfsRefusesIsToldInItsWords(t *testing.T) {
 			}
 
 			require.ErrorAs(t, err, &tool)
-			require.NotEmpty(t, tool.Detail)
+			require.NotEmpty(t, tool.Detail, "want: the error has the words of mkfs")
 			require.ErrorContains(t, err, image.Name())
 		})
 	}

@@ -218,7 +218,7 @@ func TestCopyMetadata(t *testing.T) {
 
 				info, err := target.Stat()
 				require.NoError(t, err)
-				require.Equal(t, imageSize, info.Size())
+				require.Equal(t, imageSize, info.Size(), "want: the copy of the metadata has the size of the image")
 				require.Equal(t, []string{"copy"}, namesIn(t, filepath.Dir(target.Name())), "nothing is left beside it")
 				requireNoDamage(t, fs, target, orphans)
 			})
@@ -324,7 +324,7 @@ func TestAnExaminationIsIdleUnlessItIsUrgent(t *testing.T) {
 		for _, urgent := range []bool{false, true} {
 			_, err = fs.CheckReadOnly(t.Context(), image.Name(), filesystem.ReadOnlyCheckOptions{Urgent: urgent})
 			require.NoError(t, err)
-			require.NotEmpty(t, run.commands)
+			require.NotEmpty(t, run.commands, "want: the check runs a tool")
 
 			for _, command := range run.commands {
 				require.Equal(t, !urgent, command.Idle, "%s: %v", name, command)

@@ -49,9 +49,9 @@ func TestLongOutputKeepsItsEnds(t *testing.T) {
 	result, err := filesystem.NewRunner().Run(t.Context(),
 		shell("echo first; i=0; while [ $i -lt 20000 ]; do echo complaint $i; i=$((i+1)); done; echo last"))
 	require.NoError(t, err)
-	require.True(t, strings.HasPrefix(result.Output, "first\n"), "the beginning of the output is kept")
-	require.True(t, strings.HasSuffix(strings.TrimSpace(result.Output), "last"), "the end of the output is kept")
-	require.Less(t, len(result.Output), 64<<10)
+	require.True(t, strings.HasPrefix(result.Output, "first\n"), "want: the beginning of the output is kept")
+	require.True(t, strings.HasSuffix(strings.TrimSpace(result.Output), "last"), "want: the end of the output is kept")
+	require.Less(t, len(result.Output), 64<<10, "want: the output is limited")
 }
 
 func TestAKilledToolIsAnError(t *testing.T) {
@@ -142,11 +142,11 @@ func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 			require.NoError(t, err)
 
 			ours := priorityOf(t, 0)
-			require.NotEqual(t, idlePriority, ours)
+			require.NotEqual(t, idlePriority, ours, "want: the test is not idle itself")
 
 			if idle {
 				// It gets its priorities when it has begun.
-				require.Eventually(t, func() bool { return priorityOf(t, process) == idlePriority }, await.Limit, time.Millisecond)
+				require.Eventually(t, func() bool { return priorityOf(t, process) == idlePriority }, await.Limit, time.Millisecond, "want: the tool gets the idle priority")
 			} else {
 				require.Equal(t, ours, priorityOf(t, process))
 			}
@@ -182,7 +182,7 @@ func TestMemoryThatRunsOutEndsATool(t *testing.T) {
 				require.Equal(t, score("self"), score(process))
 			} else {
 				// It gets its score when it has begun.
-				require.Eventually(t, func() bool { return score(process) == "1000" }, await.Limit, time.Millisecond)
+				require.Eventually(t, func() bool { return score(process) == "1000" }, await.Limit, time.Millisecond, "want: the tool gets the highest OOM score")
 			}
 
 			await.WritePipe(t, goOn, "\n")
@@ -204,7 +204,7 @@ func priorityOf(t *testing.T, process int) priority {
 	require.NoError(t, err)
 
 	disk, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, 1, uintptr(process), 0)
-	require.Zero(t, errno)
+	require.Zero(t, errno, "want: ioprio_get succeeds")
 
 	return priority{processor: processor, disk: int(disk >> 13)}
 }

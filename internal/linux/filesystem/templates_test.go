@@ -133,7 +133,7 @@ func TestTemplatesMakeSoundFilesystems(t *testing.T) {
 
 				want, err := m.SizeBytes(images[0])
 				require.NoError(t, err)
-				require.Equal(t, want, size)
+				require.Equal(t, want, size, "want: the template's filesystem has the size that mkfs gives it")
 				requireCheck(t, m, image.Name())
 			}
 
@@ -194,10 +194,10 @@ func TestTemplatesSetExt4Identity(t *testing.T) {
 
 	began := time.Now().Unix()
 	first, second := m.new(t, 64*mebibyte, filesystem.MakeOptions{}), m.new(t, 64*mebibyte, filesystem.MakeOptions{})
-	require.NotEqual(t, read(first, hashSeed, len(uuid.Nil)), read(second, hashSeed, len(uuid.Nil)))
+	require.NotEqual(t, read(first, hashSeed, len(uuid.Nil)), read(second, hashSeed, len(uuid.Nil)), "want: each filesystem has a hash seed of its own")
 
 	for _, at := range []int64{checkTime, makeTime} {
-		require.GreaterOrEqual(t, int64(binary.LittleEndian.Uint32(read(first, at, 4))), began)
+		require.GreaterOrEqual(t, int64(binary.LittleEndian.Uint32(read(first, at, 4))), began, "want: the time is the one of the creation")
 	}
 }
 
@@ -315,7 +315,7 @@ func TestNoTemplate(t *testing.T) {
 		m, o := newMaker(t, fs), filesystem.MakeOptions{Options: strings.Fields(options)}
 		first, second := m.new(t, imageSize, o), m.new(t, imageSize, o)
 		m.requireRuns(t, 2)
-		require.NotEqual(t, uuidOf(t, first), uuidOf(t, second))
+		require.NotEqual(t, uuidOf(t, first), uuidOf(t, second), "want: each filesystem has a UUID of its own")
 	}
 }
 

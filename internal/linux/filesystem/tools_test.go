@@ -19,7 +19,7 @@ func TestEveryToolThatIsStartedIsListed(t *testing.T) {
 	listed := map[string]bool{}
 
 	for _, name := range filesystem.Names() {
-		require.NotEmpty(t, filesystem.Tools(name))
+		require.NotEmpty(t, filesystem.Tools(name), "want: each filesystem has tools")
 
 		for _, tool := range filesystem.Tools(name) {
 			listed[tool.Name] = false
@@ -57,7 +57,7 @@ func TestWhereAToolIs(t *testing.T) {
 
 	path, err := filesystem.Tool{Name: "sh", Package: "dash"}.Find()
 	require.NoError(t, err)
-	require.True(t, filepath.IsAbs(path), "%s is an absolute path", path)
+	require.True(t, filepath.IsAbs(path), "want: %s is an absolute path", path)
 
 	_, err = filesystem.Tool{Name: "mkfs.nothing", Package: "nothing-progs"}.Find()
 	require.ErrorIs(t, err, filesystem.ErrToolMissing)

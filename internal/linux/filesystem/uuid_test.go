@@ -410,7 +410,7 @@ func lastSuperblock(tb testing.TB, image blocks) int64 {
 		}
 	}
 
-	require.Positive(tb, last)
+	require.Positive(tb, last, "want: the image has a superblock")
 
 	return last
 }

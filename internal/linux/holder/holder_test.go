@@ -46,7 +46,7 @@ func TestAnotherMountNamespace(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{started}, pids(found))
 	require.Equal(t, dir, found[0].Mount)
-	require.NotZero(t, found[0].MountNamespace)
+	require.NotZero(t, found[0].MountNamespace, "want: the holder has the mount namespace")
 	require.Contains(t, holder.Describe(found, nil), "has it mounted at "+dir)
 }
 
@@ -68,11 +68,11 @@ func TestALoopDevice(t *testing.T) {
 	found, err := holder.OfMount(dir)
 	require.NoError(t, err)
 	require.Equal(t, []holder.Process{{Device: device}}, found)
-	require.True(t, found[0].IsRunning(), "the holder still runs")
+	require.True(t, found[0].IsRunning(), "want: the holder still runs")
 	require.Equal(t, "block device "+device+" is made of it", holder.Describe(found, nil))
 
 	require.NoError(t, detach())
-	require.Eventually(t, func() bool { return !found[0].IsRunning() }, await.Limit, time.Millisecond)
+	require.Eventually(t, func() bool { return !found[0].IsRunning() }, await.Limit, time.Millisecond, "want: the holder has ended")
 	requireNone(t, dir)
 }
 
@@ -100,7 +100,7 @@ func requireNone(t *testing.T, dir string) {
 
 	found, err := holder.OfMount(dir)
 	require.NoError(t, err)
-	require.Empty(t, found)
+	require.Empty(t, found, "want: the mount has no holder")
 }
 
 // waiting starts a command in a directory, waits for its first line if it is a shell, and

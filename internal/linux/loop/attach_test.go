@@ -25,7 +25,7 @@ func TestWhatIsWrittenToTheDeviceIsInTheImage(t *testing.T) {
 	image := newImage(t, 4*mebibyte)
 	device := attach(t, loops, image, none())
 
-	require.GreaterOrEqual(t, device.Number, first)
+	require.GreaterOrEqual(t, device.Number, first, "want: the number is in the range of the driver")
 	require.Equal(t, loops.Path(device.Number), device.Path)
 	require.False(t, device.ReadOnly, "want: the device is not read-only")
 
@@ -62,19 +62,19 @@ func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, identity, status.Backing)
 			require.Equal(t, device.Path, status.Path)
-			require.Equal(t, int64(4*mebibyte), status.SizeBytes)
-			require.Equal(t, o.ReadOnly, status.ReadOnly)
-			require.Equal(t, o.AutoClear, status.AutoClear)
-			require.Equal(t, device.DirectIO, status.DirectIO)
+			require.Equal(t, int64(4*mebibyte), status.SizeBytes, "want: the device has the size of the image")
+			require.Equal(t, o.ReadOnly, status.ReadOnly, "want: the device is read-only as asked")
+			require.Equal(t, o.AutoClear, status.AutoClear, "want: the device has AUTOCLEAR as asked")
+			require.Equal(t, device.DirectIO, status.DirectIO, "want: status and attachment agree on direct I/O")
 
 			if o.BlockSize == 0 {
 				o.BlockSize = loop.DefaultBlockSize
 			}
 
-			require.Equal(t, o.BlockSize, status.BlockSize)
+			require.Equal(t, o.BlockSize, status.BlockSize, "want: the device has the block size as asked")
 
 			if o.Buffered {
-				require.False(t, status.DirectIO, "the device has buffered I/O")
+				require.False(t, status.DirectIO, "want: the device has buffered I/O")
 			}
 
 			found, err := loops.Find(image)
@@ -100,7 +100,7 @@ func TestDirectIOIsSaidTruthfully(t *testing.T) {
 
 	dio, err := os.ReadFile("/sys/block/" + filepath.Base(device.Path) + "/loop/dio")
 	require.NoError(t, err)
-	require.Equal(t, string(dio) == "1\n", device.DirectIO)
+	require.Equal(t, string(dio) == "1\n", device.DirectIO, "want: the attachment says what the kernel says of direct I/O")
 }
 
 func TestAnImageThatTheCallerHolds(t *testing.T) {
@@ -169,10 +169,10 @@ func TestTheSameImageTwiceIsOneDevice(t *testing.T) {
 			o.AutoClear = name == "with another autodrop"
 			two := attach(t, second, reopened, o)
 
-			require.Equal(t, one.Number, two.Number)
+			require.Equal(t, one.Number, two.Number, "want: the image stays on the same device")
 			require.Equal(t, one.Path, two.Path)
-			require.Equal(t, one.DirectIO, two.DirectIO)
-			require.Equal(t, o.AutoClear, requireAttached(t, loops, one.Number).AutoClear)
+			require.Equal(t, one.DirectIO, two.DirectIO, "want: both attachments agree on direct I/O")
+			require.Equal(t, o.AutoClear, requireAttached(t, loops, one.Number).AutoClear, "want: the device has AUTOCLEAR as last asked")
 		})
 	}
 }
@@ -203,12 +203,12 @@ func TestConcurrentAttachesOfOneImageMakeOneDevice(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, device := range devices {
-		require.Equal(t, devices[0].Number, device.Number)
+		require.Equal(t, devices[0].Number, device.Number, "want: all attachments are of the same device")
 	}
 
 	found, err := loops.Find(image)
 	require.NoError(t, err)
-	require.Len(t, found, 1)
+	require.Len(t, found, 1, "want: the image has one device")
 }
 
 func TestReadOnlyAndWritableAttachmentsStandSideBySide(t *testing.T) {
@@ -223,15 +223,15 @@ func TestReadOnlyAndWritableAttachmentsStandSideBySide(t *testing.T) {
 				o := none()
 				o.ReadOnly = readOnly
 				device := attach(t, loops, image, o)
-				require.Equal(t, readOnly, device.ReadOnly)
+				require.Equal(t, readOnly, device.ReadOnly, "want: the device is read-only as asked")
 
 				again := attach(t, loops, image, o)
-				require.Equal(t, device.Number, again.Number)
+				require.Equal(t, device.Number, again.Number, "want: the same mode finds the same device")
 			}
 
 			found, err := loops.Find(image)
 			require.NoError(t, err)
-			require.Len(t, found, 2)
+			require.Len(t, found, 2, "want: each mode has a device of its own")
 		})
 	}
 }
@@ -294,10 +294,10 @@ func TestThePreferredNumberIsTakenEvenOutsideTheRange(t *testing.T) {
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
 	device := attach(t, loops, newImage(t, mebibyte), loop.AttachOptions{PreferredNumber: firstNode + 7})
-	require.Equal(t, firstNode+7, device.Number)
+	require.Equal(t, firstNode+7, device.Number, "want: the preferred number is taken")
 
 	other := attach(t, loops, newImage(t, mebibyte), loop.AttachOptions{PreferredNumber: firstNode + 7})
-	require.Equal(t, first, other.Number)
+	require.Equal(t, first, other.Number, "want: a taken number is not preferred again")
 }
 
 func TestANumberOfAnotherProgramIsTriedLastAndReleasedLater(t *testing.T) {
@@ -311,16 +311,16 @@ func TestANumberOfAnotherProgramIsTriedLastAndReleasedLater(t *testing.T) {
 	wanted.PreferredNumber = firstBusy
 
 	one := attach(t, loops, newImage(t, mebibyte), wanted)
-	require.Equal(t, firstBusy+1, one.Number)
+	require.Equal(t, firstBusy+1, one.Number, "want: the busy number is passed over")
 
 	two := attach(t, loops, newImage(t, mebibyte), wanted)
-	require.Equal(t, firstBusy+2, two.Number)
+	require.Equal(t, firstBusy+2, two.Number, "want: the next free number is taken")
 
 	// The other program lets go of it.
 	require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), firstBusy))
 
 	three := attach(t, loops, newImage(t, mebibyte), wanted)
-	require.Equal(t, firstBusy, three.Number)
+	require.Equal(t, firstBusy, three.Number, "want: the released number is taken")
 }
 
 func TestForeignDevicesAreUntouched(t *testing.T) {
@@ -345,7 +345,7 @@ func TestAnImageAttachedByAnotherProgramIsFoundByItsNumber(t *testing.T) {
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstBusy})
 	device := attach(t, loops, image, none())
-	require.Equal(t, firstBusy, device.Number)
+	require.Equal(t, firstBusy, device.Number, "want: the device of the other program is adopted")
 }
 
 func TestNumbersEndAndComeBack(t *testing.T) {
@@ -408,8 +408,8 @@ func TestSixtyFourAttachesAtOnce(t *testing.T) {
 	}
 
 	slices.Sort(numbers)
-	require.Len(t, slices.Compact(numbers), count)
-	require.Equal(t, firstMany, numbers[0])
+	require.Len(t, slices.Compact(numbers), count, "want: each image has a device of its own")
+	require.Equal(t, firstMany, numbers[0], "want: the numbers begin with the first of the range")
 	require.Equal(t, firstMany+count-1, numbers[count-1], "no number was wasted")
 }
 
@@ -436,7 +436,7 @@ func TestADeletedImageIsSeen(t *testing.T) {
 	require.NoError(t, os.Remove(image.Name()))
 
 	attachment := attachmentOf(t, loops, device.Number)
-	require.True(t, attachment.BackingDeleted, "the image of the device is deleted")
+	require.True(t, attachment.BackingDeleted, "want: the image of the device is deleted")
 	require.Equal(t, image.Name(), attachment.BackingPath)
 }
 

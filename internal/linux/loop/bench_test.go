@@ -31,6 +31,6 @@ func BenchmarkStatus(b *testing.B) {
 	for b.Loop() {
 		_, attached, err := loops.Status(device.Number)
 		require.NoError(b, err)
-		require.True(b, attached, "the device is attached")
+		require.True(b, attached, "want: the device is attached")
 	}
 }

@@ -60,7 +60,7 @@ func TestDetachAwaitsAnotherHolder(t *testing.T) {
 	// Detaching has begun once AUTOCLEAR is set.
 	require.Eventually(t, func() bool {
 		return requireAttached(t, loops, device.Number).AutoClear
-	}, 10*time.Second, time.Millisecond)
+	}, 10*time.Second, time.Millisecond, "want: Detach sets AUTOCLEAR")
 	require.NoError(t, device.Close())
 	require.NoError(t, await.Receive(t, done, "Detach to return"))
 	requireDetached(t, loops, device.Number)
@@ -79,7 +79,7 @@ func TestAttachTakesAPendingDetachBack(t *testing.T) {
 	require.ErrorIs(t, loops.Detach(ctx, one.Number), loop.ErrInUse)
 
 	two := attach(t, loops, image, none())
-	require.Equal(t, one.Number, two.Number)
+	require.Equal(t, one.Number, two.Number, "want: the device stays the same")
 	require.NoError(t, one.Close())
 	require.NoError(t, two.Close())
 	requireAttached(t, loops, two.Number)
@@ -119,7 +119,7 @@ func TestAutoClearDetachesAtTheLastClose(t *testing.T) {
 		_, attached, err := loops.Status(device.Number)
 
 		return err == nil && !attached
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, time.Millisecond, "want: the last close detaches the device")
 	require.NoError(t, loops.Detach(t.Context(), device.Number))
 }
 
@@ -170,15 +170,15 @@ func TestResizeFollowsTheImage(t *testing.T) {
 			device := attach(t, loops, image, o)
 
 			require.NoError(t, image.Truncate(3*mebibyte))
-			require.Equal(t, int64(mebibyte), requireAttached(t, loops, device.Number).SizeBytes)
+			require.Equal(t, int64(mebibyte), requireAttached(t, loops, device.Number).SizeBytes, "want: the device keeps its size until Resize")
 
 			for range 2 {
 				size, err := loops.Resize(device.Number)
 				require.NoError(t, err)
-				require.Equal(t, int64(3*mebibyte), size)
+				require.Equal(t, int64(3*mebibyte), size, "want: Resize returns the size of the image")
 			}
 
-			require.Equal(t, int64(3*mebibyte), requireAttached(t, loops, device.Number).SizeBytes)
+			require.Equal(t, int64(3*mebibyte), requireAttached(t, loops, device.Number).SizeBytes, "want: the device has the size of the image")
 		})
 	}
 }
@@ -218,7 +218,7 @@ func TestTheLockEndsWithTheAttachment(t *testing.T) {
 	// The kernel lets go of the image behind the device.
 	require.Eventually(t, func() bool {
 		return unix.Flock(int(probe.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, time.Millisecond, "want: the lock of the image ends with the device")
 }
 
 func TestRemoveLeavesNoNode(t *testing.T) {

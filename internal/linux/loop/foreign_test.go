@@ -39,14 +39,14 @@ func TestFindBesideADeadFilesystem(t *testing.T) {
 
 	found, err := loops.Find(image)
 	require.NoError(t, err)
-	require.Len(t, found, 1)
-	require.Equal(t, device.Number, found[0].Number)
+	require.Len(t, found, 1, "want: the device is found beside the dead filesystem")
+	require.Equal(t, device.Number, found[0].Number, "want: the device is the one of the image")
 
 	require.True(t, attachmentOf(t, loops, dead.Number).AutoClear, "sysfs answers for the dead device")
 
 	// It is locked: whose device has it is to be found first.
 	again := attach(t, loops, image, none())
-	require.Equal(t, device.Number, again.Number)
+	require.Equal(t, device.Number, again.Number, "want: the same device is used again")
 }
 
 // TestFindAsksNothingOfOthersImages that hang, and who asked one would.
@@ -77,8 +77,8 @@ func TestFindAsksNothingOfOthersImages(t *testing.T) {
 	// What hangs does so for twice as long.
 	select {
 	case found := <-done:
-		require.Len(t, found, 1)
-		require.Equal(t, device.Number, found[0].Number)
+		require.Len(t, found, 1, "want: the device of the image is found")
+		require.Equal(t, device.Number, found[0].Number, "want: the device is the one of the image")
 	case <-time.After(faults.Longest / 2):
 		require.Fail(t, "it waits for the image of another")
 	}
@@ -115,8 +115,8 @@ func TestAttachAsksNothingOfOthersImages(t *testing.T) {
 	select {
 	case device := <-done:
 		t.Cleanup(func() { drop(t, loops, device) })
-		require.NotNil(t, device)
-		require.Equal(t, firstBusy+1, device.Number)
+		require.NotNil(t, device, "want: the image is attached")
+		require.Equal(t, firstBusy+1, device.Number, "want: the device of the other image is passed over")
 	case <-time.After(faults.Longest / 2):
 		served.Release(t)
 		drop(t, loops, await.Receive(t, done, "Attach to return"))
@@ -158,15 +158,15 @@ func TestFindWhatHasChangedItsName(t *testing.T) {
 
 			found, err := loops.Find(image)
 			require.NoError(t, err)
-			require.Len(t, found, 1)
-			require.Equal(t, device.Number, found[0].Number)
+			require.Len(t, found, 1, "want: the renamed image is found")
+			require.Equal(t, device.Number, found[0].Number, "want: the device is the one of the image")
 
 			if second, err := os.Open(image.Name() + ".second"); err == nil {
 				defer second.Close()
 
 				found, err = loops.Find(second)
 				require.NoError(t, err)
-				require.Len(t, found, 1)
+				require.Len(t, found, 1, "want: the second image is found")
 			}
 		})
 	}

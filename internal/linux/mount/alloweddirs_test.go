@@ -79,7 +79,7 @@ func TestFindRefuses(t *testing.T) {
 
 			target, err := dirs.Target(test.path)
 			require.ErrorIs(t, err, test.want)
-			require.Nil(t, target)
+			require.Nil(t, target, "want: a refused path has no target")
 			require.Less(t, len(err.Error()), 1500, "a long path must not fill the log")
 			require.NotContains(t, err.Error(), "\x00")
 
@@ -234,7 +234,7 @@ func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
 
 	left, err := os.ReadDir(outside)
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: nothing is made outside of the directory")
 
 	// A file made there and removed again shows in the time.
 	info, err := os.Stat(outside)

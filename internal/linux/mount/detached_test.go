@@ -93,7 +93,7 @@ func TestAClosedTreeLetsGoOfTheDevice(t *testing.T) {
 		}
 
 		return err == nil
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, time.Millisecond, "want: the closed tree releases the device")
 }
 
 func TestMountTakesFlags(t *testing.T) {
@@ -288,7 +288,7 @@ func TestBindOfADeviceNode(t *testing.T) {
 
 	info, err := os.Stat(target.Path())
 	require.NoError(t, err)
-	require.Equal(t, fs.ModeDevice, info.Mode().Type())
+	require.Equal(t, fs.ModeDevice, info.Mode().Type(), "want: the bind mount is a device")
 
 	made, err := target.MakeFile(0o600)
 	require.NoError(t, err, "once more is fine")
@@ -376,13 +376,13 @@ func TestAttachAndUnmountStayInTheOpenedDirectory(t *testing.T) {
 
 	before := requireMounted(t, victim)
 	attachBind(t, staging, target)
-	require.Equal(t, before.ID, requireMounted(t, victim).ID)
+	require.Equal(t, before.ID, requireMounted(t, victim).ID, "want: the other mount is not covered")
 	require.Equal(t, dir+"/moved/target", requireMounted(t, target).Path)
 
 	require.NoError(t, target.Unmount())
 	require.NoError(t, target.Unmount())
 	requireNotMounted(t, target)
-	require.Equal(t, before.ID, requireMounted(t, victim).ID)
+	require.Equal(t, before.ID, requireMounted(t, victim).ID, "want: the other mount stays")
 }
 
 func TestUnmountTakesOnlyWhatIsExactlyThere(t *testing.T) {

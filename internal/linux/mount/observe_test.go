@@ -86,13 +86,13 @@ func TestMountedTellsWhatIsMountedExactlyThere(t *testing.T) {
 		require.Equal(t, []string{"rw", "nodev", "noatime"}, point.Options)
 		require.Equal(t, "rw", point.SuperOptions[0])
 		require.True(t, point.HasSuperOption("mode=700"), "%v", point.SuperOptions)
-		require.False(t, point.HasSuperOption("emergency_ro"), "no error has made the filesystem read-only")
-		require.False(t, point.ReadOnly || point.SuperReadOnly, "the mount is writable")
-		require.NotZero(t, point.ID)
+		require.False(t, point.HasSuperOption("emergency_ro"), "want: no error has made the filesystem read-only")
+		require.False(t, point.ReadOnly || point.SuperReadOnly, "want: the mount is writable")
+		require.NotZero(t, point.ID, "want: the mount has an id")
 
 		var stat unix.Stat_t
 		require.NoError(t, unix.Stat(target.Path(), &stat))
-		require.Equal(t, stat.Dev, unix.Mkdev(point.Major, point.Minor))
+		require.Equal(t, stat.Dev, unix.Mkdev(point.Major, point.Minor), "want: the mount has the device of its filesystem")
 
 		requireNotMounted(t, find(t, dirs, target.Path()+"/child"))
 		requireNotMounted(t, find(t, dirs, dir+"/symlink"))
@@ -183,7 +183,7 @@ func TestMountedTellsTheDeviceOfBtrfs(t *testing.T) {
 		attach(t, device, "btrfs", target)
 
 		point := requireMounted(t, target)
-		require.Zero(t, point.Major)
+		require.Zero(t, point.Major, "want: the mount of a btrfs has an anonymous device")
 		require.Equal(t, device, point.Source)
 		require.Equal(t, "btrfs", point.FSType)
 	})
@@ -308,8 +308,8 @@ func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
 			require.NoError(t, unix.Mount("", target.Path(), "", kind.flag, ""))
 
 			point := requireMounted(t, target)
-			require.Equal(t, kind.shared, point.Shared)
-			require.Equal(t, kind.follows, point.Slave)
+			require.Equal(t, kind.shared, point.Shared, "want: the mount propagates to others as set")
+			require.Equal(t, kind.follows, point.Slave, "want: the mount receives from others as set")
 		}
 
 		// As a pod's volume with HostToContainer.
@@ -320,8 +320,8 @@ func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
 		require.NoError(t, unix.Mount("", copied.Path(), "", unix.MS_SLAVE, ""))
 
 		point := requireMounted(t, copied)
-		require.False(t, point.Shared, "the mount propagates to no other")
-		require.True(t, point.Slave, "the mount receives from another")
+		require.False(t, point.Shared, "want: the mount propagates to no other")
+		require.True(t, point.Slave, "want: the mount receives from another")
 	})
 }
 

@@ -63,7 +63,7 @@ func TestMakeDir(t *testing.T) {
 
 	info, err := os.Stat(dir + "/new")
 	require.NoError(t, err)
-	require.Equal(t, fs.ModeDir|0o750, info.Mode())
+	require.Equal(t, fs.ModeDir|0o750, info.Mode(), "want: the new directory has its mode")
 
 	for name, want := range map[string]error{
 		"file": mount.ErrWrongType, "pipe": mount.ErrWrongType, "socket": mount.ErrWrongType,

@@ -40,7 +40,7 @@ func TestFilesAreForRootToRead(t *testing.T) {
 	for path, mode := range map[string]os.FileMode{"": os.ModeDir | 0o700, "one": 0o600} {
 		info, err := os.Stat(filepath.Join(at.Path(), path))
 		require.NoError(t, err)
-		require.Equal(t, mode, info.Mode())
+		require.Equal(t, mode, info.Mode(), "want: the file is for root only")
 	}
 }
 

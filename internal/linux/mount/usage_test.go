@@ -22,16 +22,16 @@ func TestUsageIsTheMountsOwn(t *testing.T) {
 
 	before, err := target.Usage()
 	require.NoError(t, err)
-	require.EqualValues(t, total, before.Bytes.Total)
-	require.Equal(t, before.Bytes.Total, before.Bytes.Used+before.Bytes.Available)
-	require.Equal(t, before.Inodes.Total, before.Inodes.Used+before.Inodes.Available)
+	require.EqualValues(t, total, before.Bytes.Total, "want: the total is the one of the filesystem")
+	require.Equal(t, before.Bytes.Total, before.Bytes.Used+before.Bytes.Available, "want: used and available bytes are the total")
+	require.Equal(t, before.Inodes.Total, before.Inodes.Used+before.Inodes.Available, "want: used and available inodes are the total")
 
 	writeFile(t, target.Path()+"/file", string(make([]byte, written)))
 
 	after, err := target.Usage()
 	require.NoError(t, err)
-	require.EqualValues(t, written, after.Bytes.Used-before.Bytes.Used)
-	require.EqualValues(t, 1, after.Inodes.Used-before.Inodes.Used)
+	require.EqualValues(t, written, after.Bytes.Used-before.Bytes.Used, "want: the written bytes are used")
+	require.EqualValues(t, 1, after.Inodes.Used-before.Inodes.Used, "want: the written file uses an inode")
 }
 
 func TestUsageCountsWhatIsReservedAsNotAvailable(t *testing.T) {
@@ -43,8 +43,8 @@ func TestUsageCountsWhatIsReservedAsNotAvailable(t *testing.T) {
 
 	usage, err := target.Usage()
 	require.NoError(t, err)
-	require.Positive(t, usage.Bytes.Available)
-	require.Less(t, usage.Bytes.Used+usage.Bytes.Available, usage.Bytes.Total-2<<20)
+	require.Positive(t, usage.Bytes.Available, "want: bytes are available")
+	require.Less(t, usage.Bytes.Used+usage.Bytes.Available, usage.Bytes.Total-2<<20, "want: the reserved bytes are not available")
 }
 
 func TestUsageOfNothing(t *testing.T) {

@@ -14,12 +14,12 @@ import (
 func TestStructSizes(t *testing.T) {
 	t.Parallel()
 
-	require.EqualValues(t, 28, unsafe.Sizeof(fsxattr{}))
-	require.EqualValues(t, fsIocFsGetXattr>>16&0x3fff, unsafe.Sizeof(fsxattr{}))
-	require.EqualValues(t, fsIocFsSetXattr>>16&0x3fff, unsafe.Sizeof(fsxattr{}))
-	require.EqualValues(t, 112, unsafe.Sizeof(diskQuota{}))
-	require.EqualValues(t, 24, unsafe.Sizeof(fileState{}))
-	require.EqualValues(t, 160, unsafe.Sizeof(quotaState{}))
+	require.EqualValues(t, 28, unsafe.Sizeof(fsxattr{}), "want: fsxattr is as large as the kernel's")
+	require.EqualValues(t, fsIocFsGetXattr>>16&0x3fff, unsafe.Sizeof(fsxattr{}), "want: fsxattr is as large as FS_IOC_FSGETXATTR has it")
+	require.EqualValues(t, fsIocFsSetXattr>>16&0x3fff, unsafe.Sizeof(fsxattr{}), "want: fsxattr is as large as FS_IOC_FSSETXATTR has it")
+	require.EqualValues(t, 112, unsafe.Sizeof(diskQuota{}), "want: diskQuota is as large as the kernel's")
+	require.EqualValues(t, 24, unsafe.Sizeof(fileState{}), "want: fileState is as large as the kernel's")
+	require.EqualValues(t, 160, unsafe.Sizeof(quotaState{}), "want: quotaState is as large as the kernel's")
 }
 
 func TestUnits(t *testing.T) {
@@ -40,12 +40,12 @@ func TestUnits(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 
-			require.Equal(t, test.blocks, toBlocks(test.bytes))
-			require.Equal(t, test.back, toBytes(test.blocks))
+			require.Equal(t, test.blocks, toBlocks(test.bytes), "want: bytes are rounded up to blocks")
+			require.Equal(t, test.back, toBytes(test.blocks), "want: blocks are converted to bytes")
 		})
 	}
 
-	require.EqualValues(t, math.MaxInt64, toCount(math.MaxUint64))
+	require.EqualValues(t, math.MaxInt64, toCount(math.MaxUint64), "want: a count beyond int64 is the largest int64")
 }
 
 // A filesystem without quotas is not an error: what needs them falls back.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestManyReadersKeepTheDeleterAway(t *testing.T) {
@@ -28,7 +28,7 @@ func TestManyReadersKeepTheDeleterAway(t *testing.T) {
 
 		_, err := h.TryLock("a")
 		require.ErrorIs(t, err, ErrRead)
-		require.Equal(t, codes.Aborted, status.Code(rpc.Status(err)))
+		rpccode.Require(t, rpc.Status(err), codes.Aborted)
 		require.ErrorContains(t, err, "snapshot a")
 	}
 
@@ -43,7 +43,7 @@ func TestManyReadersKeepTheDeleterAway(t *testing.T) {
 	undoom, err := h.TryLock("a")
 	require.NoError(t, err)
 	undoom()
-	require.Empty(t, h.held)
+	require.Empty(t, h.held, "want: no lock is left")
 }
 
 func TestTheDeleterKeepsReadersAway(t *testing.T) {
@@ -56,7 +56,7 @@ func TestTheDeleterKeepsReadersAway(t *testing.T) {
 
 	_, err = h.TryRLock("a")
 	require.ErrorIs(t, err, ErrDeleting)
-	require.Equal(t, codes.Aborted, status.Code(rpc.Status(err)))
+	rpccode.Require(t, rpc.Status(err), codes.Aborted)
 
 	_, err = h.TryLock("a")
 	require.ErrorIs(t, err, ErrDeleting)
@@ -114,6 +114,6 @@ func TestReadersAndADeleterNeverMeet(t *testing.T) {
 	}
 
 	await.Return(t, wg.Wait, "all holders to end")
-	require.Zero(t, met.Load())
-	require.Empty(t, h.held)
+	require.Zero(t, met.Load(), "want: no reader runs beside the deleter")
+	require.Empty(t, h.held, "want: no lock is left")
 }

@@ -80,7 +80,7 @@ func TestTuplesOfALargeRequest(t *testing.T) {
 	made := newTuples(page{most: 1 << 30}, &record.Snapshot{SizeBytes: end}, func(blocks []*csi.BlockMetadata) error {
 		told += len(blocks)
 
-		require.Less(t, proto.Size(&csi.GetMetadataDeltaResponse{VolumeCapacityBytes: end, BlockMetadata: blocks}), maximum/2)
+		require.Less(t, proto.Size(&csi.GetMetadataDeltaResponse{VolumeCapacityBytes: end, BlockMetadata: blocks}), maximum/2, "want: each message is much smaller than the limit of gRPC")
 
 		return nil
 	})
@@ -90,7 +90,7 @@ func TestTuplesOfALargeRequest(t *testing.T) {
 	}
 
 	require.NoError(t, made.end())
-	require.Equal(t, ranges, told)
+	require.Equal(t, ranges, told, "want: each changed range is sent")
 }
 
 // TestTuplesEndWithTheStream stops at the first message that can't be sent.
@@ -106,5 +106,5 @@ func TestTuplesEndWithTheStream(t *testing.T) {
 	})
 
 	require.ErrorIs(t, made.add(extent.Range{Length: 1 << 40}), gone)
-	require.Equal(t, 1, sends)
+	require.Equal(t, 1, sends, "want: nothing is sent after the failure")
 }

@@ -7,14 +7,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
-
-func code(err error) codes.Code { return status.Code(rpc.Status(err)) }
 
 func attachment(nodeID, mode string) record.Attachment {
 	return record.Attachment{NodeID: nodeID, Capability: volume.Capability{Mode: mode}}
@@ -59,7 +57,7 @@ func TestCheckAttachable(t *testing.T) {
 			}
 
 			err := v.CheckAttachable(attachment("node-b", test.wanted))
-			require.Equal(t, test.want, code(err), "%v", err)
+			rpccode.Require(t, rpc.Status(err), test.want)
 		})
 	}
 }
@@ -92,7 +90,7 @@ func TestAttachmentCheckSame(t *testing.T) {
 
 			wanted := existing
 			test.change(&wanted)
-			require.Equal(t, test.want, code(v.CheckSame(existing, wanted)))
+			rpccode.Require(t, rpc.Status(v.CheckSame(existing, wanted)), test.want)
 		})
 	}
 }
@@ -123,7 +121,7 @@ func TestCheckRequirement(t *testing.T) {
 			t.Parallel()
 
 			err := test.own.CheckRequirement(test.requirement)
-			require.Equal(t, test.want, code(err), "%v", err)
+			rpccode.Require(t, rpc.Status(err), test.want)
 		})
 	}
 }
@@ -167,7 +165,7 @@ func TestCheckMembers(t *testing.T) {
 	require.NoError(t, group.CheckMembers([]string{"b", "a"}), "the order does not matter")
 
 	for _, wrong := range [][]string{nil, {"a"}, {"a", "b", "c"}, {"a", "a"}, {"a", "c"}} {
-		require.Equal(t, codes.InvalidArgument, code(group.CheckMembers(wrong)), "members %v", wrong)
+		rpccode.Require(t, rpc.Status(group.CheckMembers(wrong)), codes.InvalidArgument, "members %v", wrong)
 	}
 }
 
@@ -192,7 +190,7 @@ func TestTakenBefore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, test.first.TakenBefore(&test.second))
+			require.Equal(t, test.want, test.first.TakenBefore(&test.second), "want: the older snapshot comes first")
 		})
 	}
 }

@@ -66,7 +66,7 @@ func TestSharingSharesMemory(t *testing.T) {
 		shared[i] = v.Properties
 	}
 
-	require.Same(t, shared[0], shared[1])
+	require.Same(t, shared[0], shared[1], "want: equal properties are kept once")
 }
 
 // TestSetMutableKeepsOtherRecords changes one of two records that share their properties.
@@ -78,5 +78,5 @@ func TestSetMutableKeepsOtherRecords(t *testing.T) {
 	other.SetMutable(volume.Mutable{IOScheduler: "none"})
 
 	require.Equal(t, "none", other.Mutable.IOScheduler)
-	require.True(t, one.Mutable.IsZero(), "the record that was cloned has none")
+	require.True(t, one.Mutable.IsZero(), "want: the record that was cloned has none")
 }

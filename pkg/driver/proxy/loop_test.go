@@ -11,10 +11,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // TestLoopOfProxies: a call that comes back is refused, not handed on again.
@@ -33,7 +33,7 @@ func TestLoopOfProxies(t *testing.T) {
 		_, err := client.UnaryCall(ctx, request(""))
 
 		cancel()
-		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%s: %v", name, err)
+		rpccode.Require(t, err, codes.FailedPrecondition, "%s", name)
 		require.ErrorContains(t, err, "leads back to this proxy")
 	}
 }

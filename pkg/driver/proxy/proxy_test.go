@@ -24,6 +24,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
@@ -152,11 +153,11 @@ func TestMetadataAndMessagesPassBothWays(t *testing.T) {
 
 	answer, err := client.UnaryCall(ctx, request(large), grpc.Header(&header), grpc.Trailer(&trailer))
 	require.NoError(t, err)
-	require.Len(t, answer.GetPayload().GetBody(), len(large))
+	require.Len(t, answer.GetPayload().GetBody(), len(large), "want: the large body arrives whole")
 	require.Equal(t, []string{"a", "b"}, header.Get("key"))
 	require.Equal(t, []string{binary}, header.Get("key-bin"))
 	require.Equal(t, []string{binary}, trailer.Get("last-bin"))
-	require.Empty(t, header.Get("last-bin"))
+	require.Empty(t, header.Get("last-bin"), "want: the trailer is not in the header")
 }
 
 func TestFieldsThatNobodyKnowsPass(t *testing.T) {
@@ -206,11 +207,11 @@ func TestStatusPassesWithItsDetails(t *testing.T) {
 	_, err = stream.Recv()
 	require.NoError(t, err)
 	_, err = stream.Recv()
-	require.Equal(t, codes.OutOfRange, status.Code(err))
+	rpccode.Require(t, err, codes.OutOfRange)
 	require.Equal(t, []string{"because"}, stream.Trailer().Get("why"))
 
 	_, err = client.UnimplementedCall(t.Context(), &grpc_testing.Empty{})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	rpccode.Require(t, err, codes.Unimplemented)
 }
 
 func TestEachSideOfAStreamHearsTheOtherAtOnce(t *testing.T) {
@@ -288,7 +289,7 @@ func TestStreamOfRequestsPasses(t *testing.T) {
 
 	answer, err := stream.CloseAndRecv()
 	require.NoError(t, err)
-	require.EqualValues(t, 30, answer.GetAggregatedPayloadSize())
+	require.EqualValues(t, 30, answer.GetAggregatedPayloadSize(), "want: the sizes of all requests are added up")
 }
 
 // TestServerMayEndAStreamThatTheCallerGoesOnWith shows the server's reason.
@@ -311,7 +312,7 @@ func TestServerMayEndAStreamThatTheCallerGoesOnWith(t *testing.T) {
 	}
 
 	require.ErrorIs(t, err, io.EOF)
-	require.Equal(t, codes.ResourceExhausted, status.Code(stream.RecvMsg(&grpc_testing.StreamingInputCallResponse{})))
+	rpccode.Require(t, stream.RecvMsg(&grpc_testing.StreamingInputCallResponse{}), codes.ResourceExhausted)
 }
 
 func TestDeadlineAndCancellationPass(t *testing.T) {
@@ -344,17 +345,17 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := call(ctx)
-	require.False(t, await.Receive(t, entered, "the call to reach the driver"), "the driver sees no deadline where the client has none")
+	require.False(t, await.Receive(t, entered, "the call to reach the driver"), "want: the driver sees no deadline where the client has none")
 	cancel()
 	require.ErrorIs(t, await.Receive(t, ended, "the driver's call to be cancelled"), context.Canceled)
-	require.Equal(t, codes.Canceled, status.Code(await.Receive(t, answer, "the proxy's answer")))
+	rpccode.Require(t, await.Receive(t, answer, "the proxy's answer"), codes.Canceled)
 
 	// Until it is long enough for the call to be there before.
 	for limit, met := time.Second, false; !met; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		answer := call(ctx)
 
-		require.Equal(t, codes.DeadlineExceeded, status.Code(await.Receive(t, answer, "the proxy's answer")))
+		rpccode.Require(t, await.Receive(t, answer, "the proxy's answer"), codes.DeadlineExceeded)
 		cancel()
 
 		select {
@@ -375,7 +376,7 @@ func TestUpstreamThatIsGone(t *testing.T) {
 	client := through(t, path)
 
 	_, err := client.UnaryCall(t.Context(), request(""))
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	rpccode.Require(t, err, codes.Unavailable)
 	require.ErrorContains(t, err, path)
 
 	// It comes, and goes in the middle of a call.
@@ -414,7 +415,7 @@ func TestUpstreamThatIsGone(t *testing.T) {
 
 	await.Receive(t, entered, "the call to reach the driver")
 	stop()
-	require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, answer, "the proxy's answer")))
+	rpccode.Require(t, await.Receive(t, answer, "the proxy's answer"), codes.Unavailable)
 }
 
 func TestAddresses(t *testing.T) {

@@ -92,8 +92,8 @@ func TestTheBrowserTakesDataForText(t *testing.T) {
 	document := browse(t, serve(t, always(report)).URL+"/", time.Second)
 	require.NotContains(t, document, "<img")
 	require.NotContains(t, document, "<title>owned")
-	require.Equal(t, 1, strings.Count(document, "<script>"))
-	require.GreaterOrEqual(t, strings.Count(document, "&lt;img src=x"), 6)
+	require.Equal(t, 1, strings.Count(document, "<script>"), "want: the page has its own script only")
+	require.GreaterOrEqual(t, strings.Count(document, "&lt;img src=x"), 6, "want: markup in names and messages is escaped")
 }
 
 func TestTheBrowserShowsAFewOfMany(t *testing.T) {
@@ -117,7 +117,7 @@ func TestTheBrowserShowsAFewOfMany(t *testing.T) {
 
 	_, volumes, _ := strings.Cut(document, `id="volumes"`)
 	volumes, _, _ = strings.Cut(volumes, `id="volumes-none"`)
-	require.Equal(t, 50, strings.Count(volumes, "<h3>"))
+	require.Equal(t, 50, strings.Count(volumes, "<h3>"), "want: the page shows the first 50 volumes")
 
 	require.Contains(t, browse(t, url+"/#filter=ext4+orders", time.Second), "1 of 3,000 volumes")
 	require.Contains(t, browse(t, url+"/#abnormal=1&filter=metrics", time.Second), "No volume fits the filter.")

@@ -174,7 +174,7 @@ func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
 	t.Parallel()
 
 	got := ask(t, http.MethodGet, serve(t, always(health.Report{})).URL+"/")
-	require.Equal(t, http.StatusOK, got.status)
+	require.Equal(t, http.StatusOK, got.status, "want: the page answers")
 	require.Equal(t, "text/html; charset=utf-8", got.header.Get("Content-Type"))
 
 	for _, foreign := range []string{"http:", "https:", "url(", "@import", " src=", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("} {
@@ -199,7 +199,7 @@ func TestThePageMayDoOnlyWhatItHasTo(t *testing.T) {
 
 	for _, tag := range []string{"script", "style"} {
 		inside := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllStringSubmatch(got.body, -1)
-		require.Len(t, inside, 1)
+		require.Len(t, inside, 1, "want: the page has one element of the kind")
 
 		sum := sha256.Sum256([]byte(inside[0][1]))
 		require.Contains(t, policy, tag+"-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
@@ -225,8 +225,8 @@ func TestThePageIsReadOnly(t *testing.T) {
 
 	for _, path := range []string{"/", "/health.json"} {
 		got := ask(t, http.MethodHead, server.URL+path)
-		require.Equal(t, http.StatusOK, got.status)
-		require.Empty(t, got.body)
+		require.Equal(t, http.StatusOK, got.status, "want: HEAD answers")
+		require.Empty(t, got.body, "want: HEAD has no body")
 
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions} {
 			got := ask(t, method, server.URL+path)
@@ -271,9 +271,9 @@ func TestThereAreNoDataYet(t *testing.T) {
 	server := serve(t, func(context.Context) (health.Report, error) { return health.Report{}, errStarting })
 
 	got := ask(t, http.MethodGet, server.URL+"/health.json")
-	require.Equal(t, http.StatusServiceUnavailable, got.status)
+	require.Equal(t, http.StatusServiceUnavailable, got.status, "want: /health.json fails until there is data")
 	require.Equal(t, errStarting.Error()+"\n", got.body)
 
 	got = ask(t, http.MethodGet, server.URL+"/")
-	require.Equal(t, http.StatusOK, got.status)
+	require.Equal(t, http.StatusOK, got.status, "want: the page answers before there is data")
 }

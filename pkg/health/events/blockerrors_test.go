@@ -80,7 +80,7 @@ func TestBlockErrors(t *testing.T) {
 			// What ended can be started again.
 			for range 2 {
 				running := start(t, source)
-				require.Equal(t, test.mounts, tracefsMounts(t))
+				require.Equal(t, test.mounts, tracefsMounts(t), "want: tracefs is mounted as often as before")
 
 				for block := range int64(50) {
 					requireWriteFails(t, file, block+1)
@@ -174,7 +174,7 @@ func TestBlockErrorsTakesOver(t *testing.T) {
 
 	running := start(t, events.NewBlockErrors(name))
 	requireWriteFails(t, file, 2)
-	require.Equal(t, int64(2*blockSize/512), running.next(t, errorOf(device)).Sector)
+	require.Equal(t, int64(2*blockSize/512), running.next(t, errorOf(device)).Sector, "want: the event has the sector of the failed write")
 
 	require.NoError(t, running.stop())
 	require.NoDirExists(t, instance)
@@ -212,7 +212,7 @@ func TestBlockErrorsSweeps(t *testing.T) {
 		_, err := os.Stat(killed)
 
 		return os.IsNotExist(err)
-	}, soon, time.Millisecond)
+	}, soon, time.Millisecond, "want: the instance of the killed driver is removed")
 	require.NoError(t, running.stop())
 
 	for _, dir := range []string{fresh, foreign, usedDir} {
@@ -307,7 +307,7 @@ func TestTraceLines(t *testing.T) {
 	} {
 		t.Run(test.line, func(t *testing.T) {
 			event, ok := events.ParseTraceLine(test.line)
-			require.Equal(t, test.ok, ok)
+			require.Equal(t, test.ok, ok, "want: only a line of a block error is parsed")
 			require.Equal(t, test.want, event)
 		})
 	}
@@ -318,7 +318,7 @@ func BenchmarkTraceLine(b *testing.B) {
 
 	for b.Loop() {
 		_, ok := events.ParseTraceLine("block_rq_error: 7,1024 RS () 80 + 8 be,0,4 [-5]")
-		require.True(b, ok, "the line is parsed")
+		require.True(b, ok, "want: the line is parsed")
 	}
 }
 

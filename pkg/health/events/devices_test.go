@@ -110,8 +110,8 @@ func TestUevents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			device, ok := events.ParseUevent(test.event)
-			require.Equal(t, test.want, device)
-			require.Equal(t, test.want != 0, ok)
+			require.Equal(t, test.want, device, "want: the uevent has the number of the loop device")
+			require.Equal(t, test.want != 0, ok, "want: only a uevent of a loop device is parsed")
 		})
 	}
 }

@@ -82,7 +82,7 @@ func TestFiles(t *testing.T) {
 			require.NoError(t, test.cause(dir, path))
 
 			events := running.barrier(t, dir)
-			require.NotEmpty(t, events)
+			require.NotEmpty(t, events, "want: the change has an event")
 
 			for _, event := range events {
 				require.Equal(t, health.Event{Kind: test.want, At: event.At, Path: path}, event)
@@ -105,7 +105,7 @@ func TestFilesSilent(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(beneath, "file"), []byte("x"), 0o600))
 	require.NoError(t, os.Chmod(dir, 0o700))
-	require.Empty(t, running.barrier(t, dir))
+	require.Empty(t, running.barrier(t, dir), "want: a change below the directory has no event")
 }
 
 // What a loop device does to its image is not what others do to it.
@@ -138,7 +138,7 @@ func TestFilesOfLoopDevices(t *testing.T) {
 			discard(t, direct, unix.BLKZEROOUT, 50*blockSize, 50*blockSize)
 			_, err := direct.ReadAt(aligned(), 0)
 			require.NoError(t, err)
-			require.Empty(t, running.barrier(t, dir))
+			require.Empty(t, running.barrier(t, dir), "want: I/O of the loop device has no event")
 
 			// While it is attached, another program writes, and then truncates.
 			_, err = image.WriteAt([]byte("foreign"), 4711)
@@ -198,7 +198,7 @@ func TestFilesStorm(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	require.Less(t, len(running.barrier(t, dir)), storm/2)
+	require.Less(t, len(running.barrier(t, dir)), storm/2, "want: a storm of changes has few events")
 }
 
 // Run ends with a directory, and can be called again when it is back.
@@ -246,14 +246,14 @@ func TestFilesDirectoryGone(t *testing.T) {
 			err := running.awaitEnd(t, "a watched directory was "+name)
 			require.ErrorIs(t, err, events.ErrGone)
 			require.ErrorContains(t, err, dir)
-			require.Equal(t, health.Lost, await.Receive(t, running.events, "the event of a lost source").Kind)
+			require.Equal(t, health.Lost, await.Receive(t, running.events, "the event of a lost source").Kind, "want: the end of the directory loses the source")
 
 			if !test.root {
 				require.ErrorIs(t, source.Run(t.Context(), func() {}, func(health.Event) {}), os.ErrNotExist)
 			}
 
 			test.in(t, dir)
-			require.Empty(t, start(t, source).barrier(t, dir))
+			require.Empty(t, start(t, source).barrier(t, dir), "want: the source starts again without an event")
 		})
 	}
 }

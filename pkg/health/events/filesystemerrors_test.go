@@ -59,7 +59,7 @@ func TestFilesystemErrors(t *testing.T) {
 	)
 
 	require.Equal(t, "filesystem-errors", source.Name())
-	require.NotEqual(t, fsid(t, firstDir), fsid(t, secondDir))
+	require.NotEqual(t, fsid(t, firstDir), fsid(t, secondDir), "want: the filesystems have different ids")
 
 	root, err := os.Open(firstDir)
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestFilesystemErrors(t *testing.T) {
 		require.Equal(t, fsid(t, firstDir), running.next(t, ofKind(health.FilesystemError)).Filesystem)
 
 		require.NoError(t, running.stop())
-		require.Empty(t, running.drain())
+		require.Empty(t, running.drain(), "want: there is no further event")
 		require.ErrorIs(t, source.Mark(root), events.ErrNotConnected)
 	}
 }
@@ -113,7 +113,7 @@ func TestFilesystemErrorsHoldNothing(t *testing.T) {
 			_, attached, err := loops.Status(device.Number)
 			require.NoError(t, err)
 			require.False(t, attached, "want: the device is not attached")
-			require.Empty(t, running.drain())
+			require.Empty(t, running.drain(), "want: there is no event after the unmount")
 		})
 	}
 }

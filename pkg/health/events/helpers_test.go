@@ -233,7 +233,7 @@ func discard(tb testing.TB, device *os.File, how uintptr, offset, length uint64)
 
 	given := [2]uint64{offset, length}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), how, uintptr(unsafe.Pointer(&given)))
-	require.Zero(tb, errno)
+	require.Zero(tb, errno, "want: the ioctl succeeds")
 }
 
 func requireWriteFails(tb testing.TB, file *os.File, block int64) {

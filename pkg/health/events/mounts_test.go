@@ -41,7 +41,7 @@ func TestMounts(t *testing.T) {
 			before := time.Now()
 
 			require.NoError(t, change())
-			require.False(t, running.next(t, ofKind(health.MountsChanged)).At.Before(before), "the event is not older than its cause")
+			require.False(t, running.next(t, ofKind(health.MountsChanged)).At.Before(before), "want: the event is not older than its cause")
 		}
 
 		require.NoError(t, running.stop())
@@ -74,7 +74,7 @@ func TestMountsInAStorm(t *testing.T) {
 	}
 
 	for i := 1; i < len(running.passed); i++ {
-		require.GreaterOrEqual(t, running.passed[i].At.Sub(running.passed[i-1].At), 20*time.Millisecond)
+		require.GreaterOrEqual(t, running.passed[i].At.Sub(running.passed[i-1].At), 20*time.Millisecond, "want: events of a storm are 20 ms apart")
 	}
 }
 
@@ -86,7 +86,7 @@ func TestMountsAtRest(t *testing.T) {
 
 	running := start(t, events.NewMounts())
 	require.NoError(t, running.stop())
-	require.Empty(t, running.drain())
+	require.Empty(t, running.drain(), "want: there is no event at rest")
 }
 
 func BenchmarkMounts(b *testing.B) {

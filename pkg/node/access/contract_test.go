@@ -107,7 +107,7 @@ func testContract(t *testing.T, template staged.Volume) {
 
 	got, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, &csi.CapacityRange{RequiredBytes: size})
 	require.NoError(t, err)
-	require.EqualValues(t, size, got)
+	require.EqualValues(t, size, got, "want: Expand returns the new size")
 
 	require.NoError(t, f.unpublish(t))
 	isPublished(false)
@@ -258,7 +258,7 @@ func (f *fixture) checkStats(t *testing.T) {
 
 	stats, err := f.way.Stats(t.Context(), f.v, at)
 	require.NoError(t, err)
-	require.Positive(t, stats.Usage.Bytes.Total)
+	require.Positive(t, stats.Usage.Bytes.Total, "want: the filesystem has a size")
 	require.Equal(t, f.v.ExposesRawDevice(), stats.Filesystem == nil, "only a raw device has no filesystem here")
 }
 
@@ -274,17 +274,17 @@ func (f *fixture) checkFrozen(t *testing.T) {
 
 	switch {
 	case !f.v.IsImage():
-		require.Empty(t, numbers)
+		require.Empty(t, numbers, "want: a directory has no device")
 		require.Equal(t, freeze.Targets{}, targets)
 	case f.v.ExposesRawDevice():
-		require.Len(t, numbers, 1)
+		require.Len(t, numbers, 1, "want: a raw volume has one device")
 		require.Equal(t, freeze.Targets{Devices: numbers}, targets)
 	default:
-		require.Len(t, numbers, 1)
-		require.Len(t, targets.Filesystems, 1)
+		require.Len(t, numbers, 1, "want: an image has one device")
+		require.Len(t, targets.Filesystems, 1, "want: the filesystem of the image is frozen")
 	}
 
-	require.Equal(t, access.CanFreeze(f.v), len(targets.Filesystems) > 0)
+	require.Equal(t, access.CanFreeze(f.v), len(targets.Filesystems) > 0, "want: CanFreeze agrees with the filesystems to freeze")
 	require.NoError(t, targets.Close())
 }
 

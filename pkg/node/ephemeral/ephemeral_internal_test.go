@@ -6,7 +6,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
@@ -14,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 const (
@@ -74,7 +74,7 @@ func TestParse(t *testing.T) {
 			require.Equal(t, "/normalized", wanted.Publication.TargetPath)
 			require.Equal(t, test.pool, wanted.Parameters.Pool)
 			require.Equal(t, test.fsType, wanted.Parameters.FSType)
-			require.Equal(t, wanted.SizeBytes, test.bytes)
+			require.Equal(t, wanted.SizeBytes, test.bytes, "want: the size is the one of the context")
 		})
 	}
 }
@@ -117,7 +117,7 @@ func TestParseRefuses(t *testing.T) {
 
 			_, err := volumes(t).parse(r, "/target")
 			require.ErrorContains(t, err, says)
-			require.Equal(t, test.code, status.Code(rpc.Status(err)), "%v", err)
+			rpccode.Require(t, rpc.Status(err), test.code)
 		})
 	}
 }
@@ -150,7 +150,7 @@ func TestCheckCompatible(t *testing.T) {
 	} {
 		wanted := example()
 		test.change(wanted)
-		require.Equal(t, test.code, status.Code(rpc.Status(checkCompatible(example(), wanted))), name)
+		rpccode.Require(t, rpc.Status(checkCompatible(example(), wanted)), test.code, name)
 	}
 }
 
@@ -172,8 +172,8 @@ func TestRecord(t *testing.T) {
 
 	v := example().StagedVolume()
 	require.Equal(t, contentID, v.VolumeID, "want: the pool's object is named by the content")
-	require.Equal(t, access.NoDevice, v.Slot)
-	require.True(t, v.Ephemeral, "the staged volume is marked as ephemeral")
+	require.Equal(t, access.NoDevice, v.Slot, "want: a volume without a device has no slot")
+	require.True(t, v.Ephemeral, "want: the staged volume is marked as ephemeral")
 	require.Equal(t, pool.Object{ID: contentID, Backing: volume.BackingImage}, example().object())
 }
 

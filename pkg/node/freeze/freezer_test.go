@@ -128,7 +128,7 @@ func TestFilesystemsAreFrozenWithinAndThawedAfterwards(t *testing.T) {
 
 	for _, result := range []error{nil, errWithin} {
 		err := f.WithFrozen(t.Context(), f.targets(), func(context.Context) error {
-			require.True(t, f.IsFrozen("volume"), "the freezer has the volume as frozen")
+			require.True(t, f.IsFrozen("volume"), "want: the freezer has the volume as frozen")
 
 			root := f.open(t)
 			defer root.Close()
@@ -138,8 +138,8 @@ func TestFilesystemsAreFrozenWithinAndThawedAfterwards(t *testing.T) {
 			return result
 		})
 		require.ErrorIs(t, err, result)
-		require.False(t, f.IsFrozen("volume"), "the freezer has the volume as thawed")
-		require.False(t, f.isFrozen(t), "the filesystem is thawed")
+		require.False(t, f.IsFrozen("volume"), "want: the freezer has the volume as thawed")
+		require.False(t, f.isFrozen(t), "want: the filesystem is thawed")
 	}
 }
 
@@ -148,8 +148,8 @@ func TestFilesystemsAreThawedAfterAPanic(t *testing.T) {
 
 	require.Panics(t, func() {
 		_ = f.WithFrozen(t.Context(), f.targets(), func(context.Context) error { panic("within") })
-	})
-	require.False(t, f.isFrozen(t), "the filesystem is thawed")
+	}, "want: the panic goes on")
+	require.False(t, f.isFrozen(t), "want: the filesystem is thawed")
 }
 
 func TestFilesystemsAreThawedAtTheLimit(t *testing.T) {
@@ -161,19 +161,19 @@ func TestFilesystemsAreThawedAtTheLimit(t *testing.T) {
 		return nil
 	})
 	require.ErrorIs(t, err, freeze.ErrLimit)
-	require.False(t, f.isFrozen(t), "the filesystem is thawed")
+	require.False(t, f.isFrozen(t), "want: the filesystem is thawed")
 }
 
 func TestAThawByAnotherProgramIsAnError(t *testing.T) {
 	f := newFixture(t, time.Minute)
 
 	err := f.WithFrozen(t.Context(), f.targets(), func(context.Context) error {
-		require.True(t, f.isFrozen(t), "the filesystem is frozen")
+		require.True(t, f.isFrozen(t), "want: the filesystem is frozen")
 
 		return nil
 	})
 	require.ErrorContains(t, err, "thawed by another program")
-	require.False(t, f.IsFrozen("volume"), "the freezer has the volume as thawed")
+	require.False(t, f.IsFrozen("volume"), "want: the freezer has the volume as thawed")
 }
 
 func TestWithoutFilesystemsThereIsNoLimit(t *testing.T) {

@@ -66,7 +66,7 @@ func TestWhichErrorsAreRecorded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, isCheckFailure(t.Context(), test.err))
+			require.Equal(t, test.want, isCheckFailure(t.Context(), test.err), "want: the error is recorded if the check failed")
 		})
 	}
 
@@ -78,9 +78,9 @@ func TestWhichErrorsAreRecorded(t *testing.T) {
 func TestReadOnlyMounts(t *testing.T) {
 	t.Parallel()
 
-	require.False(t, isMountedReadOnly(&staged.Volume{}), "a volume is writable by default")
-	require.True(t, isMountedReadOnly(&staged.Volume{ReadOnly: true}), "a read-only volume")
-	require.True(t, isMountedReadOnly(&staged.Volume{Capability: volume.Capability{MountFlags: []string{"noatime,ro"}}}), "a volume with the mount flag ro")
+	require.False(t, isMountedReadOnly(&staged.Volume{}), "want: a volume is writable by default")
+	require.True(t, isMountedReadOnly(&staged.Volume{ReadOnly: true}), "want: a read-only volume is read-only")
+	require.True(t, isMountedReadOnly(&staged.Volume{Capability: volume.Capability{MountFlags: []string{"noatime,ro"}}}), "want: a volume with the mount flag ro is read-only")
 }
 
 func TestLimitOfFrozenWork(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestChecksOfOneVolumeAreSerialized(t *testing.T) {
@@ -30,7 +32,7 @@ func TestChecksOfOneVolumeAreSerialized(t *testing.T) {
 	_, end, err = running.start(t.Context(), "volume")
 	require.NoError(t, err, "the check before has ended")
 	end()
-	require.Nil(t, running.get("volume"))
+	require.Nil(t, running.get("volume"), "want: the ended check is not running")
 }
 
 func TestCancelWaitsForTheCheck(t *testing.T) {
@@ -53,7 +55,7 @@ func TestCancelWaitsForTheCheck(t *testing.T) {
 	go func() { cancelled <- running.cancel(context.WithoutCancel(ctx), "volume", cause) }()
 
 	end()
-	require.NoError(t, <-cancelled)
+	require.NoError(t, await.Receive(t, cancelled, "the cancelled check to end"))
 }
 
 func TestScheduleOrder(t *testing.T) {
@@ -75,7 +77,7 @@ func TestScheduleOrder(t *testing.T) {
 	require.Equal(t, "late", id)
 
 	_, planned := s.due("early")
-	require.False(t, planned, "a removed check is not due")
+	require.False(t, planned, "want: a removed check is not due")
 }
 
 func TestScheduleRemembersTries(t *testing.T) {
@@ -97,7 +99,7 @@ func TestScheduleWakesOnceForChanges(t *testing.T) {
 	s.markChanged("a")
 	s.markChanged("b")
 	s.markChanged("a")
-	require.Len(t, s.wake, 1)
+	require.Len(t, s.wake, 1, "want: the schedule is woken once")
 	require.ElementsMatch(t, []string{"a", "b"}, s.takeChanged())
-	require.Empty(t, s.takeChanged())
+	require.Empty(t, s.takeChanged(), "want: the changes are taken once")
 }

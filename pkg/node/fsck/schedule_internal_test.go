@@ -23,8 +23,8 @@ func TestNextCheck(t *testing.T) {
 		period := time.Duration(rapid.Int64Range(1, int64(maxPeriod)).Draw(t, "period"))
 
 		next := nextCheck(id, since, period)
-		require.Positive(t, next.Sub(since))
-		require.LessOrEqual(t, next.Sub(since), period)
+		require.Positive(t, next.Sub(since), "want: the next check is later than the last one")
+		require.LessOrEqual(t, next.Sub(since), period, "want: the next check is within the period")
 		require.Equal(t, period, nextCheck(id, next, period).Sub(next), "the offset in each period is the same")
 	})
 }

@@ -57,7 +57,7 @@ func TestIsDirectMountOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, observe.IsDirectMountOf(volume, test.point))
+			require.Equal(t, test.want, observe.IsDirectMountOf(volume, test.point), "want: the mount is direct only if it is of the volume's device")
 		})
 	}
 }

@@ -38,8 +38,8 @@ func TestSearchForAHolderThatHangs(t *testing.T) {
 			})
 
 			require.Equal(t, last, found)
-			require.Equal(t, ResponseTimeout, time.Since(began))
-			require.EqualValues(t, 1, searches.Load())
+			require.Equal(t, ResponseTimeout, time.Since(began), "want: the search ends at the limit of the response")
+			require.EqualValues(t, 1, searches.Load(), "want: a hanging search is not repeated")
 		}
 
 		close(hang)
@@ -92,7 +92,7 @@ func TestSearchForAHolderIsNotRepeated(t *testing.T) {
 	ended := self(t)
 	ended.Command = "another program"
 	s := searching(&busyVolume{holder: ended, searchedAt: time.Now()})
-	require.Zero(t, s.findHolder(t.Context(), func() ([]holder.Process, error) { return nil, nil }))
+	require.Zero(t, s.findHolder(t.Context(), func() ([]holder.Process, error) { return nil, nil }), "want: a holder that has ended is not returned")
 }
 
 // self returns this process as a holder.

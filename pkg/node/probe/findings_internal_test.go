@@ -91,7 +91,7 @@ func TestLastCleanIgnoresTheFuture(t *testing.T) {
 	t.Parallel()
 
 	now := time.Now()
-	require.Zero(t, lastClean(nil, now))
+	require.Zero(t, lastClean(nil, now), "want: no check has no time")
 	require.Equal(t, now, lastClean(&fsck.Result{CleanAt: now}, now))
 	require.Zero(t, lastClean(&fsck.Result{CleanAt: now.Add(time.Hour)}, now), "the clock was set back")
 }
@@ -115,12 +115,12 @@ func TestExhausted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, bytesExhausted(mount.Usage{Bytes: mount.Amount{Total: test.total, Available: test.available}}))
+			require.Equal(t, test.want, bytesExhausted(mount.Usage{Bytes: mount.Amount{Total: test.total, Available: test.available}}), "want: the filesystem is full if hardly anything is available")
 		})
 	}
 
-	require.True(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10}}), "no inode of 10 is free")
-	require.False(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10, Available: 1}}), "1 inode of 10 is free")
+	require.True(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10}}), "want: a filesystem without a free inode is exhausted")
+	require.False(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10, Available: 1}}), "want: a filesystem with a free inode is not exhausted")
 	require.False(t, inodesExhausted(mount.Usage{}), "a filesystem without a limit")
 }
 
@@ -133,8 +133,8 @@ func TestContradicts(t *testing.T) {
 	unhealthy := NewRecord("volume", health.NewEntry(health.OutOfCapacity, "it is full"))
 
 	require.True(t, Contradicts(full, healthy), "it became full")
-	require.False(t, Contradicts(full, unhealthy), "an unhealthy answer beside a full filesystem")
-	require.False(t, Contradicts(free, healthy), "a healthy answer beside a filesystem with free space")
+	require.False(t, Contradicts(full, unhealthy), "want: an unhealthy answer does not contradict a full filesystem")
+	require.False(t, Contradicts(free, healthy), "want: a healthy answer does not contradict free space")
 	require.True(t, Contradicts(free, unhealthy), "files were deleted")
 }
 
@@ -193,7 +193,7 @@ func TestGrowthSince(t *testing.T) {
 	require.Equal(t, growth{}, growthSince(observation{at: earlier}, 1000, now), "no earlier observation")
 
 	grown := growthSince(last, 2000, now)
-	require.True(t, grown.covers(now), "the growth covers the time now")
+	require.True(t, grown.covers(now), "want: the growth covers the time now")
 	require.True(t, grown.covers(earlier.Add(time.Second)), "it may have grown at any time since the last probe")
 	require.False(t, grown.covers(earlier.Add(-time.Second)), "a write before the last probe")
 	require.False(t, grown.covers(now.Add(growthSettleTime+time.Second)), "a write long after")

@@ -67,7 +67,7 @@ func TestGateCloseIsBounded(t *testing.T) {
 
 	gate := probe.NewGate()
 	_, ok := gate.TryEnter("volume")
-	require.True(t, ok, "a probe enters an open gate")
+	require.True(t, ok, "want: a probe enters an open gate")
 
 	closed := make(chan struct{})
 

@@ -74,7 +74,7 @@ func TestFilesystemsAreMappedToVolumes(t *testing.T) {
 	require.Equal(t, []string{"first"}, o.inFilesystem(two))
 
 	o.Forget("first")
-	require.Empty(t, o.inFilesystem(two))
+	require.Empty(t, o.inFilesystem(two), "want: a forgotten volume is in no filesystem")
 }
 
 func TestUnexplainedWrites(t *testing.T) {
@@ -90,13 +90,13 @@ func TestUnexplainedWrites(t *testing.T) {
 	o.recordWrite("volume", first)
 	o.recordWrite("volume", second)
 	require.Equal(t, []time.Time{first, second}, o.takeUnexplainedWrites("volume"), "a later write does not hide an earlier one")
-	require.Empty(t, o.takeUnexplainedWrites("volume"))
+	require.Empty(t, o.takeUnexplainedWrites("volume"), "want: the writes are taken once")
 
 	for range 2 * maxUnexplainedWrites {
 		o.recordWrite("volume", first)
 	}
 
-	require.Len(t, o.takeUnexplainedWrites("volume"), maxUnexplainedWrites)
+	require.Len(t, o.takeUnexplainedWrites("volume"), maxUnexplainedWrites, "want: the writes are limited")
 
 	o.recordWrite("unknown", first)
 	require.Empty(t, o.takeUnexplainedWrites("unknown"), "a volume without an observation")
@@ -127,7 +127,7 @@ func TestMountsChanged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, mountsChanged(test.observed, newMountTable(test.table)))
+			require.Equal(t, test.want, mountsChanged(test.observed, newMountTable(test.table)), "want: the mounts have changed only if one differs")
 		})
 	}
 }
@@ -149,7 +149,7 @@ func TestQueriesOfAHangingFilesystemAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoResponse)
 
 	end()
-	require.Len(t, o.queries["volume"], 1)
+	require.Len(t, o.queries["volume"], 1, "want: the ended query leaves the hanging one")
 }
 
 func TestLastUsage(t *testing.T) {

@@ -73,7 +73,7 @@ func TestPublications(t *testing.T) {
 	v := example()
 
 	found, ok := v.PublicationAt("/b")
-	require.True(t, ok, "the publication at /b is found")
+	require.True(t, ok, "want: the publication at /b is found")
 	require.Equal(t, v.Publications[1], found)
 
 	_, ok = v.PublicationAt("/c")
@@ -92,7 +92,7 @@ func TestDifferences(t *testing.T) {
 	existing, wanted := v.Publications[0], v.Publications[0]
 	wanted.Capability.FSType = ""
 	require.Empty(t, v.Differences(existing, wanted), "want: an open filesystem is the volume's")
-	require.Empty(t, v.CapabilityDifferences(wanted.Capability))
+	require.Empty(t, v.CapabilityDifferences(wanted.Capability), "want: an open filesystem is the volume's")
 
 	wanted.ReadOnly = true
 	require.Equal(t, "readonly false, not true", v.Differences(existing, wanted))

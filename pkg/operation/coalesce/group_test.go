@@ -146,8 +146,8 @@ func TestOneAfterTheWindowIsAnother(t *testing.T) {
 
 		second := ask(t.Context(), g, "a", settings{"size": 2})
 
-		require.Equal(t, 1, (<-first).count)
-		require.Equal(t, 2, (<-second).count)
+		require.Equal(t, 1, (<-first).count, "want: the first change has one request")
+		require.Equal(t, 2, (<-second).count, "want: the second change is the second one")
 		require.Equal(t, []made{{"a", settings{"size": 1}, window}, {"a", settings{"size": 2}, 2 * window}}, r.all())
 	})
 }
@@ -166,7 +166,7 @@ func TestOneIsAcceptedWhileTheLastIsBeingMade(t *testing.T) {
 		close(r.hold)
 		require.NoError(t, (<-first).err)
 		require.NoError(t, (<-second).err)
-		require.Len(t, r.all(), 2)
+		require.Len(t, r.all(), 2, "want: two changes are made")
 	})
 }
 
@@ -192,7 +192,7 @@ func TestAContradictionIsRefusedAlone(t *testing.T) {
 		third := ask(t.Context(), g, "a", settings{"depth": 4})
 
 		require.ErrorIs(t, refused.err, errContradicts)
-		require.Zero(t, refused.after)
+		require.Zero(t, refused.after, "want: a refused request is part of no change")
 		require.NoError(t, (<-first).err)
 		require.NoError(t, (<-third).err)
 		require.Equal(t, []made{{"a", settings{"size": 1, "depth": 4}, window}}, r.all())
@@ -221,9 +221,9 @@ func TestAWindowOfZeroMergesNothing(t *testing.T) {
 		second := ask(t.Context(), g, "a", settings{"size": 2})
 
 		close(r.hold)
-		require.Zero(t, (<-first).after)
-		require.Zero(t, (<-second).after)
-		require.Len(t, r.all(), 2)
+		require.Zero(t, (<-first).after, "want: no request waits in a window of zero")
+		require.Zero(t, (<-second).after, "want: no request waits in a window of zero")
+		require.Len(t, r.all(), 2, "want: two changes are made")
 	})
 }
 
@@ -259,7 +259,7 @@ func TestTheRetryOfACallerThatLeftJoins(t *testing.T) {
 
 		_, err := g.Do(t.Context(), "a", settings{"size": 1})
 		require.NoError(t, err)
-		require.Len(t, r.all(), 1)
+		require.Len(t, r.all(), 1, "want: the retry is part of the one change")
 	})
 }
 
@@ -273,7 +273,7 @@ func TestAChangeIsMadeThoughEverybodyLeft(t *testing.T) {
 		require.ErrorIs(t, (<-left).err, context.Canceled)
 		time.Sleep(window)
 		synctest.Wait()
-		require.Len(t, r.all(), 1)
+		require.Len(t, r.all(), 1, "want: the change is made once")
 	})
 }
 
@@ -288,7 +288,7 @@ func TestWhoeverHasLeftAlreadyBeginsNothing(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		time.Sleep(window)
 		synctest.Wait()
-		require.Empty(t, r.all())
+		require.Empty(t, r.all(), "want: no change is made")
 	})
 }
 
@@ -344,7 +344,7 @@ func TestDrainClosesEveryWindowAtOnce(t *testing.T) {
 		// Nothing is left that could make a change once more.
 		time.Sleep(2 * window)
 		synctest.Wait()
-		require.Len(t, r.all(), 2)
+		require.Len(t, r.all(), 2, "want: both windows are closed at once")
 		require.NoError(t, g.Drain(t.Context()))
 	})
 }
@@ -395,5 +395,5 @@ func TestEveryRequestIsPartOfExactlyOneChange(t *testing.T) {
 
 	require.NoError(t, g.Drain(t.Context()))
 	await.Return(t, callers.Wait, "all callers to have their answers")
-	require.Equal(t, asked.Load(), made.Load())
+	require.Equal(t, asked.Load(), made.Load(), "want: each request is part of one change")
 }

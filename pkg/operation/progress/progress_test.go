@@ -33,7 +33,7 @@ func TestTasksAreListedWhileTheyRun(t *testing.T) {
 		return entries
 	}
 
-	require.Empty(t, listed())
+	require.Empty(t, listed(), "want: no task runs")
 
 	first := registry.Start("snapshot", "a", 0)
 	second := registry.Start("restore", "b", 100)
@@ -41,15 +41,15 @@ func TestTasksAreListedWhileTheyRun(t *testing.T) {
 	first.Set(3, 7)
 
 	entries := listed()
-	require.Len(t, entries, 2)
+	require.Len(t, entries, 2, "want: both tasks are listed")
 	require.Equal(t, []any{"snapshot", "a", int64(3), int64(7)}, []any{entries[0].Kind, entries[0].Object, entries[0].Done, entries[0].Total})
-	require.Equal(t, int64(100), entries[1].Total)
-	require.False(t, entries[1].Started.Before(entries[0].Started), "entries are in the order of their starts")
+	require.Equal(t, int64(100), entries[1].Total, "want: the task has its total")
+	require.False(t, entries[1].Started.Before(entries[0].Started), "want: entries are in the order of their starts")
 
 	first.End(nil)
-	require.Len(t, listed(), 1)
+	require.Len(t, listed(), 1, "want: the ended task is not listed")
 	second.End(nil)
-	require.Empty(t, listed())
+	require.Empty(t, listed(), "want: no task runs")
 }
 
 func TestTheLogHearsOfLongTasks(t *testing.T) {
@@ -77,7 +77,7 @@ func TestNobodyNeedsToListen(t *testing.T) {
 	task := none.Start("snapshot", "a", 1)
 	task.Set(1, 1)
 	task.End(nil)
-	require.Empty(t, none.List())
+	require.Empty(t, none.List(), "want: no task is listed")
 }
 
 var errFull = errors.New("the pool is full")

@@ -166,7 +166,7 @@ func TestChangesAreExact(t *testing.T) {
 			base := copyOf(inBase)
 			require.Equal(t, []extent.Range{{Offset: 1 * mib, Length: 8 * mib}}, allocated(t, base, 0))
 			require.Equal(t, []extent.Range{{Offset: 3 * mib, Length: 6 * mib}}, allocated(t, base, 3*mib))
-			require.Empty(t, allocated(t, base, 9*mib))
+			require.Empty(t, allocated(t, base, 9*mib), "want: nothing is allocated behind the offset")
 
 			write(2*mib, 4096)
 			write(3*mib+8192, 128*kib)
@@ -192,9 +192,9 @@ func TestChangesAreExact(t *testing.T) {
 			// The first may begin in the middle of what has changed.
 			require.Equal(t, append([]extent.Range{{Offset: 9 * mib, Length: 128 * kib}}, want[4:]...), changed(t, base, target, 9*mib))
 			require.Equal(t, want[5:], changed(t, base, target, size))
-			require.Empty(t, changed(t, base, target, size+4*mib))
+			require.Empty(t, changed(t, base, target, size+4*mib), "want: nothing has changed behind the end")
 			require.Equal(t, want[:5], changed(t, target, base, 0), "backwards, without what the volume did not have")
-			require.Empty(t, changed(t, target, copyOf(inTarget), 0))
+			require.Empty(t, changed(t, target, copyOf(inTarget), 0), "want: a copy has no changes")
 		})
 	}
 }

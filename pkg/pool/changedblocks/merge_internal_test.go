@@ -166,7 +166,7 @@ func TestMergeEnds(t *testing.T) {
 
 		return failure
 	}), failure)
-	require.Equal(t, 1, visits)
+	require.Equal(t, 1, visits, "want: a failure ends the merge")
 
 	base = listed{located(0, 10, 0)}
 	require.ErrorIs(t, merge(t.Context(), &base, broken{failure}, func(context.Context, segment) error {
@@ -174,7 +174,7 @@ func TestMergeEnds(t *testing.T) {
 
 		return nil
 	}), failure)
-	require.Equal(t, 1, visits)
+	require.Equal(t, 1, visits, "want: a failure ends the merge")
 }
 
 type broken struct{ err error }

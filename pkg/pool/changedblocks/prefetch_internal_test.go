@@ -53,7 +53,7 @@ func TestReadAheadFailsWithItsReader(t *testing.T) {
 
 			// A failure may come earlier: with the batch that it ends.
 			if failure == nil {
-				require.Equal(t, count, read)
+				require.Equal(t, count, read, "want: all ranges are read")
 			}
 
 			_, ok, err = ahead.Next(t.Context())

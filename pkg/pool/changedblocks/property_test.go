@@ -218,10 +218,10 @@ func check(t require.TestingT, ranges []extent.Range, before, now []byte, from i
 	told := from
 
 	for _, r := range ranges {
-		require.Positive(t, r.Length)
+		require.Positive(t, r.Length, "want: each range has a length")
 		require.Greater(t, r.Offset, end, "ranges that touch are one")
-		require.GreaterOrEqual(t, r.Offset, from)
-		require.LessOrEqual(t, r.End(), size)
+		require.GreaterOrEqual(t, r.Offset, from, "want: no range begins before the offset")
+		require.LessOrEqual(t, r.End(), size, "want: no range ends behind the volume")
 		require.True(t, r.Offset == from || r.Offset%changedblocks.BlockBytes == 0, "%+v", r)
 		require.True(t, r.End() == size || r.End()%changedblocks.BlockBytes == 0, "%+v", r)
 		require.True(t, bytes.Equal(before[told:r.Offset], now[told:r.Offset]), "a change was missed between %d and %d", told, r.Offset)

@@ -38,28 +38,28 @@ func testFreshPoolReflinksAndGoesAtTheEnd(t *testing.T, kind string) {
 
 	info, err := os.Stat(pool.Directory())
 	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o750)|os.ModeDir, info.Mode())
+	require.Equal(t, os.FileMode(0o750)|os.ModeDir, info.Mode(), "want: the pool's directory has its mode")
 
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	require.True(t, ok, "the directory has a stat")
+	require.True(t, ok, "want: the directory has a stat")
 	require.Equal(t, []uint32{1234, 1235}, []uint32{stat.Uid, stat.Gid}, "a controller without privilege works in it")
 
 	write(t, filepath.Join(pool.Directory(), "a"), "text")
 	tool(t, "cp", "--reflink=always", filepath.Join(pool.Directory(), "a"), filepath.Join(pool.Directory(), "b"))
 
 	attached := devices(t, directory)
-	require.Len(t, attached, 1)
+	require.Len(t, attached, 1, "want: the pool has one device")
 
 	status, found, err := loop.NewLoops(loop.LoopsOptions{}).Status(attached[0].Number)
 	require.NoError(t, err)
 	require.True(t, found, "want: the device is found")
-	require.True(t, status.DirectIO, "the device has direct I/O")
-	require.Equal(t, 4096, status.BlockSize)
+	require.True(t, status.DirectIO, "want: the device has direct I/O")
+	require.Equal(t, 4096, status.BlockSize, "want: the device has blocks of 4096 bytes")
 	require.Greater(t, attached[0].Number, loop.MaxNumber-1024, "the first numbers are the volumes' slots")
 
 	end(t, pool)
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
-	require.Empty(t, devices(t, directory))
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool is not mounted")
+	require.Empty(t, devices(t, directory), "want: no device is left")
 	end(t, pool)
 
 	// Not formatted again, whatever is asked.
@@ -84,14 +84,14 @@ func testSpaceThatIsDeletedInsideGoesBackToTheHost(t *testing.T, kind string) {
 	file := filepath.Join(pool.Directory(), "bulk")
 
 	write(t, file, string(make([]byte, 100*mib))+"x")
-	require.Greater(t, allocated(t, pool.Image()), before+90*mib)
+	require.Greater(t, allocated(t, pool.Image()), before+90*mib, "want: the written data is allocated on the host")
 	require.NoError(t, os.Remove(file))
 
 	require.Eventually(t, func() bool {
 		unix.Sync()
 
 		return allocated(t, pool.Image()) < before+10*mib
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond, "want: the deleted data is freed on the host")
 }
 
 func TestDirectoryThatReflinksOrThatNobodyAsksAboutIsThePool(t *testing.T) {
@@ -101,13 +101,13 @@ func TestDirectoryThatReflinksOrThatNobodyAsksAboutIsThePool(t *testing.T) {
 	for _, bytes := range []int64{0, small} {
 		pool := ensure(t, filesystem.XFS, reflinking, bytes)
 		require.Equal(t, reflinking, pool.Directory())
-		require.Empty(t, pool.Image())
+		require.Empty(t, pool.Image(), "want: there is no image in a directory that is the pool")
 		end(t, pool)
 	}
 
 	entries, err := os.ReadDir(reflinking)
 	require.NoError(t, err)
-	require.Empty(t, entries)
+	require.Empty(t, entries, "want: nothing is made in the directory")
 
 	missing := newDirectory(t)
 	require.Equal(t, missing, ensure(t, filesystem.XFS, missing, 0).Directory())
@@ -220,8 +220,8 @@ func testPoolInUseStaysAndIsAdopted(t *testing.T, kind string) {
 	third := ensure(t, kind, directory, small)
 	require.NoError(t, unix.Unmount(bound, 0))
 	end(t, third)
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
-	require.Empty(t, devices(t, directory))
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool is not mounted")
+	require.Empty(t, devices(t, directory), "want: no device is left")
 }
 
 func TestMakingThatACrashInterrupted(t *testing.T) { onEach(t, testMakingThatACrashInterrupted) }
@@ -247,7 +247,7 @@ func testMakingThatACrashInterrupted(t *testing.T, kind string) {
 
 	entries, err := os.ReadDir(failed)
 	require.NoError(t, err)
-	require.Empty(t, entries)
+	require.Empty(t, entries, "want: nothing is left of the failed pool")
 }
 
 func TestWithoutPrivilege(t *testing.T) {

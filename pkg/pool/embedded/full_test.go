@@ -28,7 +28,7 @@ func testFullPoolFailsWrites(t *testing.T, kind string) {
 			empty(t, volume, larger)
 
 			acknowledged, failed := overwrite(t, volume, block)
-			require.NotEmpty(t, acknowledged)
+			require.NotEmpty(t, acknowledged, "want: writes succeed until the pool is full")
 			require.Positive(t, failed, "want: the pool is full")
 
 			file, err := os.Open(volume)

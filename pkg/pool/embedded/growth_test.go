@@ -21,20 +21,20 @@ func testGrowth(t *testing.T, kind string) {
 
 	// While it is mounted, as of a driver that was killed.
 	online := ensure(t, kind, directory, larger)
-	require.EqualValues(t, larger, size(t, pool.Image()))
-	require.Greater(t, total(t, online.Directory()), int64(larger*8/10))
+	require.EqualValues(t, larger, size(t, pool.Image()), "want: the image has the larger size")
+	require.Greater(t, total(t, online.Directory()), int64(larger*8/10), "want: the mounted filesystem has grown")
 	end(t, pool)
 	end(t, online)
 
 	for _, step := range []struct{ asked, image int64 }{{2 * larger, 2 * larger}, {small, 2 * larger}, {0, 2 * larger}} {
 		pool := ensure(t, kind, directory, step.asked)
-		require.Equal(t, step.image, size(t, pool.Image()))
-		require.Greater(t, total(t, pool.Directory()), step.image*8/10)
+		require.Equal(t, step.image, size(t, pool.Image()), "want: the image grows and never shrinks")
+		require.Greater(t, total(t, pool.Directory()), step.image*8/10, "want: the filesystem is as large as the image")
 		holds(t, filepath.Join(pool.Directory(), "data"), "kept")
 		end(t, pool)
 	}
 
-	require.Empty(t, devices(t, directory))
+	require.Empty(t, devices(t, directory), "want: no device is left")
 	requireSound(t, kind, filepath.Join(directory, "pool.img"))
 }
 
@@ -70,7 +70,7 @@ func testGrowthThatACrashInterrupted(t *testing.T, kind string) {
 					}
 
 					pool := ensure(t, kind, directory, asked)
-					require.Greater(t, total(t, pool.Directory()), int64(larger*8/10))
+					require.Greater(t, total(t, pool.Directory()), int64(larger*8/10), "want: the filesystem is as large as was asked for")
 				})
 			}
 		}
@@ -101,13 +101,13 @@ func testFullHost(t *testing.T, kind string) {
 	write(t, ballast, string(make([]byte, int64(stat.Bavail)*stat.Bsize-4*mib)))
 
 	pool = ensure(t, kind, directory, larger)
-	require.EqualValues(t, small, size(t, pool.Image()))
+	require.EqualValues(t, small, size(t, pool.Image()), "want: the image does not grow on a full host")
 	holds(t, filepath.Join(pool.Directory(), "data"), "kept")
 	end(t, pool)
 
 	require.NoError(t, os.Remove(ballast))
 	pool = ensure(t, kind, directory, larger)
-	require.EqualValues(t, larger, size(t, pool.Image()))
+	require.EqualValues(t, larger, size(t, pool.Image()), "want: the image grows when the host has space")
 	end(t, pool)
 }
 
@@ -120,7 +120,7 @@ func testATruncatedImageDoesNotGrow(t *testing.T, kind string) {
 	pool := ensure(t, kind, directory, small)
 	require.NoError(t, os.Truncate(pool.Image(), small-mib))
 	refused(t, kind, directory, larger, embedded.ErrDamaged, "truncated")
-	require.EqualValues(t, small-mib, size(t, pool.Image()))
+	require.EqualValues(t, small-mib, size(t, pool.Image()), "want: a truncated image does not grow")
 	require.NoError(t, os.Truncate(pool.Image(), small))
 	end(t, pool)
 }

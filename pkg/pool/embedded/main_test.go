@@ -171,7 +171,7 @@ func refused(t *testing.T, kind, directory string, bytes int64, cause error, wor
 		require.ErrorContains(t, err, word)
 	}
 
-	require.Len(t, devices(t, directory), len(before))
+	require.Len(t, devices(t, directory), len(before), "want: a refused pool leaves no device")
 }
 
 func end(t *testing.T, pool *embedded.Pool) {
@@ -212,7 +212,7 @@ func mountedType(t *testing.T, path string) string {
 
 	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
 	require.NoError(t, err)
-	require.Len(t, found, 1)
+	require.Len(t, found, 1, "want: the directory has one mount")
 
 	return found[0].FSType
 }

@@ -51,14 +51,14 @@ func testNewMountNamespace(t *testing.T, kind string) {
 	require.NoError(t, unix.Unmount(filepath.Join(directory, "mounted"), unix.MNT_DETACH))
 
 	before := devices(t, directory)
-	require.Len(t, before, 1)
+	require.Len(t, before, 1, "want: the pool has one device")
 
 	again := ensure(t, kind, directory, larger)
 	after := devices(t, directory)
-	require.Len(t, after, 1)
-	require.Equal(t, before[0].Number, after[0].Number)
+	require.Len(t, after, 1, "want: the pool still has one device")
+	require.Equal(t, before[0].Number, after[0].Number, "want: the device is the same")
 	require.Equal(t, before[0].Sequence, after[0].Sequence, "the same attachment")
-	require.Greater(t, total(t, again.Directory()), int64(small))
+	require.Greater(t, total(t, again.Directory()), int64(small), "want: the filesystem has grown on the same device")
 
 	volume, err = os.Open(filepath.Join(again.Directory(), "volume"))
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func testSeveralDriversAtOnce(t *testing.T, kind string) {
 
 	await.Return(t, all.Wait, "Ensure of all drivers to return")
 	require.False(t, t.Failed(), "want: no goroutine of the test has failed")
-	require.Len(t, devices(t, directory), 1)
+	require.Len(t, devices(t, directory), 1, "want: all drivers share one device")
 
 	write(t, filepath.Join(pools[0].Directory(), "data"), "kept")
 
@@ -105,7 +105,7 @@ func testSeveralDriversAtOnce(t *testing.T, kind string) {
 		end(t, pool)
 	}
 
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool is not mounted")
 }
 
 func TestWaitForAnotherDriverCanBeCalledOff(t *testing.T) {
@@ -157,8 +157,8 @@ func testWaitsForWhoEndsBeside(t *testing.T, kind string) {
 
 	require.NoError(t, pool.Close(t.Context()))
 	require.True(t, waited, "want: Close waits for who ends beside")
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
-	require.Empty(t, devices(t, directory))
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool is not mounted")
+	require.Empty(t, devices(t, directory), "want: no device is left")
 }
 
 // eachLine is shown each line of a log as it is written.

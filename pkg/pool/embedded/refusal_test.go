@@ -163,7 +163,7 @@ func testOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne(t *testing.T, kind string
 		require.NoError(t, os.MkdirAll(filepath.Join(directory, room), 0o700))
 	}
 
-	require.NotEmpty(t, ensure(t, kind, directory, small).Image())
+	require.NotEmpty(t, ensure(t, kind, directory, small).Image(), "want: the empty directory becomes an embedded pool")
 }
 
 // TestImageThatHoldsNothingIsFormatted also where it is larger than asked: its
@@ -178,8 +178,8 @@ func testImageThatHoldsNothingIsFormatted(t *testing.T, kind string) {
 	empty(t, filepath.Join(directory, "pool.img"), larger)
 
 	pool := ensure(t, kind, directory, small)
-	require.EqualValues(t, larger, size(t, pool.Image()))
-	require.Greater(t, total(t, pool.Directory()), int64(larger*8/10))
+	require.EqualValues(t, larger, size(t, pool.Image()), "want: the image keeps its size")
+	require.Greater(t, total(t, pool.Directory()), int64(larger*8/10), "want: the filesystem has grown to the size of its image")
 }
 
 func TestForeignMountIsRefused(t *testing.T) { onEach(t, testForeignMountIsRefused) }
@@ -300,7 +300,7 @@ func testDamageIsRefusedWithWhatToDo(t *testing.T, kind string) {
 
 			for range 2 {
 				refused(t, kind, directory, larger, damage.cause, strings.TrimSuffix(strings.Join(damage.repair, " "), " -y"))
-				require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
+				require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool is not mounted")
 				require.EqualValues(t, small, size(t, image), "what is damaged does not grow")
 			}
 

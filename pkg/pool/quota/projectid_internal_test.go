@@ -15,16 +15,16 @@ func TestProjectIDs(t *testing.T) {
 	const id, other = "01a211b3-3c45-725d-a660-3004fcb0160e", "01a211b3-5a93-710a-a500-2c75962c2bf7"
 
 	ids := slices.Collect(projectIDs(id))
-	require.Len(t, ids, projectCandidates)
+	require.Len(t, ids, projectCandidates, "want: each directory has several candidates for its project id")
 	require.Equal(t, ids, slices.Collect(projectIDs(id)), "they follow from the id")
-	require.Len(t, slices.Compact(slices.Sorted(slices.Values(ids))), projectCandidates)
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(ids))), projectCandidates, "want: the candidates differ")
 
 	// Directories on disk have these: another order or another hash would not find them again.
 	require.Equal(t, []uint32{0x16311d75, 0x5f188aa3}, ids[:2])
 
 	for _, each := range ids {
-		require.GreaterOrEqual(t, each, uint32(firstProject))
-		require.LessOrEqual(t, each, uint32(lastProject))
+		require.GreaterOrEqual(t, each, uint32(firstProject), "want: no candidate is below the range")
+		require.LessOrEqual(t, each, uint32(lastProject), "want: no candidate is above the range")
 		require.True(t, isProjectOf(id, each), "a project of the volume")
 		require.False(t, isProjectOf(other, each), "a project of another volume")
 	}
@@ -62,7 +62,7 @@ func TestLimits(t *testing.T) {
 
 			got, changed := raised(test.current, test.bytes)
 			require.Equal(t, test.wanted, got)
-			require.Equal(t, test.wanted != test.current, changed)
+			require.Equal(t, test.wanted != test.current, changed, "want: the change of the limit is reported")
 		})
 	}
 }

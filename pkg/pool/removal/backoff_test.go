@@ -81,8 +81,8 @@ func TestAttemptsKeepTheirBackOff(t *testing.T) {
 			require.Equal(t, min(2*pauses[i], longest), pause, "the pause after one of %s", pauses[i])
 		}
 
-		require.Positive(t, pauses[0])
-		require.Less(t, pauses[0], longest)
+		require.Positive(t, pauses[0], "want: there is a pause before the second attempt")
+		require.Less(t, pauses[0], longest, "want: the first pause is not the longest")
 
 		// Another task of the same object does not shorten the pause.
 		q.Add(task)

@@ -95,16 +95,16 @@ func TestAFailedRemovalIsRetriedReportedAndLoggedOnce(t *testing.T) {
 	require.ErrorIs(t, q.Do(t.Context(), task), errStuck)
 
 	failures := q.Failures("p")
-	require.Len(t, failures, 1)
+	require.Len(t, failures, 1, "want: the removal that failed is reported")
 	require.Equal(t, "volume v", failures[0].Object)
 	require.ErrorIs(t, failures[0].Cause, errStuck)
-	require.Empty(t, q.Failures("another"))
+	require.Empty(t, q.Failures("another"), "want: the other pool has no failure")
 	require.Equal(t, 1, log.count("cannot remove"), "the cause has not changed")
 
 	run(t, q)
 	require.Eventually(t, func() bool { return q.Len() == 0 }, limit, time.Millisecond, "the queue retries until it succeeds")
-	require.Empty(t, q.Failures("p"))
-	require.EqualValues(t, 4, attempts.Load())
+	require.Empty(t, q.Failures("p"), "want: a removal that succeeded is not reported")
+	require.EqualValues(t, 4, attempts.Load(), "want: the removal is tried until it succeeds")
 	require.Eventually(t, func() bool { return changes.Load() == 2 }, limit, time.Millisecond, "it appears and clears")
 }
 
@@ -157,7 +157,7 @@ func TestTheNewestTaskOfAnObjectRuns(t *testing.T) {
 
 	task.Remove = func(context.Context) error { return nil }
 	require.NoError(t, q.Do(t.Context(), task))
-	require.Zero(t, q.Len())
+	require.Zero(t, q.Len(), "want: no task is left")
 }
 
 func TestNothingRunsBeforeRun(t *testing.T) {
@@ -170,7 +170,7 @@ func TestNothingRunsBeforeRun(t *testing.T) {
 		close(ran)
 
 		return nil
-	}}))
+	}}), "want: Start before Run returns no result")
 
 	select {
 	case <-ran:

@@ -119,8 +119,8 @@ func TestCopyKeepsAll(t *testing.T) {
 		last, total = done, of
 	}))
 	require.Equal(t, total, last, "the progress at the end")
-	require.Positive(t, total)
-	require.Positive(t, copier.AllocatedBytes())
+	require.Positive(t, total, "want: the tree has bytes")
+	require.Positive(t, copier.AllocatedBytes(), "want: the copy has allocated bytes")
 
 	links := filepath.Join(filepath.Dir(target), "links")
 	require.DirExists(t, links, "want: the caller removes the directory of links")
@@ -141,7 +141,7 @@ func TestMeasure(t *testing.T) {
 	usage, err := tree.Measure(t.Context(), open(t, root), nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 8, usage.Inodes, "the root, 3 directories, file, symlink, FIFO and sparse file")
-	require.Positive(t, usage.Bytes)
+	require.Positive(t, usage.Bytes, "want: the tree uses bytes")
 
 	visited := 0
 	without, err := tree.Measure(t.Context(), open(t, root), func(context.Context, *os.File, uint32) error {
@@ -151,8 +151,8 @@ func TestMeasure(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, 3, visited, "the names of regular files")
-	require.EqualValues(t, 6, without.Inodes)
-	require.Less(t, without.Bytes, usage.Bytes)
+	require.EqualValues(t, 6, without.Inodes, "want: the skipped names are not counted")
+	require.Less(t, without.Bytes, usage.Bytes, "want: the skipped files use no bytes")
 }
 
 func TestVisit(t *testing.T) {
@@ -193,7 +193,7 @@ func TestRemove(t *testing.T) {
 
 	moved, err := tree.Move(open(t, base), "tree", open(t, t.TempDir()), "new")
 	require.NoError(t, err)
-	require.True(t, moved, "the directory is moved")
+	require.True(t, moved, "want: the directory is moved")
 	require.NoDirExists(t, root)
 
 	root = grow(t)
@@ -205,7 +205,7 @@ func TestRemove(t *testing.T) {
 
 	left, err := os.ReadDir(base)
 	require.NoError(t, err)
-	require.Len(t, left, 1)
+	require.Len(t, left, 1, "want: the outer directory alone is left")
 	require.Equal(t, "outside", left[0].Name(), "want: a symlink is not followed")
 }
 
@@ -219,7 +219,7 @@ func TestMoveJoins(t *testing.T) {
 
 	moved, err := tree.Move(open(t, from), "id", open(t, to), "id")
 	require.NoError(t, err)
-	require.True(t, moved, "the directory is moved")
+	require.True(t, moved, "want: the directory is moved")
 
 	found, err := filepath.Glob(filepath.Join(to, "id", "*", "later"))
 	require.NoError(t, err)

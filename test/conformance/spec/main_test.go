@@ -13,7 +13,7 @@ func TestEveryRequirementHasARow(t *testing.T) {
 
 	problems, err := run("../../..", false, "")
 	require.NoError(t, err)
-	require.Empty(t, problems)
+	require.Empty(t, problems, "want: docs/spec.md has a row for each requirement")
 }
 
 const sample = "# Part\n\nA plugin MUST a. It MAY b.\nThe plugin SHALL c.\n\n" +
@@ -74,22 +74,22 @@ func TestCheckFindsFaults(t *testing.T) {
 
 			problems := check(test.change(sound()), normative(sample), func(n string) bool { return n == "1" })
 			if test.want == "" {
-				require.Empty(t, problems)
+				require.Empty(t, problems, "want: the sound rows have no fault")
 			} else {
-				require.NotEmpty(t, problems)
+				require.NotEmpty(t, problems, "want: the fault is found")
 				require.Contains(t, strings.Join(problems, "\n"), test.want)
 			}
 		})
 	}
 
 	require.Equal(t, []string{"a: not observed: Probe | plain | OK"}, notObserved(sound()[:1], observed("Probe | plain | Internal")))
-	require.Empty(t, notObserved(sound(), observed("Probe | plain | OK")))
+	require.Empty(t, notObserved(sound(), observed("Probe | plain | OK")), "want: an observed row is not reported")
 	require.Empty(t, notObserved(sound(), observed("Probe | one + plain + other | OK")), "a call has several conditions")
 
 	two := sound()[:1]
 	two[0].shown = []string{"Probe | one + other | OK"}
 
-	require.Empty(t, notObserved(two, observed("Probe | other + plain + one | OK")))
+	require.Empty(t, notObserved(two, observed("Probe | other + plain + one | OK")), "want: the conditions match in any order")
 	require.NotEmpty(t, notObserved(two, observed("Probe | one | OK", "Probe | other | OK")), "of two calls")
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
@@ -31,6 +30,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -50,16 +50,16 @@ func requireCheck(t *testing.T, d *harness.Driver, claim *csiclient.Publication,
 	require.Equal(t, verdict, found.Verdict, found.Detail)
 	require.Equal(t, how, found.How)
 	require.WithinRange(t, found.At, began, time.Now())
-	require.Positive(t, found.Took)
+	require.Positive(t, found.Took, "want: the check takes some time")
 	require.Equal(t, verdict == fsck.VerdictClean, found.Detail == "", found.Detail)
 
 	reported := harness.ReportOf(t, d, claim.VolumeID).Check
-	require.NotNil(t, reported)
+	require.NotNil(t, reported, "want: the report has the check")
 	require.Equal(t, verdict, reported.Verdict)
 	require.True(t, found.At.Equal(reported.At), "%s %s", found.At, reported.At)
 
 	if verdict == fsck.VerdictClean {
-		require.True(t, reported.CleanAt.Equal(reported.At), "the check that was reported found the filesystem clean")
+		require.True(t, reported.CleanAt.Equal(reported.At), "want: the check that was reported found the filesystem clean")
 	}
 
 	requireNoScratch(t, d)
@@ -72,7 +72,7 @@ func requireNoScratch(t *testing.T, d *harness.Driver) {
 
 	left, err := os.ReadDir(filepath.Join(d.Pool(), "scratch"))
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: the check leaves no scratch file")
 }
 
 // eachPool has a driver with a pool of either sort, for each filesystem.
@@ -156,7 +156,7 @@ func TestCheckOfTheSound(t *testing.T) {
 			harness.RequireThawed(t, claim.StagingPath)
 		}
 
-		require.Positive(t, stop())
+		require.Positive(t, stop(), "want: the volume is written meanwhile")
 		harness.AwaitReason(t, d, claim.VolumeID, "")
 	})
 }
@@ -381,10 +381,10 @@ func TestWhatIsGoneIsNotDamaged(t *testing.T) {
 	harness.DeleteVolume(t, controller, claim.VolumeID)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
-		require.Equal(c, codes.NotFound, status.Code(err))
+		rpccode.Require(c, err, codes.NotFound)
 
 		report, err := health.NewClient(d.Conn()).Report(t.Context())
 		require.NoError(c, err)
-		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == claim.VolumeID }), "the report does not have the volume")
-	}, await.Limit, 10*time.Millisecond)
+		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == claim.VolumeID }), "want: the report does not have the volume")
+	}, await.Limit, 10*time.Millisecond, "want: a deleted volume has no health")
 }

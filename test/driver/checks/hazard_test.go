@@ -86,7 +86,7 @@ func TestCheckThaws(t *testing.T) {
 		require.Equal(t, fsck.VerdictFailed, found.Verdict)
 		require.Contains(t, found.Detail, "install the package e2fsprogs")
 		require.False(t, found.CleanAt.IsZero(), "what was known stays known")
-		require.True(t, found.CleanAt.Before(found.At), "the filesystem was clean at an earlier check")
+		require.True(t, found.CleanAt.Before(found.At), "want: the filesystem was clean at an earlier check")
 	})
 }
 
@@ -288,7 +288,7 @@ func TestDamageThatOnlyTheKernelFinds(t *testing.T) {
 	found := harness.ReportOf(t, d, claim.VolumeID).Check
 	require.Equal(t, fsck.VerdictDamaged, found.Verdict)
 	require.Equal(t, fsck.HowStage, found.How)
-	require.NotEmpty(t, found.Detail)
+	require.NotEmpty(t, found.Detail, "want: the check has the detail of the damage")
 }
 
 // TestRawBlockForgetsTheFilesystem uses the volume for something else.
@@ -300,11 +300,11 @@ func TestRawBlockForgetsTheFilesystem(t *testing.T) {
 	claim := harness.GivenVolume(t, d, csiclient.MountCapability(harness.Writer, "ext4"), nil)
 	require.NoError(t, os.MkdirAll(claim.StagingPath, 0o750))
 	require.NoError(t, d.Stage(t.Context(), claim))
-	require.NotNil(t, harness.ReportOf(t, d, claim.VolumeID).Check)
+	require.NotNil(t, harness.ReportOf(t, d, claim.VolumeID).Check, "want: the report has the check")
 	require.NoError(t, d.Unstage(t.Context(), claim))
 
 	claim.Capability = csiclient.BlockCapability(harness.Writer)
 	require.NoError(t, d.Stage(t.Context(), claim))
-	require.Nil(t, harness.ReportOf(t, d, claim.VolumeID).Check)
+	require.Nil(t, harness.ReportOf(t, d, claim.VolumeID).Check, "want: a raw block volume has no check")
 	require.NoError(t, d.Unstage(t.Context(), claim))
 }

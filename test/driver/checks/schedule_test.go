@@ -136,7 +136,7 @@ func TestChecksFindDamage(t *testing.T) {
 			left := harness.ReasonsOf(t, d, claim.VolumeID)
 
 			return len(left) == 0 || slices.Equal(left, []health.Reason{health.CheckOverdue})
-		}, await.Limit, 10*time.Millisecond)
+		}, await.Limit, 10*time.Millisecond, "want: the repaired volume is healthy or its check overdue")
 		require.NoError(t, harness.Modify(t.Context(), d, claim.VolumeID, map[string]string{volume.KeyCheckPeriod: "1h"}))
 		d.Restart(t)
 		harness.AwaitReason(t, d, claim.VolumeID, "")
@@ -190,7 +190,7 @@ func TestChecksForgetVolumes(t *testing.T) {
 			harness.TakeDown(t, d, claim)
 			require.True(t, known(t, d, claim.VolumeID), "want: the driver knows a check of the volume")
 			harness.DeleteVolume(t, d, claim.VolumeID)
-			require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, await.Limit, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, await.Limit, 10*time.Millisecond, "want: the check of a deleted volume is forgotten")
 		})
 	}
 
@@ -203,7 +203,7 @@ func TestChecksForgetVolumes(t *testing.T) {
 		d.Stop()
 		require.NoError(t, os.Remove(harness.ImageOf(d, claim.VolumeID)))
 		d.Restart(t)
-		require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, await.Limit, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, await.Limit, 10*time.Millisecond, "want: the check of a volume without an image is forgotten")
 	})
 	t.Run("while its pool does not answer", func(t *testing.T) {
 		t.Parallel()
@@ -218,7 +218,7 @@ func TestChecksForgetVolumes(t *testing.T) {
 		harness.AwaitStorage(t, d, "default", health.PoolUnreachable)
 		require.NoError(t, os.Remove(filepath.Join(served.Backing, "pool", "images", filepath.Base(harness.ImageOf(d, claim.VolumeID)))))
 		served.Release(t)
-		require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, await.Limit, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, await.Limit, 10*time.Millisecond, "want: the check of a volume without an image is forgotten")
 	})
 	t.Run("moved away in use", func(t *testing.T) {
 		t.Parallel()
@@ -227,7 +227,7 @@ func TestChecksForgetVolumes(t *testing.T) {
 		claim := usedVolume(t, d)
 		require.NoError(t, os.Rename(harness.ImageOf(d, claim.VolumeID), filepath.Join(d.Root, "moved")))
 		harness.AwaitReason(t, d, claim.VolumeID, health.BackingFileMissing)
-		require.NotNil(t, harness.ReportOf(t, d, claim.VolumeID).Check)
+		require.NotNil(t, harness.ReportOf(t, d, claim.VolumeID).Check, "want: the check of a volume in use is kept")
 		require.NoError(t, os.Rename(filepath.Join(d.Root, "moved"), harness.ImageOf(d, claim.VolumeID)))
 		harness.AwaitReason(t, d, claim.VolumeID, "")
 	})

@@ -52,11 +52,11 @@ func TestEvadedSizeLimitsAreReported(t *testing.T) {
 		return harness.MakeSubvolume(path, inside, 0, group)
 	}))
 	harness.AwaitReason(t, d, evading.VolumeID, health.SizeLimitEvaded)
-	require.Empty(t, harness.ReasonsOf(t, d, other.VolumeID))
+	require.Empty(t, harness.ReasonsOf(t, d, other.VolumeID), "want: the other volume is healthy")
 
 	listed, err := d.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), 1)
+	require.Len(t, listed.GetEntries(), 1, "want: the evading volume alone is listed")
 	require.Equal(t, evading.VolumeID, listed.GetEntries()[0].GetVolumeId())
 	require.Equal(t, string(health.SizeLimitEvaded), listed.GetEntries()[0].GetHealthStatuses()[0].GetReason())
 
@@ -107,7 +107,7 @@ func TestQuotaGroupsOfRemovedVolumesGo(t *testing.T) {
 		groups, err := btrfs.Groups(pool)
 		require.NoError(c, err)
 		require.NotContains(c, groups, own)
-	}, time.Minute, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond, "want: the quota group of the removed volume goes")
 }
 
 // cleanSubvolumes waits until the kernel has freed removed subvolumes.

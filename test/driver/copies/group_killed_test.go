@@ -45,7 +45,7 @@ func TestAKilledGroupOfRawBlockIsForgotten(t *testing.T) {
 
 			return err
 		}))
-		require.Len(t, made.GetGroupSnapshot().GetSnapshots(), len(members))
+		require.Len(t, made.GetGroupSnapshot().GetSnapshots(), len(members), "want: the group has a snapshot of each member")
 		harness.RequireEntries(t, d, map[string]int{"snapshots": len(members), "scratch": 0})
 
 		group := made.GetGroupSnapshot()

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -108,7 +109,7 @@ func (a *alternation) end() {
 // beyond waits until a number has been written, and returns the last one.
 func (a *alternation) beyond(t *testing.T, number uint64) uint64 {
 	t.Helper()
-	require.Eventually(t, func() bool { return a.written.Load() > number }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return a.written.Load() > number }, time.Minute, time.Millisecond, "want: the volume is written")
 
 	return a.written.Load()
 }
@@ -259,7 +260,7 @@ func takeGroups(t *testing.T, d *harness.Driver, members []*csiclient.Publicatio
 			SourceVolumeIds: []string{members[0].VolumeID, members[1].VolumeID, members[2].VolumeID},
 		})
 		require.NoError(t, err)
-		dirtying.Wait()
+		await.Return(t, dirtying.Wait, "the writes during the group snapshot to end")
 
 		group := made.GetGroupSnapshot()
 		first, second := numberIn(t, d, group, members[0].VolumeID), numberIn(t, d, group, members[2].VolumeID)
@@ -336,7 +337,7 @@ func TestAGroupOfMountedAndRawBlock(t *testing.T) {
 	var groups []*csi.VolumeGroupSnapshot
 
 	for i := range 5 {
-		require.Eventually(t, func() bool { return written.Load() > uint64(10*i) }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return written.Load() > uint64(10*i) }, time.Minute, time.Millisecond, "want: the volume is written")
 
 		made, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
 			Name: strconv.Itoa(i), SourceVolumeIds: []string{raw.VolumeID, mounted.VolumeID},

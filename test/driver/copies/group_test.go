@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
@@ -26,6 +25,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func membersOf(group *csi.VolumeGroupSnapshot) []string {
@@ -98,7 +98,7 @@ func TestAGroupIsAllOfItsMembers(t *testing.T) {
 	group := made.GetGroupSnapshot()
 	require.True(t, group.GetReadyToUse(), "want: the snapshot is ready to use")
 	require.WithinRange(t, group.GetCreationTime().AsTime(), before, time.Now())
-	require.Len(t, group.GetSnapshots(), len(ids))
+	require.Len(t, group.GetSnapshots(), len(ids), "want: the group has a snapshot of each volume")
 
 	for _, claim := range claims {
 		if claim.Capability.GetBlock() == nil && requests[claim.VolumeID].GetParameters() == nil {
@@ -201,7 +201,7 @@ func TestAGroupIsIdempotentByName(t *testing.T) {
 
 	anew, err := create("g", nil, b, c)
 	require.NoError(t, err)
-	require.NotEqual(t, group.GetGroupSnapshotId(), anew.GetGroupSnapshotId())
+	require.NotEqual(t, group.GetGroupSnapshotId(), anew.GetGroupSnapshotId(), "want: the new group has an id of its own")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 3})
 }
 
@@ -233,7 +233,7 @@ func TestBadGroupRequests(t *testing.T) {
 		}, codes.InvalidArgument, "consistency"},
 	} {
 		_, err := d.CreateVolumeGroupSnapshot(t.Context(), test.request)
-		require.Equal(t, test.want, status.Code(err), "%s: %v", name, err)
+		rpccode.Require(t, err, test.want, "%s", name)
 		require.ErrorContains(t, err, test.word, name)
 	}
 
@@ -283,7 +283,7 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 
 		listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 		require.NoError(t, err)
-		require.Empty(t, listed.GetEntries())
+		require.Empty(t, listed.GetEntries(), "want: no snapshot of the failed group is listed")
 	}
 
 	before := harness.AvailableCapacity(t, d)
@@ -301,7 +301,7 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 
 	d.Restart(t)
 	nothing()
-	require.InDelta(t, before, harness.AvailableCapacity(t, d), harness.MiB)
+	require.InDelta(t, before, harness.AvailableCapacity(t, d), harness.MiB, "want: the failed group takes no space")
 	require.NoError(t, create())
 }
 
@@ -333,7 +333,7 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Empty(t, listed.GetEntries())
+	require.Empty(t, listed.GetEntries(), "want: no snapshot of the killed group is listed")
 
 	var made *csi.CreateVolumeGroupSnapshotResponse
 
@@ -342,7 +342,7 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 
 		return err
 	}))
-	require.Len(t, made.GetGroupSnapshot().GetSnapshots(), 2)
+	require.Len(t, made.GetGroupSnapshot().GetSnapshots(), 2, "want: the retry makes both snapshots")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 2, "scratch": 0})
 }
 

@@ -83,7 +83,7 @@ func TestCopiesStandSideBySide(t *testing.T) {
 				harness.BringUp(t, d, clone)
 				require.Equal(t, clone.VolumeID, uuidOf(t, d, clone))
 				require.Equal(t, sum, payload(t, clone))
-				require.Greater(t, sizeOf(t, clone), sizeOf(t, latest)+100*harness.MiB)
+				require.Greater(t, sizeOf(t, clone), sizeOf(t, latest)+100*harness.MiB, "want: the larger clone has the larger filesystem")
 
 				all = append(all, clone)
 			}
@@ -232,7 +232,7 @@ func TestCopyThatWasNeverWritten(t *testing.T) {
 
 	for range 2 {
 		harness.BringUp(t, d, clone)
-		require.Greater(t, sizeOf(t, clone), int64(100*harness.MiB))
+		require.Greater(t, sizeOf(t, clone), int64(100*harness.MiB), "want: the filesystem has the size of the clone")
 		harness.TakeDown(t, d, clone)
 	}
 
@@ -272,5 +272,5 @@ func TestGrownAndCopiedAtOnce(t *testing.T) {
 	restored := copyOf(t, d, like, "restored", harness.FromSnapshot(made.GetSnapshot().GetSnapshotId()), harness.RequiredBytes(400*harness.MiB))
 	harness.BringUp(t, d, restored)
 	require.Equal(t, sum, payload(t, restored))
-	require.Equal(t, sizeOf(t, source), sizeOf(t, restored))
+	require.Equal(t, sizeOf(t, source), sizeOf(t, restored), "want: the copy is as large as its source")
 }

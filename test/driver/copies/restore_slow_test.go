@@ -139,7 +139,7 @@ func TestImpatientRestore(t *testing.T) {
 		require.Equal(t, want, harness.ImageSum(t, harness.ImageOf(d, answer.GetVolume().GetVolumeId())), name)
 	}
 
-	require.Len(t, harness.ListAll(t, d), 3)
+	require.Len(t, harness.ListAll(t, d), 3, "want: the source and one copy of each kind are listed")
 }
 
 // TestARestartInTheMiddleOfARestore leaves nothing of it, and the retry makes
@@ -179,7 +179,7 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 			harness.RequireEntries(t, d, map[string]int{"scratch": 1})
 			d.Kill(t, func() { served.Release(t) })
 			require.Error(t, await.Receive(t, left, "CreateVolume to return"), "CreateVolume whose driver was killed")
-			require.Len(t, harness.ListAll(t, d), 1)
+			require.Len(t, harness.ListAll(t, d), 1, "want: the source alone is listed")
 			harness.RequireEntries(t, d, map[string]int{"images": 1, "scratch": 0})
 
 			made, err := d.CreateVolume(t.Context(), request)
@@ -236,7 +236,7 @@ func TestACloneThatMeetsAnExpansion(t *testing.T) {
 	}, time.Minute, time.Millisecond, "waited for the record of the clone")
 
 	served.Release(t)
-	calls.Wait()
+	await.Return(t, calls.Wait, "all calls to return")
 	require.False(t, t.Failed(), "want: no goroutine of the test has failed")
 
 	info, err := os.Stat(harness.ImageOf(d, clone.GetVolume().GetVolumeId()))

@@ -62,8 +62,8 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 	same := copyOf(t, d, request, "same", harness.FromSnapshot(snapshot.GetSnapshotId()), nil)
 	larger := copyOf(t, d, request, "larger", harness.FromSnapshot(snapshot.GetSnapshotId()), harness.RequiredBytes(size+64*harness.MiB))
 
-	require.Equal(t, size, harness.CapacityOf(t, d, same.VolumeID))
-	require.Equal(t, size+64*harness.MiB, harness.CapacityOf(t, d, larger.VolumeID))
+	require.Equal(t, size, harness.CapacityOf(t, d, same.VolumeID), "want: the copy has the size of its source")
+	require.Equal(t, size+64*harness.MiB, harness.CapacityOf(t, d, larger.VolumeID), "want: the copy has the larger size")
 	harness.TakeDown(t, d, source)
 	harness.DeleteVolume(t, d, source.VolumeID)
 
@@ -87,7 +87,7 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 	last := copyOf(t, d, request, "last", harness.FromSnapshot(snapshot.GetSnapshotId()), nil)
 	harness.BringUp(t, d, last)
 	require.Equal(t, first, payload(t, last))
-	require.NotEqual(t, first, third)
+	require.NotEqual(t, first, third, "want: the content has changed in the meantime")
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SourceVolumeId: source.VolumeID})
 	require.NoError(t, err)
@@ -274,7 +274,7 @@ func TestWhatCanBeMadeOfASource(t *testing.T) {
 				return
 			}
 
-			require.GreaterOrEqual(t, made.GetVolume().GetCapacityBytes(), int64(64*harness.MiB))
+			require.GreaterOrEqual(t, made.GetVolume().GetCapacityBytes(), int64(64*harness.MiB), "want: the copy is as large as its source")
 			harness.DeleteVolume(t, d, made.GetVolume().GetVolumeId())
 		})
 	}
@@ -331,7 +331,7 @@ func TestARestoreIsIdempotent(t *testing.T) {
 
 	listed, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), 1)
+	require.Len(t, listed.GetEntries(), 1, "want: the retries make one volume")
 	require.True(t, proto.Equal(made.GetVolume(), listed.GetEntries()[0].GetVolume()), "%v\n%v", made, listed)
 
 	// The CO hands the context back.
@@ -429,12 +429,12 @@ func TestCopiesAreThin(t *testing.T) {
 
 			clone := copyOf(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{claim.Capability}},
 				"clone", harness.FromVolume(claim.VolumeID), nil)
-			require.LessOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, clone.VolumeID)), int64(2*harness.MiB))
+			require.LessOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, clone.VolumeID)), int64(2*harness.MiB), "want: a thin copy allocates nothing of its own")
 
 			thick := copyOf(t, d, &csi.CreateVolumeRequest{
 				VolumeCapabilities: []*csi.VolumeCapability{claim.Capability}, Parameters: map[string]string{"provisioning": "thick"},
 			}, "thick", harness.FromVolume(claim.VolumeID), nil)
-			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), int64(512*harness.MiB))
+			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), int64(512*harness.MiB), "want: a thick copy has all of its blocks")
 			require.Equal(t, harness.ImageSum(t, harness.ImageOf(d, claim.VolumeID)), harness.ImageSum(t, harness.ImageOf(d, thick.VolumeID)))
 		})
 	}
@@ -483,7 +483,7 @@ func TestDirectoriesKeepWhatFilesHave(t *testing.T) {
 
 	require.NoError(t, unix.Stat(filepath.Join(copied.TargetPath, "linked"), &linked))
 	require.NoError(t, unix.Stat(filepath.Join(copied.TargetPath, "inner", "file"), &file))
-	require.Equal(t, linked.Ino, file.Ino)
+	require.Equal(t, linked.Ino, file.Ino, "want: the hard links are one file")
 	require.Equal(t, []uint32{1000, 2000}, []uint32{file.Uid, file.Gid})
 
 	color := make([]byte, 8)

@@ -55,7 +55,7 @@ func (d *diary) keep(t *testing.T, places ...string) {
 		}
 	})
 	t.Cleanup(d.close)
-	require.Eventually(t, func() bool { return d.written.Load() > 3 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return d.written.Load() > 3 }, time.Minute, time.Millisecond, "want: the volume is written")
 }
 
 func (d *diary) close() {
@@ -172,8 +172,8 @@ func TestSnapshotsOfWhatIsBeingWritten(t *testing.T) {
 			for i, claim := range restores {
 				harness.BringUp(t, d, claim)
 				found = append(found, writing.entries(t, claim.TargetPath))
-				require.GreaterOrEqual(t, found[i], least[i])
-				require.LessOrEqual(t, found[i], writing.written.Load()+1)
+				require.GreaterOrEqual(t, found[i], least[i], "want: no acknowledged write is missing")
+				require.LessOrEqual(t, found[i], writing.written.Load()+1, "want: no later write is in the snapshot")
 			}
 
 			first, second := found[len(found)-2], found[len(found)-1]

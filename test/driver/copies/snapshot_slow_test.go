@@ -122,7 +122,7 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 
 	recreated := snapshotAgain(t, d, request)
-	require.NotEqual(t, made.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId())
+	require.NotEqual(t, made.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId(), "want: the deleted snapshot has another id than the new one")
 }
 
 // snapshotAgain takes a snapshot whose predecessor of the same name is being deleted:
@@ -187,7 +187,7 @@ func TestAFailedSnapshotStaysFailed(t *testing.T) {
 		_, err := d.CreateSnapshot(t.Context(), request)
 
 		return err != nil
-	}, await.Limit, time.Millisecond)
+	}, await.Limit, time.Millisecond, "want: the snapshot fails")
 	brake.release(t)
 
 	claim := d.Claim(t, id)
@@ -212,7 +212,7 @@ func TestAFailedSnapshotStaysFailed(t *testing.T) {
 
 	recreated, err := d.CreateSnapshotAndWait(t.Context(), request)
 	require.NoError(t, err)
-	require.NotEqual(t, made.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId())
+	require.NotEqual(t, made.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId(), "want: the failed snapshot has another id than the new one")
 }
 
 // TestAKilledSnapshotIsForgotten kills the driver before the CO knows of the
@@ -249,7 +249,7 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 
 	made := snapshotAgain(t, d, request)
 	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
-	require.Less(t, harness.AvailableCapacity(t, d), before)
+	require.Less(t, harness.AvailableCapacity(t, d), before, "want: the snapshot takes space")
 }
 
 // TestImpatientSnapshot retries with a deadline that is too short: there is one

@@ -18,8 +18,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestASnapshotIsIdempotentByName(t *testing.T) {
@@ -36,10 +38,10 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 	snapshot := made.GetSnapshot()
 	require.True(t, snapshot.GetReadyToUse(), "want: the snapshot is ready to use")
 	require.Equal(t, id, snapshot.GetSourceVolumeId())
-	require.EqualValues(t, 64*harness.MiB, snapshot.GetSizeBytes())
-	require.Empty(t, snapshot.GetGroupSnapshotId())
+	require.EqualValues(t, 64*harness.MiB, snapshot.GetSizeBytes(), "want: the snapshot has the size of its volume")
+	require.Empty(t, snapshot.GetGroupSnapshotId(), "want: the snapshot is of no group")
 	require.WithinRange(t, snapshot.GetCreationTime().AsTime(), before, time.Now())
-	require.Len(t, snapshot.GetAccessibleTopology(), 1)
+	require.Len(t, snapshot.GetAccessibleTopology(), 1, "want: the snapshot is accessible from the node")
 
 	check := func(change func(*csi.CreateSnapshotRequest), want codes.Code, words ...string) {
 		t.Helper()
@@ -87,7 +89,7 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 
 	recreated, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: other})
 	require.NoError(t, err)
-	require.NotEqual(t, snapshot.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId())
+	require.NotEqual(t, snapshot.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId(), "want: the new snapshot has an id of its own")
 }
 
 func TestBadSnapshotRequests(t *testing.T) {
@@ -112,7 +114,7 @@ func TestBadSnapshotRequests(t *testing.T) {
 		"an unreachable rack": {&csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id, AccessibilityRequirements: harness.Topology("rack", "7")}, codes.ResourceExhausted, "topology"},
 	} {
 		_, err := d.CreateSnapshot(t.Context(), test.request)
-		require.Equal(t, test.want, status.Code(err), "%s: %v", name, err)
+		rpccode.Require(t, err, test.want, "%s", name)
 		require.ErrorContains(t, err, test.word, name)
 	}
 
@@ -129,7 +131,7 @@ func TestBadSnapshotRequests(t *testing.T) {
 		},
 	} {
 		for _, id := range []string{"", "..", "../../etc/passwd", "a/b", "a\n"} {
-			require.Equal(t, codes.InvalidArgument, status.Code(call(id)), "%s %q", name, id)
+			rpccode.Require(t, call(id), codes.InvalidArgument, "%s %q", name, id)
 		}
 	}
 
@@ -140,11 +142,11 @@ func TestBadSnapshotRequests(t *testing.T) {
 	for _, id := range []string{"none", "../../etc/passwd", id} {
 		listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SnapshotId: id})
 		require.NoError(t, err)
-		require.Empty(t, listed.GetEntries())
+		require.Empty(t, listed.GetEntries(), "want: no snapshot has such an id")
 
 		listed, err = d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SourceVolumeId: id})
 		require.NoError(t, err)
-		require.Empty(t, listed.GetEntries())
+		require.Empty(t, listed.GetEntries(), "want: no snapshot is of such a volume")
 	}
 
 	require.Equal(t, before, harness.Everything(t, d))
@@ -162,7 +164,7 @@ func TestBadSnapshotRequests(t *testing.T) {
 
 	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
 	require.NoError(t, err)
-	require.Empty(t, made.GetSnapshot().GetAccessibleTopology())
+	require.Empty(t, made.GetSnapshot().GetAccessibleTopology(), "want: the snapshot has no topology without the capability")
 }
 
 func withParameter(id, key, value string) *csi.CreateSnapshotRequest {
@@ -199,7 +201,7 @@ func TestSnapshotsAreListed(t *testing.T) {
 
 	ids, token := list(&csi.ListSnapshotsRequest{})
 	require.Equal(t, all, ids)
-	require.Empty(t, token)
+	require.Empty(t, token, "want: the whole list has no next page")
 
 	for _, source := range sources {
 		ids, token = list(&csi.ListSnapshotsRequest{SourceVolumeId: source, MaxEntries: 2})
@@ -211,7 +213,7 @@ func TestSnapshotsAreListed(t *testing.T) {
 
 	ids, token = list(&csi.ListSnapshotsRequest{SnapshotId: all[3], MaxEntries: 1})
 	require.Equal(t, all[3:4], ids)
-	require.Empty(t, token)
+	require.Empty(t, token, "want: one snapshot has no next page")
 
 	ids, _ = list(&csi.ListSnapshotsRequest{SnapshotId: all[3], SourceVolumeId: sources[0]})
 	require.Empty(t, ids, "it is of the other volume")
@@ -223,7 +225,7 @@ func TestSnapshotsAreListed(t *testing.T) {
 
 	ids, token = list(&csi.ListSnapshotsRequest{MaxEntries: 4, StartingToken: token})
 	require.Equal(t, all[3:], ids)
-	require.Empty(t, token)
+	require.Empty(t, token, "want: the last page has no next one")
 
 	_, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{StartingToken: "7"})
 	harness.RequireCode(t, err, codes.Aborted, "starting_token")
@@ -272,14 +274,14 @@ func TestASnapshotPromisesWhatItHolds(t *testing.T) {
 
 	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: claim.VolumeID})
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, held(), int64(16*harness.MiB))
-	require.InDelta(t, before-held(), harness.AvailableCapacity(t, d), slack)
+	require.GreaterOrEqual(t, held(), int64(16*harness.MiB), "want: the snapshot holds the data of the volume")
+	require.InDelta(t, before-held(), harness.AvailableCapacity(t, d), slack, "want: the snapshot takes what it holds")
 
 	d.Restart(t)
-	require.InDelta(t, before-held(), harness.AvailableCapacity(t, d), slack)
+	require.InDelta(t, before-held(), harness.AvailableCapacity(t, d), slack, "want: the snapshot takes what it holds after a restart")
 
 	deleteSnapshot(t, d, made.GetSnapshot().GetSnapshotId())
-	require.InDelta(t, before, harness.AvailableCapacity(t, d), slack)
+	require.InDelta(t, before, harness.AvailableCapacity(t, d), slack, "want: the deleted snapshot takes nothing")
 }
 
 // TestOneNameForTwoSources has two callers race for a name.
@@ -311,13 +313,13 @@ func TestOneNameForTwoSources(t *testing.T) {
 			})
 		}
 
-		callers.Wait()
-		require.EqualValues(t, 1, good.Load())
+		await.Return(t, callers.Wait, "each CreateSnapshot to return")
+		require.EqualValues(t, 1, good.Load(), "want: one source gets the name")
 	}
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), rounds)
+	require.Len(t, listed.GetEntries(), rounds, "want: each round makes one snapshot")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": rounds, "scratch": 0})
 }
 
@@ -361,6 +363,6 @@ func TestManySnapshotsAtOnce(t *testing.T) {
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), 32)
+	require.Len(t, listed.GetEntries(), 32, "want: all snapshots are listed")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 32, "scratch": 0, "images": 3})
 }

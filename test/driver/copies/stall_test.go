@@ -58,7 +58,7 @@ func stall(t *testing.T, served *faults.Directory, room, id string) (copying fun
 
 	return func() {
 		t.Helper()
-		require.Eventually(t, func() bool { return served.Met(t) > 0 }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return served.Met(t) > 0 }, time.Minute, time.Millisecond, "want: the operation hangs in the pool")
 	}
 }
 

@@ -58,7 +58,7 @@ func bytesOf(ctx context.Context, t *testing.T, d *harness.Driver, claim *csicli
 
 	stats, err := d.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: claim.TargetPath})
 	require.NoError(t, err)
-	require.Equal(t, csi.VolumeUsage_BYTES, stats.GetUsage()[0].GetUnit())
+	require.Equal(t, csi.VolumeUsage_BYTES, stats.GetUsage()[0].GetUnit(), "want: the first usage is in bytes")
 
 	return stats.GetUsage()[0]
 }
@@ -76,24 +76,24 @@ func TestDirectoriesOnBtrfsHaveASizeLimit(t *testing.T) {
 		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: directoryBytes + harness.MiB},
 	})
 	require.NoError(t, err, "a full volume is expanded")
-	require.False(t, expanded.GetNodeExpansionRequired(), "the controller alone expands a directory")
+	require.False(t, expanded.GetNodeExpansionRequired(), "want: the controller alone expands a directory")
 
 	require.NoError(t, os.Remove(filepath.Join(claim.TargetPath, "more")))
 
 	usage := bytesOf(t.Context(), t, d, claim)
-	require.EqualValues(t, directoryBytes+harness.MiB, usage.GetTotal())
-	require.GreaterOrEqual(t, usage.GetUsed(), int64(directoryBytes/2))
-	require.Equal(t, usage.GetTotal()-usage.GetUsed(), usage.GetAvailable())
+	require.EqualValues(t, directoryBytes+harness.MiB, usage.GetTotal(), "want: the directory is as large as its limit")
+	require.GreaterOrEqual(t, usage.GetUsed(), int64(directoryBytes/2), "want: the written bytes are used")
+	require.Equal(t, usage.GetTotal()-usage.GetUsed(), usage.GetAvailable(), "want: the rest of the limit is available")
 
 	_, err = d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
 		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * directoryBytes},
 	})
 	require.NoError(t, err)
-	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, claim).GetTotal())
+	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, claim).GetTotal(), "want: the expanded directory has the larger limit")
 	require.NoError(t, writeFile(claim, "more", directoryBytes))
 
 	d.Restart(t)
-	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, claim).GetTotal())
+	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, claim).GetTotal(), "want: the limit survives a restart")
 	require.ErrorIs(t, writeFile(claim, "too much", directoryBytes), unix.EDQUOT)
 
 	harness.TakeDown(t, d, claim)
@@ -113,19 +113,19 @@ func TestDirectoriesOnBtrfsAreCopiedInUse(t *testing.T) {
 
 	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: claim.VolumeID})
 	require.NoError(t, err)
-	require.True(t, made.GetSnapshot().GetReadyToUse(), "the snapshot is ready to use at once")
+	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use at once")
 
 	clone := harness.NewVolume(t, d, directoryRequest("clone", harness.FromVolume(claim.VolumeID)))
 	harness.BringUp(t, d, clone)
 	harness.RequireBlock(t, clone)
-	require.EqualValues(t, directoryBytes, bytesOf(t.Context(), t, d, clone).GetTotal())
+	require.EqualValues(t, directoryBytes, bytesOf(t.Context(), t, d, clone).GetTotal(), "want: the clone has the limit of its source")
 
 	larger := directoryRequest("restored", harness.FromSnapshot(made.GetSnapshot().GetSnapshotId()))
 	larger.CapacityRange.RequiredBytes = 2 * directoryBytes
 	restored := harness.NewVolume(t, d, larger)
 	harness.BringUp(t, d, restored)
 	harness.RequireBlock(t, restored)
-	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, restored).GetTotal())
+	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, restored).GetTotal(), "want: the copy has the larger limit")
 	require.ErrorIs(t, writeFile(restored, "too much", 3*directoryBytes), unix.EDQUOT)
 
 	_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})

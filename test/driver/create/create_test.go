@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -75,7 +76,7 @@ func TestCreateIsIdempotentByName(t *testing.T) {
 				require.True(t, proto.Equal(made, again), "%v\n%v", made, again)
 			}
 
-			require.Len(t, harness.ListAll(t, d), 1)
+			require.Len(t, harness.ListAll(t, d), 1, "want: the retries make one volume")
 		})
 	}
 
@@ -83,7 +84,7 @@ func TestCreateIsIdempotentByName(t *testing.T) {
 	other.Name = "another"
 	second, err := d.CreateVolume(t.Context(), other)
 	require.NoError(t, err)
-	require.NotEqual(t, made.GetVolume().GetVolumeId(), second.GetVolume().GetVolumeId())
+	require.NotEqual(t, made.GetVolume().GetVolumeId(), second.GetVolume().GetVolumeId(), "want: another name is another volume")
 
 	d.Restart(t)
 
@@ -114,7 +115,7 @@ func TestCreateOfTheSameNameAtOnceMakesOneVolume(t *testing.T) {
 		})
 	}
 
-	group.Wait()
+	await.Return(t, group.Wait, "each CreateVolume to return")
 
 	slices.Sort(ids)
 	require.Equal(t, harness.ListAll(t, d), slices.Compact(ids))
@@ -135,7 +136,7 @@ func TestCreateAfterExpansion(t *testing.T) {
 	again, err := d.CreateVolume(t.Context(), request)
 	require.NoError(t, err)
 	require.Equal(t, claim.VolumeID, again.GetVolume().GetVolumeId())
-	require.EqualValues(t, 100*harness.MiB, again.GetVolume().GetCapacityBytes())
+	require.EqualValues(t, 100*harness.MiB, again.GetVolume().GetCapacityBytes(), "want: the volume keeps its expanded size")
 }
 
 func TestCreateRefuses(t *testing.T) {
@@ -215,15 +216,15 @@ func TestCreateTakesAnyName(t *testing.T) {
 
 		parsed, err := uuid.Parse(made.GetVolume().GetVolumeId())
 		require.NoError(t, err)
-		require.EqualValues(t, 7, parsed.Version())
+		require.EqualValues(t, 7, parsed.Version(), "want: the id of a volume is a UUID of version 7")
 		require.Equal(t, parsed.String(), made.GetVolume().GetVolumeId())
 		require.FileExists(t, harness.ImageOf(d, parsed.String()))
 
 		ids[parsed.String()] = true
 	}
 
-	require.Len(t, ids, 8)
-	require.Len(t, harness.ListAll(t, d), 8)
+	require.Len(t, ids, 8, "want: each name has an id of its own")
+	require.Len(t, harness.ListAll(t, d), 8, "want: each name is a volume")
 
 	// What is deleted and made again is not what it was.
 	for id := range ids {
@@ -276,8 +277,8 @@ func TestTopology(t *testing.T) {
 			harness.RequireCode(t, err, test.code)
 
 			if test.code == codes.OK {
-				require.Len(t, made.GetVolume().GetAccessibleTopology(), 1)
-				require.True(t, proto.Equal(node, made.GetVolume().GetAccessibleTopology()[0]), "the volume is accessible from the node of the request")
+				require.Len(t, made.GetVolume().GetAccessibleTopology(), 1, "want: the volume is accessible from one topology")
+				require.True(t, proto.Equal(node, made.GetVolume().GetAccessibleTopology()[0]), "want: the volume is accessible from the node of the request")
 			}
 		})
 	}

@@ -121,7 +121,7 @@ func TestListingWhileVolumesComeAndGo(t *testing.T) {
 		}
 	})
 
-	require.Empty(t, harness.ListAll(t, d))
+	require.Empty(t, harness.ListAll(t, d), "want: no volume is left")
 	conformance.Shows(t, "ListVolumes", "in pages", "every volume that stays once")
 }
 
@@ -185,14 +185,14 @@ func TestListRefuses(t *testing.T) {
 
 	page, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{StartingToken: claim.VolumeID})
 	require.NoError(t, err)
-	require.Empty(t, page.GetEntries())
-	require.Empty(t, page.GetNextToken())
+	require.Empty(t, page.GetEntries(), "want: the page after the last volume is empty")
+	require.Empty(t, page.GetNextToken(), "want: the last page has no next one")
 
 	// A page that is just full is not said to have a next one.
 	page, err = d.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1})
 	require.NoError(t, err)
-	require.Len(t, page.GetEntries(), 1)
-	require.Empty(t, page.GetNextToken())
+	require.Len(t, page.GetEntries(), 1, "want: the page has the one volume")
+	require.Empty(t, page.GetNextToken(), "want: a page that is just full has no next one")
 }
 
 // TestListStaysBelowFourMegabytes asks for no page size where each volume says
@@ -230,7 +230,7 @@ func TestListStaysBelowFourMegabytes(t *testing.T) {
 	for pages == 0 || token != "" {
 		page, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{StartingToken: token})
 		require.NoError(t, err)
-		require.Less(t, proto.Size(page), 4_000_000)
+		require.Less(t, proto.Size(page), 4_000_000, "want: a page is below the limit of gRPC")
 
 		for _, entry := range page.GetEntries() {
 			listed = append(listed, entry.GetVolume().GetVolumeId())
@@ -241,7 +241,7 @@ func TestListStaysBelowFourMegabytes(t *testing.T) {
 	}
 
 	require.Equal(t, ids, listed)
-	require.Equal(t, 3, pages)
+	require.Equal(t, 3, pages, "want: the large list has three pages")
 }
 
 func TestListTellsWhereVolumesArePublished(t *testing.T) {
@@ -294,7 +294,7 @@ func TestListTellsWhereVolumesArePublished(t *testing.T) {
 	// No node means all of them.
 	attached.NodeID = ""
 	require.NoError(t, d.Detach(t.Context(), attached))
-	require.Empty(t, published()[attached.VolumeID])
+	require.Empty(t, published()[attached.VolumeID], "want: a detached volume is published nowhere")
 	conformance.Shows(t, "ControllerUnpublishVolume", "node_id not given", "published to no node")
 }
 
@@ -308,7 +308,7 @@ func TestAttachmentsAreLimited(t *testing.T) {
 
 	info, err := d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 	require.NoError(t, err)
-	require.EqualValues(t, limit, info.GetMaxVolumesPerNode())
+	require.EqualValues(t, limit, info.GetMaxVolumesPerNode(), "want: NodeGetInfo has the limit of volumes")
 
 	claims := make([]*csiclient.Publication, 2*limit)
 	for i := range claims {
@@ -404,7 +404,7 @@ func TestListedContexts(t *testing.T) {
 
 	listed, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), len(want))
+	require.Len(t, listed.GetEntries(), len(want), "want: all volumes are listed")
 
 	for _, entry := range listed.GetEntries() {
 		require.Equal(t, want[entry.GetVolume().GetVolumeId()], entry.GetVolume().GetVolumeContext())

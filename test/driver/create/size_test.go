@@ -8,11 +8,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 func TestSizes(t *testing.T) {
@@ -70,12 +70,12 @@ func TestSizes(t *testing.T) {
 				return
 			}
 
-			require.Equal(t, test.want, made.GetVolume().GetCapacityBytes())
+			require.Equal(t, test.want, made.GetVolume().GetCapacityBytes(), "want: the volume has the rounded size")
 
 			if test.parameters["backing"] != "directory" {
 				info, err := os.Stat(harness.ImageOf(d, made.GetVolume().GetVolumeId()))
 				require.NoError(t, err)
-				require.Equal(t, test.want, info.Size())
+				require.Equal(t, test.want, info.Size(), "want: the image has the rounded size")
 			}
 
 			if test.capability.GetMount() == nil {
@@ -119,11 +119,11 @@ func TestExpansionSizes(t *testing.T) {
 		answer, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
 			VolumeId: claim.VolumeID, CapacityRange: test.asked,
 		})
-		require.Equal(t, test.code.String(), status.Code(err).String(), "%s: %v", test.name, err)
+		rpccode.Require(t, err, test.code, "%s", test.name)
 		require.Equal(t, test.want, answer.GetCapacityBytes(), test.name)
 	}
 
 	info, err := os.Stat(harness.ImageOf(d, claim.VolumeID))
 	require.NoError(t, err)
-	require.EqualValues(t, 64*harness.MiB+4096, info.Size())
+	require.EqualValues(t, 64*harness.MiB+4096, info.Size(), "want: the image has the rounded size")
 }

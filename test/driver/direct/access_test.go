@@ -55,7 +55,7 @@ func passedOver(t *testing.T, heard *logs.Buffer, id string) {
 	}
 	before := count()
 
-	require.Eventually(t, func() bool { return count() > before+1 }, await.Limit, harness.Often)
+	require.Eventually(t, func() bool { return count() > before+1 }, await.Limit, harness.Often, "want: the monitor passes over the volume")
 }
 
 // TestDirectIsNotTouched makes the driver try all that would touch the filesystem
@@ -146,7 +146,7 @@ func tryToTouch(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	harness.RequireCode(t, d.Unstage(ctx, claim), codes.FailedPrecondition)
 
 	usage, _, _ := askUsage(t, d, claim.VolumeID, claim.StagingPath)
-	require.NotZero(t, usage.Bytes.Total)
+	require.NotZero(t, usage.Bytes.Total, "want: the usage has a total")
 
 	larger := deviceOf(t, d, claim).SizeBytes + harness.MiB
 	expandController(t, d, claim, larger)
@@ -257,7 +257,7 @@ func TestDirectWithoutRecords(t *testing.T) {
 				require.NoError(t, d.Publish(t.Context(), claim))
 				require.NoError(t, d.Unpublish(t.Context(), claim))
 				require.NoError(t, d.Unstage(t.Context(), claim))
-				require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+				require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 			})
 		}
 	}
@@ -277,13 +277,13 @@ func TestDirectIsTakenDownWithoutRecords(t *testing.T) {
 
 	for range 2 {
 		require.NoError(t, d.Unpublish(t.Context(), claim))
-		require.Empty(t, entriesIn(t, claim.TargetPath))
+		require.Empty(t, entriesIn(t, claim.TargetPath), "want: the target is empty again")
 		require.NoDirExists(t, harness.DirectEntry(d, claim))
 	}
 
 	for range 2 {
 		require.NoError(t, d.Unstage(t.Context(), claim))
-		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 	}
 }
 

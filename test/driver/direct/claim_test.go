@@ -71,10 +71,10 @@ func TestClaimAsksForDirectVolume(t *testing.T) {
 				request := aDirectVolume(harness.NameOf(t), test.parameters)
 				claim := harness.NewVolume(t, d, request)
 				require.Equal(t, test.want, claim.VolumeContext[harness.DirectKey])
-				require.Len(t, api.Asked(), before+test.asks)
+				require.Len(t, api.Asked(), before+test.asks, "want: the claim is asked for once")
 
 				require.Equal(t, claim.VolumeID, harness.NewVolume(t, d, request).VolumeID)
-				require.Len(t, api.Asked(), before+test.asks)
+				require.Len(t, api.Asked(), before+test.asks, "want: a retry asks for the claim as often")
 
 				wanted := *claim
 				wanted.Capability = csiclient.MountCapability(harness.MultiWriter, "")
@@ -123,7 +123,7 @@ func TestClaimIsAskedOnce(t *testing.T) {
 			harness.RequireCode(t, err, codes.AlreadyExists)
 		}
 
-		require.Len(t, harness.ListAll(t, d), 2)
+		require.Len(t, harness.ListAll(t, d), 2, "want: both volumes are listed")
 	}
 
 	same()
@@ -131,7 +131,7 @@ func TestClaimIsAskedOnce(t *testing.T) {
 	api.Put("shop", "direct", nil)
 	api.Put("shop", "ordinary", annotated())
 	same()
-	require.Len(t, api.Asked(), 2)
+	require.Len(t, api.Asked(), 2, "want: a volume that exists does not ask for its claim")
 
 	api.Stop()
 	same()
@@ -220,7 +220,7 @@ func TestWhoAsksAClaimIsNotKeptWaiting(t *testing.T) {
 
 	// A call for another volume does not wait for it.
 	harness.NewVolume(t, d, aDirectVolume("other", nil))
-	require.Len(t, harness.ListAll(t, d), 1)
+	require.Len(t, harness.ListAll(t, d), 1, "want: the other volume alone is created")
 }
 
 // TestClaimAsksForWhatCannotBe: an annotation can't make of a class's volume what
@@ -268,7 +268,7 @@ func TestClaimAsksForWhatCannotBe(t *testing.T) {
 		harness.RequireCode(t, err, codes.InvalidArgument, name)
 	}
 
-	require.Len(t, api.Asked(), before)
+	require.Len(t, api.Asked(), before, "want: the claim is not asked for")
 }
 
 func TestKubeconfigIsForTheController(t *testing.T) {
@@ -296,7 +296,7 @@ func TestKubeconfigIsForTheController(t *testing.T) {
 	_, err = driver.New(t.Context(), config(driver.ModeController, missing))
 	require.ErrorContains(t, err, "kubeconfig "+missing)
 
-	require.Empty(t, api.Asked())
+	require.Empty(t, api.Asked(), "want: the API is not asked by a node")
 }
 
 func TestTokenIsNotLogged(t *testing.T) {

@@ -71,8 +71,8 @@ func TestDirectParameter(t *testing.T) {
 			}
 
 			value, reported := made.GetVolume().GetVolumeContext()[harness.DirectKey]
-			require.Equal(t, test.want, reported)
-			require.Equal(t, test.want, value == "true")
+			require.Equal(t, test.want, reported, "want: the volume context has directAssign only if it is set")
+			require.Equal(t, test.want, value == "true", "want: the volume context has directAssign as true")
 			require.NotContains(t, made.GetVolume().GetVolumeContext(), "skip-hostmount")
 		})
 	}
@@ -173,7 +173,7 @@ func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
 			}
 		}
 
-		require.Len(t, harness.ListAll(t, d), 2)
+		require.Len(t, harness.ListAll(t, d), 2, "want: both volumes are listed")
 	}
 
 	check()
@@ -244,6 +244,6 @@ func TestInlineVolumeIsNotDirect(t *testing.T) {
 		claim := harness.InlineClaim(t, d, map[string]string{key: "true", "size": "16Mi"})
 		harness.RequireCode(t, d.Publish(t.Context(), claim), codes.InvalidArgument, harness.DirectKey, "use a claim")
 		require.NoFileExists(t, claim.TargetPath)
-		require.Empty(t, harness.EphemeralObjects(t, d))
+		require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left of the refused inline volume")
 	}
 }

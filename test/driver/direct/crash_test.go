@@ -80,16 +80,16 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 			harness.Unmount(t, claim.TargetPath)
 			reborn(t, d)
 			require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
-			require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root))
+			require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root), "want: the assignment is removed")
 			require.NoError(t, d.Publish(t.Context(), claim))
 			same()
 
 			t.Run("taken", func(t *testing.T) { outlivesTaken(t, d, claim, reborn, same) })
 
-			require.Equal(t, device.Sequence, deviceOf(t, d, claim).Sequence)
+			require.Equal(t, device.Sequence, deviceOf(t, d, claim).Sequence, "want: the device stays the same")
 			reborn(t, d)
 			require.NoError(t, d.Unstage(t.Context(), claim))
-			require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+			require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 			reborn(t, d)
 			require.NoError(t, d.Unstage(t.Context(), claim))
 
@@ -147,7 +147,7 @@ func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Publication
 	expandController(t, d, claim, 96*harness.MiB)
 	harness.RequireCode(t, expandNode(t, d, claim, claim.TargetPath, 96*harness.MiB), codes.FailedPrecondition)
 	reborn(t, d)
-	require.EqualValues(t, 96*harness.MiB, listed(t, d, claim).PendingBytes)
+	require.EqualValues(t, 96*harness.MiB, listed(t, d, claim).PendingBytes, "want: the failed growth of the guest is pending")
 
 	// What a killed writer leaves in the root stays until the next write or the end.
 	left := temporaryPath(d, claim)
@@ -184,7 +184,7 @@ func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Publication
 	reborn(t, d)
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 	require.NoDirExists(t, claim.TargetPath)
-	require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root))
+	require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root), "want: the assignment is removed")
 }
 
 // TestDirectIsKilledInCalls kills the driver at random moments of all calls, whose
@@ -233,11 +233,11 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 			}},
 			{"publish again", func(o *csiclient.Client, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
 				taken(t, d, claim, sandbox)
-				require.Len(t, entriesIn(t, d.Config.Node.Direct.Root), 1)
+				require.Len(t, entriesIn(t, d.Config.Node.Direct.Root), 1, "want: the volume has one assignment")
 			}},
 			{"unpublish", func(o *csiclient.Client, ctx context.Context) error { return o.Unpublish(ctx, claim) }, func() {
 				require.NoDirExists(t, claim.TargetPath)
-				require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root))
+				require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root), "want: the assignment is removed")
 
 				size += harness.MiB
 				expandController(t, d, claim, size)
@@ -245,10 +245,10 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 			{"expand", func(o *csiclient.Client, ctx context.Context) error {
 				return expandNodeWith(ctx, o, claim, claim.StagingPath, size)
 			}, func() {
-				require.Equal(t, size, deviceOf(t, d, claim).SizeBytes)
+				require.Equal(t, size, deviceOf(t, d, claim).SizeBytes, "want: the device has the larger size")
 			}},
 			{"unstage", func(o *csiclient.Client, ctx context.Context) error { return o.Unstage(ctx, claim) }, func() {
-				require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+				require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 			}},
 		} {
 			if round > 0 {
@@ -342,7 +342,7 @@ func TestDirectImageByAnotherName(t *testing.T) {
 		d.Restart(t)
 		require.Equal(t, before, listed(t, d, claim))
 		harness.TakeDown(t, d, claim)
-		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 	}
 }
 

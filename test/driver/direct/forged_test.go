@@ -58,9 +58,9 @@ func TestForgedFilesMeanNothing(t *testing.T) {
 				require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
 
 				usage, sick, message := askUsage(t, d, claim.VolumeID, claim.TargetPath)
-				require.NotZero(t, usage.Bytes.Available)
+				require.NotZero(t, usage.Bytes.Available, "want: the usage has available bytes")
 				require.False(t, sick, message)
-				require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID))
+				require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID), "want: a volume with forged files is healthy")
 				require.NoError(t, expandNode(t, d, claim, claim.TargetPath, claimBytes(t, d, claim)))
 
 				for name, content := range forged {
@@ -182,7 +182,7 @@ func TestSymlinkInAnEntrysPlace(t *testing.T) {
 				}
 
 				require.FileExists(t, harness.MountInfoPath(d, claim))
-				require.Empty(t, listed(t, d, claim).Sandbox)
+				require.Empty(t, listed(t, d, claim).Sandbox, "want: a symlink is no sandbox")
 				guestIsSilent(t, d, claim, 64*harness.MiB)
 				v.untouched(t)
 			}
@@ -192,7 +192,7 @@ func TestSymlinkInAnEntrysPlace(t *testing.T) {
 			plant(t, v, claim)
 			put()
 			plant(t, v, claim)
-			require.Empty(t, listed(t, d, claim).Sandbox)
+			require.Empty(t, listed(t, d, claim).Sandbox, "want: a symlink is no sandbox")
 			require.NoError(t, d.Unpublish(t.Context(), claim))
 			require.NoFileExists(t, harness.DirectEntry(d, claim))
 			require.NoDirExists(t, harness.DirectEntry(d, claim))
@@ -317,7 +317,7 @@ func TestShimOfAnotherIsNotAsked(t *testing.T) {
 	take(t, d, claim, sandbox)
 	require.NoError(t, os.Symlink(filepath.Join(d.Config.Node.Direct.Guest.ShimRoots[0], "other"), filepath.Join(d.Config.Node.Direct.Guest.ShimRoots[0], sandbox)))
 	guestIsSilent(t, d, claim, 64*harness.MiB)
-	require.Empty(t, other.Requests())
+	require.Empty(t, other.Requests(), "want: the shim of another sandbox is not asked")
 
 	// The second root is looked in, too.
 	guest.StartShim(t, d.Config.Node.Direct.Guest.ShimRoots[1], sandbox).SetUsage(t, smallUsage())

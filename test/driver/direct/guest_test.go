@@ -280,7 +280,7 @@ func TestDirectResize(t *testing.T) {
 			claim, shim := published(t, d)
 			harness.RequireCode(t, expandNode(t, d, claim, claim.TargetPath, larger), codes.OutOfRange, "ControllerExpandVolume")
 			require.NoError(t, expandNode(t, d, claim, claim.TargetPath, 64*harness.MiB), "it has that already")
-			require.Empty(t, resizes(shim))
+			require.Empty(t, resizes(shim), "want: the guest is not asked to grow to a size that it has")
 
 			expandController(t, d, claim, larger)
 
@@ -291,15 +291,15 @@ func TestDirectResize(t *testing.T) {
 			err := expandNode(t, d, claim, claim.TargetPath, larger)
 			if test.want != codes.OK {
 				harness.RequireCode(t, err, test.want, "guest", "staged the next time")
-				require.EqualValues(t, larger, listed(t, d, claim).PendingBytes)
+				require.EqualValues(t, larger, listed(t, d, claim).PendingBytes, "want: the failed growth of the guest is pending")
 				recovers(t, d, claim, shim)
 
 				err = expandNode(t, d, claim, claim.TargetPath, larger)
 			}
 
 			require.NoError(t, err)
-			require.Zero(t, listed(t, d, claim).PendingBytes)
-			require.EqualValues(t, larger, deviceOf(t, d, claim).SizeBytes)
+			require.Zero(t, listed(t, d, claim).PendingBytes, "want: no growth is pending")
+			require.EqualValues(t, larger, deviceOf(t, d, claim).SizeBytes, "want: the device has the larger size")
 
 			// A finished step needs no request.
 			shim.Stop()
@@ -357,6 +357,6 @@ func TestDirectReaderIsNotResized(t *testing.T) {
 	shim := run(t, d, claim)
 	expandController(t, d, claim, 96*harness.MiB)
 	harness.RequireCode(t, expandNode(t, d, claim, claim.TargetPath, 96*harness.MiB), codes.FailedPrecondition, "read-only", "staged the next time")
-	require.Empty(t, resizes(shim))
-	require.EqualValues(t, 96*harness.MiB, listed(t, d, claim).SizeBytes)
+	require.Empty(t, resizes(shim), "want: a reader's guest is not asked to grow")
+	require.EqualValues(t, 96*harness.MiB, listed(t, d, claim).SizeBytes, "want: the assignment has the larger size")
 }

@@ -76,9 +76,9 @@ func (l *directLife) stage(t *testing.T) {
 
 	attached := deviceOf(t, l.Driver, l.claim)
 	l.device = attached.Path
-	require.Equal(t, l.blockSize, attached.BlockSize)
-	require.Equal(t, l.bytes, attached.SizeBytes)
-	require.False(t, attached.AutoClear, "the device stays attached when its last user closes it")
+	require.Equal(t, l.blockSize, attached.BlockSize, "want: the device has the block size of the volume")
+	require.Equal(t, l.bytes, attached.SizeBytes, "want: the device has the size of the volume")
+	require.False(t, attached.AutoClear, "want: the device stays attached when its last user closes it")
 	require.False(t, attached.ReadOnly, "want: the device is not read-only")
 	l.mountedNowhere(t)
 
@@ -114,7 +114,7 @@ func (l *directLife) mountedNowhere(t *testing.T) {
 	for _, point := range points {
 		require.NotEqual(t, l.device, point.Source, point.Path)
 		require.NotEqual(t, device.Rdev, unix.Mkdev(point.Major, point.Minor), point.Path)
-		require.NotEqual(t, l.claim.StagingPath, point.Path)
+		require.NotEqual(t, l.claim.StagingPath, point.Path, "want: the volume is not mounted at its staging path")
 	}
 }
 
@@ -174,19 +174,19 @@ func (l *directLife) sealed(t *testing.T) {
 	var at unix.Statfs_t
 
 	require.NoError(t, unix.Statfs(l.claim.TargetPath, &at))
-	require.EqualValues(t, tmpfs, at.Type)
+	require.EqualValues(t, tmpfs, at.Type, "want: the target is a tmpfs")
 
 	const flags = unix.ST_RDONLY | unix.ST_NODEV | unix.ST_NOEXEC | unix.ST_NOSUID
-	require.EqualValues(t, flags, at.Flags&flags)
+	require.EqualValues(t, flags, at.Flags&flags, "want: the target is mounted read-only without devices, programs and setuid")
 
 	var root unix.Stat_t
 
 	require.NoError(t, unix.Stat(l.claim.TargetPath, &root))
-	require.EqualValues(t, unix.S_IFDIR|0o700, root.Mode)
-	require.Zero(t, root.Uid)
+	require.EqualValues(t, unix.S_IFDIR|0o700, root.Mode, "want: the target is for its owner only")
+	require.Zero(t, root.Uid, "want: the target is root's")
 
 	found := harness.Tree(t, l.claim.TargetPath)
-	require.Len(t, found, 2)
+	require.Len(t, found, 2, "want: the target has one file")
 
 	path := filepath.Join(l.claim.TargetPath, "csiPlugin.json")
 	require.Contains(t, found[path], "-rw-------")
@@ -213,12 +213,12 @@ func (l *directLife) live(t *testing.T) {
 	for range 2 {
 		err := expandNode(t, l.Driver, l.claim, l.claim.TargetPath, l.larger)
 		harness.RequireCode(t, err, codes.FailedPrecondition, "guest", "staged the next time", strconv.FormatInt(l.larger, 10))
-		require.Equal(t, l.larger, listed(t, l.Driver, l.claim).PendingBytes)
-		require.Equal(t, l.larger, deviceOf(t, l.Driver, l.claim).SizeBytes)
+		require.Equal(t, l.larger, listed(t, l.Driver, l.claim).PendingBytes, "want: the growth of the guest is pending")
+		require.Equal(t, l.larger, deviceOf(t, l.Driver, l.claim).SizeBytes, "want: the device has the larger size")
 		l.Restart(t)
 	}
 
-	require.Equal(t, l.total, vm.usage(t).Bytes.Total)
+	require.Equal(t, l.total, vm.usage(t).Bytes.Total, "want: the guest keeps its size over a restart")
 	l.say(t, shim, vm)
 	harness.WriteFile(t, vm.path("more"), "since then")
 	harness.RequireFile(t, vm.path("data"), "the guest's")
@@ -232,7 +232,7 @@ func (l *directLife) say(t *testing.T, shim *guest.Shim, vm *machine) {
 	t.Helper()
 
 	usage := vm.usage(t)
-	require.Positive(t, usage.Bytes.Used)
+	require.Positive(t, usage.Bytes.Used, "want: the guest uses bytes")
 	shim.SetUsage(t, usage)
 	guestSays(t, l.Driver, l.claim, usage)
 }
@@ -244,15 +244,15 @@ func (l *directLife) takeDown(t *testing.T) {
 	for range 2 {
 		require.NoError(t, l.Unpublish(t.Context(), l.claim))
 		require.NoDirExists(t, l.claim.TargetPath)
-		require.Empty(t, entriesIn(t, l.Config.Node.Direct.Root))
+		require.Empty(t, entriesIn(t, l.Config.Node.Direct.Root), "want: the assignment is removed")
 		require.Nil(t, listed(t, l.Driver, l.claim), "the driver lists the volume among the assigned")
 		stagedUsage(t, l.Driver, l.claim, l.larger)
 	}
 
 	for range 2 {
 		require.NoError(t, l.Unstage(t.Context(), l.claim))
-		require.Empty(t, harness.DevicesOf(t, l.Driver, l.claim.VolumeID))
-		require.Len(t, harness.Tree(t, l.claim.StagingPath), 1)
+		require.Empty(t, harness.DevicesOf(t, l.Driver, l.claim.VolumeID), "want: no device is left")
+		require.Len(t, harness.Tree(t, l.claim.StagingPath), 1, "want: the staging path is empty")
 	}
 }
 
@@ -275,7 +275,7 @@ func (l *directLife) growsAtTheNextStaging(t *testing.T) {
 	t.Helper()
 	require.NoError(t, l.Stage(t.Context(), l.claim))
 	require.NoError(t, l.Publish(t.Context(), l.claim))
-	require.Zero(t, listed(t, l.Driver, l.claim).PendingBytes)
+	require.Zero(t, listed(t, l.Driver, l.claim).PendingBytes, "want: no growth is pending after the next staging")
 
 	// As a kubelet does after that. No guest is there who could be asked.
 	require.NoError(t, expandNode(t, l.Driver, l.claim, l.claim.TargetPath, l.larger))
@@ -284,7 +284,7 @@ func (l *directLife) growsAtTheNextStaging(t *testing.T) {
 	l.mountedNowhere(t)
 
 	vm := boot(t, l.device, l.fsType)
-	require.Greater(t, vm.usage(t).Bytes.Total, l.total)
+	require.Greater(t, vm.usage(t).Bytes.Total, l.total, "want: the guest has grown at the next staging")
 	harness.RequireFile(t, vm.path("data"), "the guest's")
 	vm.shutDown()
 
@@ -302,10 +302,10 @@ func (l *directLife) endsAsOrdinary(t *testing.T) {
 	harness.RequireFile(t, filepath.Join(hosted.TargetPath, "data"), "the guest's")
 	harness.RequireFile(t, filepath.Join(hosted.TargetPath, "more"), "since then")
 	require.Nil(t, listed(t, l.Driver, l.claim), "the driver lists the volume among the assigned")
-	require.Empty(t, entriesIn(t, l.Config.Node.Direct.Root))
+	require.Empty(t, entriesIn(t, l.Config.Node.Direct.Root), "want: there is no assignment")
 
 	usage, sick, message := askUsage(t, l.Driver, hosted.VolumeID, hosted.TargetPath)
-	require.Greater(t, usage.Bytes.Total, l.total)
+	require.Greater(t, usage.Bytes.Total, l.total, "want: the filesystem has grown")
 	require.False(t, sick, message)
 
 	harness.TakeDown(t, l.Driver, hosted)
@@ -348,15 +348,15 @@ func TestDirectGrowsAtRest(t *testing.T) {
 				for range 2 {
 					require.NoError(t, expandNode(t, d, claim, claim.StagingPath, larger))
 					require.Equal(t, device.Path, deviceOf(t, d, claim).Path)
-					require.False(t, deviceOf(t, d, claim).AutoClear, "the device stays attached when its last user closes it")
+					require.False(t, deviceOf(t, d, claim).AutoClear, "want: the device stays attached when its last user closes it")
 					stagedUsage(t, d, claim, larger)
 				}
 
 				require.NoError(t, d.Publish(t.Context(), claim))
-				require.Zero(t, listed(t, d, claim).PendingBytes)
+				require.Zero(t, listed(t, d, claim).PendingBytes, "want: no growth is pending after the next staging")
 
 				vm = boot(t, device.Path, fsType)
-				require.Greater(t, vm.usage(t).Bytes.Total, total)
+				require.Greater(t, vm.usage(t).Bytes.Total, total, "want: the guest has grown at the next staging")
 				harness.RequireFile(t, vm.path("data"), "precious")
 				vm.shutDown()
 			})
@@ -386,8 +386,8 @@ func TestDirectWithoutStaging(t *testing.T) {
 	for range 2 {
 		require.NoError(t, d.Unpublish(t.Context(), claim))
 		require.NoDirExists(t, claim.TargetPath)
-		require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root))
-		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+		require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root), "want: the assignment is removed")
+		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 	}
 
 	require.NoError(t, d.Detach(t.Context(), claim))
@@ -404,7 +404,7 @@ func TestDirectKeepsWhatWasThere(t *testing.T) {
 	require.NoError(t, d.Publish(t.Context(), claim))
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 	require.DirExists(t, claim.TargetPath)
-	require.Empty(t, entriesIn(t, claim.TargetPath))
+	require.Empty(t, entriesIn(t, claim.TargetPath), "want: the target is empty again")
 }
 
 // TestDirectCopies makes one of another, which starts with its content and has
@@ -434,7 +434,7 @@ func TestDirectCopies(t *testing.T) {
 			harness.AttachAndStage(t, d, copied)
 			require.NoError(t, d.Publish(t.Context(), claim))
 			require.NoError(t, d.Publish(t.Context(), copied))
-			require.Len(t, entriesIn(t, d.Config.Node.Direct.Root), 2)
+			require.Len(t, entriesIn(t, d.Config.Node.Direct.Root), 2, "want: each volume has an assignment")
 
 			one, other := boot(t, deviceOf(t, d, claim).Path, fsType), boot(t, deviceOf(t, d, copied).Path, fsType)
 			harness.RequireFile(t, one.path("data"), "precious")

@@ -79,7 +79,7 @@ func TestDirectLosesItsDevice(t *testing.T) {
 				_, reported := os.Stat(harness.DirectEntry(d, claim))
 
 				return os.IsNotExist(err) && os.IsNotExist(reported)
-			}, await.Limit, harness.Often)
+			}, await.Limit, harness.Often, "want: the assignment of a lost device is removed")
 
 			if !claim.ReadOnly {
 				harness.RequireCode(t, d.Publish(t.Context(), claim), codes.FailedPrecondition, "stage")

@@ -25,7 +25,7 @@ func readOnlyDevice(t *testing.T, d *harness.Driver, claim *csiclient.Publicatio
 	t.Helper()
 
 	attached := harness.DevicesOf(t, d, claim.VolumeID)
-	require.Len(t, attached, 2)
+	require.Len(t, attached, 2, "want: the volume has a device for each mode")
 
 	for _, each := range attached {
 		if each.ReadOnly {
@@ -51,7 +51,7 @@ func assignedReadOnly(t *testing.T, d *harness.Driver, claim *csiclient.Publicat
 		device.Path, `"`+strings.Join(options, `","`)+`"`))
 
 	reported := listed(t, d, claim)
-	require.True(t, reported.ReadOnly, "the assignment is read-only")
+	require.True(t, reported.ReadOnly, "want: the assignment is read-only")
 	require.Equal(t, device.Path, reported.Device)
 	require.Equal(t, options, reported.Options)
 
@@ -123,7 +123,7 @@ func TestDirectReadOnlyPublication(t *testing.T) {
 	require.Equal(t, written.Path, deviceOf(t, d, claim).Path)
 	require.NoError(t, d.Publish(t.Context(), claim))
 	require.Equal(t, written.Path, listed(t, d, claim).Device)
-	require.False(t, listed(t, d, claim).ReadOnly, "the assignment is writable")
+	require.False(t, listed(t, d, claim).ReadOnly, "want: the assignment is writable")
 	require.NoError(t, writeDevice(written.Path))
 }
 
@@ -256,7 +256,7 @@ func TestDirectRefusals(t *testing.T) {
 	inline := harness.InlineClaim(t, d, map[string]string{"size": "16Mi", "directAssign": "true"})
 	harness.RequireCode(t, d.Publish(t.Context(), inline), codes.InvalidArgument, "directAssign")
 
-	require.Empty(t, harness.DevicesOf(t, d, fresh.VolumeID))
+	require.Empty(t, harness.DevicesOf(t, d, fresh.VolumeID), "want: a refused volume has no device")
 	require.NoDirExists(t, d.Config.Node.Direct.Root)
 	require.NoDirExists(t, inUse.TargetPath)
 }

@@ -49,7 +49,7 @@ func watch(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *spy {
 		s.numbers = append(s.numbers, filepath.Base(device.Path))
 	}
 
-	require.NotEmpty(t, s.numbers)
+	require.NotEmpty(t, s.numbers, "want: the watch has a device")
 	s.before = s.counters(t)
 
 	return s
@@ -136,7 +136,7 @@ func (s *spy) counters(t *testing.T) map[string][]string {
 		require.NoError(t, err)
 
 		fields := strings.Fields(string(text))
-		require.Greater(t, len(fields), 13)
+		require.Greater(t, len(fields), 13, "want: the device has its counters")
 		found[device] = []string{"read " + fields[2], "written " + fields[6], "discarded " + fields[13]}
 	}
 
@@ -236,8 +236,8 @@ func TestDirectSpiesSee(t *testing.T) {
 	// The kernel's.
 	before := s.counters(t)
 	boot(t, device, "ext4").shutDown()
-	require.NotEqual(t, before, s.counters(t))
-	require.Empty(t, s.events(t))
+	require.NotEqual(t, before, s.counters(t), "want: the guest's reads are counted")
+	require.Empty(t, s.events(t), "want: the guest's reads have no event on the host")
 }
 
 // TestDirectSpiesKnowStrangers has a program of another mount namespace read the
@@ -253,10 +253,10 @@ func TestDirectSpiesKnowStrangers(t *testing.T) {
 	before := s.counters(t)
 	output, err := stranger.CombinedOutput()
 	require.NoError(t, err, "%s", output)
-	require.NotEqual(t, before, s.counters(t))
+	require.NotEqual(t, before, s.counters(t), "want: another program's reads are counted")
 	s.sawNothing(t)
 	require.False(t, s.disturbed, "want: no other process of the machine disturbed the watch")
 
 	harness.RunTool(t, 0, "dd", "if="+device, "of=/dev/null", "bs=4096", "count=1")
-	require.NotEmpty(t, s.events(t))
+	require.NotEmpty(t, s.events(t), "want: another program's reads have an event")
 }

@@ -61,7 +61,7 @@ func deviceOf(t *testing.T, d *harness.Driver, claim *csiclient.Publication) loo
 	t.Helper()
 
 	attached := harness.DevicesOf(t, d, claim.VolumeID)
-	require.Len(t, attached, 1)
+	require.Len(t, attached, 1, "want: the volume has one device")
 
 	return statusOf(t, attached[0].Number)
 }

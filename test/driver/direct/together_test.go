@@ -71,7 +71,7 @@ func TestDirectCallsAtOnce(t *testing.T) {
 		crowd(t, publish, list, usage)
 		require.NoError(t, publish())
 		require.Equal(t, device, deviceOf(t, d, claim))
-		require.Len(t, mountsAt(t, claim.TargetPath), 1)
+		require.Len(t, mountsAt(t, claim.TargetPath), 1, "want: the target has one mount")
 		take(t, d, claim, sandbox)
 
 		reported, err := os.Stat(harness.MountInfoPath(d, claim))
@@ -87,17 +87,17 @@ func TestDirectCallsAtOnce(t *testing.T) {
 		crowd(t, unpublish, list, usage)
 		require.NoError(t, unpublish())
 		require.NoDirExists(t, claim.TargetPath)
-		require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root))
+		require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root), "want: the assignment is removed")
 
 		crowd(t, publish, unpublish, list, usage)
 		require.NoError(t, publish())
-		require.Len(t, mountsAt(t, claim.TargetPath), 1)
+		require.Len(t, mountsAt(t, claim.TargetPath), 1, "want: the target has one mount")
 		require.Equal(t, []string{"mountInfo.json"}, entriesIn(t, harness.DirectEntry(d, claim)))
 		require.NoError(t, unpublish())
 
 		crowd(t, unstage, list, usage)
 		require.NoError(t, unstage())
-		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 	}
 }
 
@@ -124,7 +124,7 @@ func TestDirectVolumesAtOnce(t *testing.T) {
 	}
 
 	running.Wait()
-	require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root))
+	require.Empty(t, entriesIn(t, d.Config.Node.Direct.Root), "want: all assignments are removed")
 }
 
 // comesAndGoes is for goroutines.

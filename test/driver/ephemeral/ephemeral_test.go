@@ -47,16 +47,16 @@ func TestEphemeralLife(t *testing.T) {
 			require.NoError(t, d.Publish(t.Context(), claim))
 
 			// The controller neither lists it nor takes it for an orphan.
-			require.Empty(t, harness.ListAll(t, d))
+			require.Empty(t, harness.ListAll(t, d), "want: an inline volume is not listed")
 			d.Restart(t)
 			require.NoError(t, d.Publish(t.Context(), claim))
 			harness.RequireFile(t, filepath.Join(claim.TargetPath, "data"), "the pod's own")
-			require.Len(t, harness.EphemeralObjects(t, d), 1)
+			require.Len(t, harness.EphemeralObjects(t, d), 1, "want: the inline volume has one image")
 
 			stats, err := d.NodeGetVolumeStats(t.Context(),
 				&csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: claim.TargetPath})
 			require.NoError(t, err)
-			require.Positive(t, stats.GetUsage()[0].GetTotal())
+			require.Positive(t, stats.GetUsage()[0].GetTotal(), "want: the inline volume has a size")
 
 			_, err = d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 				VolumeId: claim.VolumeID, VolumePath: claim.TargetPath, CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 30},
@@ -97,7 +97,7 @@ func TestEphemeralSizeIsEnforced(t *testing.T) {
 	written, err := io.Copy(file, io.LimitReader(rand.Reader, 64*harness.MiB))
 	err = errors.Join(err, file.Sync(), file.Close())
 	require.ErrorContains(t, err, "no space left on device")
-	require.Less(t, written, int64(16*harness.MiB))
+	require.Less(t, written, int64(16*harness.MiB), "want: no more than the size is written")
 }
 
 func TestEphemeralReadOnly(t *testing.T) {
@@ -179,7 +179,7 @@ func TestEphemeralRefusals(t *testing.T) {
 			})
 			harness.RequireCode(t, err, test.code, test.words...)
 			require.NoDirExists(t, target)
-			require.Empty(t, harness.EphemeralObjects(t, d))
+			require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left of the refused inline volume")
 		})
 	}
 }
@@ -200,7 +200,7 @@ func TestEphemeralIDIsOnlyAName(t *testing.T) {
 		require.NoFileExists(t, filepath.Join(claim.TargetPath, "data"))
 
 		held := harness.EphemeralObjects(t, d)
-		require.Len(t, held, 1)
+		require.Len(t, held, 1, "want: the inline volume has one image")
 		require.NotContains(t, held[0], id)
 		require.NoError(t, d.Unpublish(t.Context(), claim), id)
 		harness.RequireEphemeralGone(t, d, claim)
@@ -265,7 +265,7 @@ func TestEphemeralAfterAReboot(t *testing.T) {
 
 			d.Stop()
 			harness.Unmount(t, claim.TargetPath)
-			require.Len(t, harness.EphemeralObjects(t, d), 1)
+			require.Len(t, harness.EphemeralObjects(t, d), 1, "want: the image stays over a reboot")
 			d.Restart(t)
 			harness.RequireEphemeralGone(t, d, claim)
 
@@ -276,7 +276,7 @@ func TestEphemeralAfterAReboot(t *testing.T) {
 			// Behind the driver's back while it runs.
 			harness.Unmount(t, claim.TargetPath)
 			require.NoError(t, d.Publish(t.Context(), claim))
-			require.Len(t, harness.EphemeralObjects(t, d), 1)
+			require.Len(t, harness.EphemeralObjects(t, d), 1, "want: the inline volume has one image")
 			harness.Unmount(t, claim.TargetPath)
 			require.NoError(t, d.Unpublish(t.Context(), claim))
 			harness.RequireEphemeralGone(t, d, claim)
@@ -298,7 +298,7 @@ func TestEphemeralMkfsOptionsThatTheKernelDoesNotMount(t *testing.T) {
 	}
 
 	harness.RequireCode(t, err, codes.InvalidArgument, "-O quota", "CONFIG_QFMT_V2")
-	require.Empty(t, harness.EphemeralObjects(t, d))
+	require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left of the refused inline volume")
 }
 
 // TestEphemeralWithoutRecords loses the state directory.
@@ -315,7 +315,7 @@ func TestEphemeralWithoutRecords(t *testing.T) {
 			require.NoError(t, os.RemoveAll(d.Config.StateDir))
 			d.Restart(t)
 			require.NoError(t, d.Unpublish(t.Context(), claim))
-			require.Empty(t, harness.EphemeralObjects(t, d))
+			require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left of the inline volume")
 		})
 	}
 }
@@ -343,7 +343,7 @@ func TestEphemeralTakesPartInThePromise(t *testing.T) {
 
 	capacity, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
 	require.NoError(t, err)
-	require.InDelta(t, 128*harness.MiB, capacity.GetAvailableCapacity(), harness.IdentityBytes)
+	require.InDelta(t, 128*harness.MiB, capacity.GetAvailableCapacity(), harness.IdentityBytes, "want: the inline volume takes its size of the pool")
 
 	harness.RequireCode(t, create("too large", 129*harness.MiB), codes.ResourceExhausted)
 	harness.RequireCode(t, d.Publish(t.Context(), inline("129Mi")), codes.ResourceExhausted, "default")

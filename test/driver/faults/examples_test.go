@@ -11,12 +11,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // examples is the directory of the examples.
@@ -32,7 +32,7 @@ func gives(rpc string, change func(proto.Message), want ...codes.Code) func(*tes
 			}
 
 			_, err := f.call(t.Context(), methodNamed(rpc), request)
-			require.Equal(t, code, status.Code(err), "call %d: %v", i+1, err)
+			rpccode.Require(t, err, code, "call %d", i+1)
 		}
 	}
 }
@@ -107,11 +107,11 @@ var exampleChecks = map[string]func(*testing.T, *faulty, *world){
 		for _, want := range []int64{5, 8, 8} {
 			info, err := f.co.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 			require.NoError(t, err)
-			require.Equal(t, want, info.GetMaxVolumesPerNode())
+			require.Equal(t, want, info.GetMaxVolumesPerNode(), "want: NodeGetInfo has the limit of the rule")
 		}
 	},
 	"attach-limit-exceeded": func(t *testing.T, f *faulty, w *world) {
-		require.Equal(t, codes.ResourceExhausted, status.Code(f.co.Attach(t.Context(), w.other)))
+		harness.RequireCode(t, f.co.Attach(t.Context(), w.other), codes.ResourceExhausted)
 
 		found, err := f.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: w.other.VolumeID})
 		require.NoError(t, err)
@@ -128,7 +128,7 @@ var exampleChecks = map[string]func(*testing.T, *faulty, *world){
 		began := time.Now()
 
 		gives("ControllerPublishVolume", nil, codes.OK)(t, f, w)
-		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond, "want: the attachment is delayed")
 	},
 	"lost-response": func(t *testing.T, f *faulty, _ *world) {
 		request := &csi.CreateVolumeRequest{
@@ -140,7 +140,7 @@ var exampleChecks = map[string]func(*testing.T, *faulty, *world){
 			_, err := f.co.CreateVolume(ctx, request)
 
 			cancel()
-			require.Equal(t, want, status.Code(err), "%v", err)
+			harness.RequireCode(t, err, want)
 		}
 
 		listed, err := f.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
@@ -188,7 +188,7 @@ func (f *faulty) awaitReason(t *testing.T, w *world, reason string) {
 		}
 
 		return true
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 10*time.Second, 5*time.Millisecond, "want: the condition of the rule is reported")
 }
 
 func TestExamplesAct(t *testing.T) {

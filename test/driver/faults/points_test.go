@@ -80,7 +80,7 @@ func TestOperationsFailAtEachPoint(t *testing.T) {
 	eachPoint(t, start(t), func(t *testing.T, l *lifecycle, rpc string, point faults.Point) {
 		l.f.add(t, fmt.Sprintf("{match: {at: %s}, until: {hits: 1}, act: {before: {code: ABORTED, message: on command}, delay: {before: 1ms}}}", point))
 		harness.RequireCode(t, l.step(t, rpc), codes.Aborted, "on command")
-		require.Equal(t, 1, l.f.status(t).Hits)
+		require.Equal(t, 1, l.f.status(t).Hits, "want: the rule is hit once")
 	})
 }
 
@@ -128,8 +128,8 @@ func eachPoint(t *testing.T, f *faulty, try func(*testing.T, *lifecycle, string,
 		require.NoError(t, repeat(t, l, rpc), rpc)
 	}
 
-	require.Equal(t, len(faults.Points()), tried)
-	require.Empty(t, harness.ListAll(t, f.Driver))
+	require.Equal(t, len(faults.Points()), tried, "want: each point is tried")
+	require.Empty(t, harness.ListAll(t, f.Driver), "want: no volume is left")
 	t.Logf("%d points", tried)
 }
 
@@ -171,11 +171,11 @@ func TestAGroupFailsAtItsSecondMember(t *testing.T) {
 
 	_, err := f.co.CreateVolumeGroupSnapshot(t.Context(), request)
 	harness.RequireCode(t, err, codes.ResourceExhausted)
-	require.Equal(t, 2, f.status(t).Calls)
+	require.Equal(t, 2, f.status(t).Calls, "want: the rule sees both members")
 
 	listed, err := f.co.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Empty(t, listed.GetEntries())
+	require.Empty(t, listed.GetEntries(), "want: no snapshot of the failed group is listed")
 
 	_, err = f.co.CreateVolumeGroupSnapshot(t.Context(), request)
 	require.NoError(t, err)

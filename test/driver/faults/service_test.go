@@ -57,7 +57,7 @@ func TestActiveRulesAreShown(t *testing.T) {
 
 	log, err := f.rules.Log(t.Context())
 	require.NoError(t, err)
-	require.Len(t, log, 1)
+	require.Len(t, log, 1, "want: the log has the one hit")
 	require.Equal(t, "Probe", log[0].Method)
 }
 
@@ -136,8 +136,8 @@ func TestNumbersOfRulesAreBounded(t *testing.T) {
 		found, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID},
 			grpc.MaxCallRecvMsgSize(64<<20))
 		require.NoError(t, err, path)
-		require.LessOrEqual(t, len(found.GetVolume().GetVolumeId()), 16<<20)
-		require.LessOrEqual(t, len(found.GetVolume().GetVolumeContext()), 100_000)
+		require.LessOrEqual(t, len(found.GetVolume().GetVolumeId()), 16<<20, "want: the repeated id is limited")
+		require.LessOrEqual(t, len(found.GetVolume().GetVolumeContext()), 100_000, "want: the volume context is limited")
 	}
 }
 
@@ -148,7 +148,7 @@ func TestAStartIsDelayed(t *testing.T) {
 
 	began := time.Now()
 	d := harness.Start(t, func(c *driver.Config) { c.Faults = file })
-	require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond, "want: the start is delayed")
 
 	config := d.Config
 	config.Faults = filepath.Join(t.TempDir(), "absent.yaml")
@@ -168,8 +168,8 @@ func TestDetailsArrive(t *testing.T) {
 	f.add(t, `{act: {before: {code: UNAVAILABLE, details: [{"@type": type.googleapis.com/google.rpc.RetryInfo, retryDelay: 5s}]}}}`)
 
 	_, err := f.co.Probe(t.Context(), &csi.ProbeRequest{})
-	require.Len(t, status.Convert(err).Details(), 1)
-	require.Equal(t, int64(5), status.Convert(err).Details()[0].(*errdetails.RetryInfo).GetRetryDelay().GetSeconds())
+	require.Len(t, status.Convert(err).Details(), 1, "want: the error has its detail")
+	require.Equal(t, int64(5), status.Convert(err).Details()[0].(*errdetails.RetryInfo).GetRetryDelay().GetSeconds(), "want: the detail has its delay")
 }
 
 // TestPagesBreak: an endless list repeats its pages and never ends, and an expired token is ABORTED.
@@ -186,7 +186,7 @@ func TestPagesBreak(t *testing.T) {
 	for range 10 {
 		page, err := f.co.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1, StartingToken: token})
 		require.NoError(t, err)
-		require.NotEmpty(t, page.GetNextToken())
+		require.NotEmpty(t, page.GetNextToken(), "want: a broken page has a next one")
 
 		token = page.GetNextToken()
 
@@ -195,7 +195,7 @@ func TestPagesBreak(t *testing.T) {
 		}
 	}
 
-	require.Len(t, seen, 3)
+	require.Len(t, seen, 3, "want: the broken pages repeat the three volumes")
 	f.clear(t)
 	f.add(t, "{match: {method: ListVolumes}, act: {lists: {next_token: expire}}}")
 
@@ -223,9 +223,9 @@ func TestResponsesArePatched(t *testing.T) {
 		return found
 	}
 
-	require.Equal(t, int64(5<<30), volume("{path: volume.capacity_bytes, value: 5Gi}").GetVolume().GetCapacityBytes())
-	require.Empty(t, volume("{path: volume.volume_id, unset: true}").GetVolume().GetVolumeId())
-	require.Len(t, volume("{path: volume.volume_id, repeat: 10}").GetVolume().GetVolumeId(), 10*len(claim.VolumeID))
+	require.Equal(t, int64(5<<30), volume("{path: volume.capacity_bytes, value: 5Gi}").GetVolume().GetCapacityBytes(), "want: the response has the patched size")
+	require.Empty(t, volume("{path: volume.volume_id, unset: true}").GetVolume().GetVolumeId(), "want: the response has no id")
+	require.Len(t, volume("{path: volume.volume_id, repeat: 10}").GetVolume().GetVolumeId(), 10*len(claim.VolumeID), "want: the response has the repeated id")
 	require.Equal(t, []string{"gone"}, volume("{path: status.published_node_ids, value: [gone]}").GetStatus().GetPublishedNodeIds())
 	require.Empty(t, volume("{path: status.published_node_ids, unset: true}").GetStatus().GetPublishedNodeIds(), "a lost attachment")
 	require.Equal(t, "v", volume(`{path: 'volume.volume_context["k"]', value: v}`).GetVolume().GetVolumeContext()["k"])
@@ -253,7 +253,7 @@ func TestResponsesArePatched(t *testing.T) {
 	require.Equal(t, []string{harness.NodeID}, get(), "the first response has no previous one")
 	require.NoError(t, f.Detach(t.Context(), claim))
 	require.Equal(t, []string{harness.NodeID}, get(), "the attachment is stale")
-	require.Empty(t, get())
+	require.Empty(t, get(), "want: the attachment is not stale after the rule")
 
 	f.clear(t)
 	f.add(t, "{match: {method: NodeGetVolumeHealth}, act: {patch: [{path: volume_health.health_statuses, value: [{status: 99, reason: X}]}]}}")
@@ -271,7 +271,7 @@ func TestCapabilitiesFlap(t *testing.T) {
 	for _, want := range []bool{true, false, true, false} {
 		caps, err := f.co.NodeGetCapabilities(t.Context(), &csi.NodeGetCapabilitiesRequest{})
 		require.NoError(t, err)
-		require.Equal(t, want, csiclient.Capabilities{Node: caps.GetCapabilities()}.HasNodeRPC(csi.NodeServiceCapability_RPC_EXPAND_VOLUME))
+		require.Equal(t, want, csiclient.Capabilities{Node: caps.GetCapabilities()}.HasNodeRPC(csi.NodeServiceCapability_RPC_EXPAND_VOLUME), "want: the capability comes and goes")
 	}
 }
 
@@ -321,12 +321,12 @@ func TestADrainReleasesHeldCalls(t *testing.T) {
 		listed, err := f.rules.List(t.Context())
 
 		return err == nil && listed.Rules[0].Holding == 1 && listed.Rules[1].Hits == 1
-	}, 30*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond, "want: one call is held and the other hit")
 
 	began := time.Now()
 
 	f.Stop()
-	require.Less(t, time.Since(began), f.Config.DrainTimeout+driver.DefaultDrainTimeout/2)
+	require.Less(t, time.Since(began), f.Config.DrainTimeout+driver.DefaultDrainTimeout/2, "want: the drain releases held calls")
 
 	for range 2 {
 		await.Receive(t, ended, "a call to end with the driver")
@@ -340,5 +340,5 @@ func TestACallKeepsItsOwnError(t *testing.T) {
 
 	_, err := f.co.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: unknownSnapshot})
 	harness.RequireCode(t, err, codes.NotFound)
-	require.Equal(t, 1, f.status(t).Hits)
+	require.Equal(t, 1, f.status(t).Hits, "want: the rule is hit once")
 }

@@ -72,7 +72,7 @@ func (f *faulty) status(t *testing.T) faults.Status {
 
 	listed, err := f.rules.List(context.WithoutCancel(t.Context()))
 	require.NoError(t, err)
-	require.Len(t, listed.Rules, 1)
+	require.Len(t, listed.Rules, 1, "want: the rule is active")
 
 	return listed.Rules[0]
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // act is an act of a rule, and what a call with it has to do.
@@ -33,7 +34,7 @@ func fails(code codes.Code) func(*testing.T, *faulty, method, proto.Message) {
 	return func(t *testing.T, f *faulty, of method, request proto.Message) {
 		_, err := f.call(t.Context(), of, request)
 		harness.RequireCode(t, err, code)
-		require.Equal(t, 1, f.status(t).Hits)
+		require.Equal(t, 1, f.status(t).Hits, "want: the rule is hit once")
 	}
 }
 
@@ -43,8 +44,8 @@ func succeeds(after time.Duration) func(*testing.T, *faulty, method, proto.Messa
 		began := time.Now()
 		_, err := f.call(t.Context(), of, request)
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, time.Since(began), after)
-		require.Equal(t, 1, f.status(t).Hits)
+		require.GreaterOrEqual(t, time.Since(began), after, "want: the call is delayed")
+		require.Equal(t, 1, f.status(t).Hits, "want: the rule is hit once")
 	}
 }
 
@@ -75,11 +76,11 @@ func isHeld(t *testing.T, f *faulty, of method, request proto.Message) {
 	}()
 
 	f.until(t, "the call to be held", func(s faults.Status) bool { return s.Holding == 1 })
-	require.Empty(t, ended)
+	require.Empty(t, ended, "want: the held call has no answer")
 
 	released, err := f.rules.Release(t.Context(), "here")
 	require.NoError(t, err)
-	require.Equal(t, 1, released)
+	require.Equal(t, 1, released, "want: one held call is released")
 	require.NoError(t, await.Receive(t, ended, "the call to end"))
 }
 
@@ -87,7 +88,7 @@ func isHeld(t *testing.T, f *faulty, of method, request proto.Message) {
 func changes(t *testing.T, f *faulty, of method, request proto.Message) {
 	altered, err := f.call(t.Context(), of, request)
 	require.NoError(t, err)
-	require.Equal(t, 1, f.status(t).Hits)
+	require.Equal(t, 1, f.status(t).Hits, "want: the rule is hit once")
 
 	f.clear(t)
 
@@ -100,7 +101,7 @@ func changes(t *testing.T, f *faulty, of method, request proto.Message) {
 func vanishes(t *testing.T, f *faulty, of method, request proto.Message) {
 	_, err := f.call(t.Context(), of, request)
 	harness.RequireCode(t, err, codes.Unavailable)
-	require.Equal(t, 1, f.status(t).Hits)
+	require.Equal(t, 1, f.status(t).Hits, "want: the rule is hit once")
 	f.clear(t)
 	harness.AwaitReady(t, f.co)
 }
@@ -132,7 +133,7 @@ func acts() []act {
 
 			second, err := f.call(t.Context(), of, request)
 			require.NoError(t, err)
-			require.NotEqual(t, first.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId(), second.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId())
+			require.NotEqual(t, first.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId(), second.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId(), "want: the second call makes another volume")
 		}},
 	}
 }
@@ -251,7 +252,7 @@ func TestEachCodeOnEachRPC(t *testing.T) {
 
 		for _, of := range allMethods() {
 			_, err := f.call(t.Context(), of, newMessage(of.of.Input()))
-			require.Equal(t, code, status.Code(err), of.name)
+			rpccode.Require(t, err, code, of.name)
 			require.Equal(t, "on command", status.Convert(err).Message())
 
 			count++

@@ -71,9 +71,9 @@ func TestFreezeWindowIsTold(t *testing.T) {
 	}
 
 	require.NoError(t, json.Unmarshal(said.Bytes(), &reported), "%s", said.String())
-	require.Equal(t, 1, reported.Volumes)
+	require.Equal(t, 1, reported.Volumes, "want: one volume is frozen")
 	require.Equal(t, claim.VolumeID, reported.First)
-	require.Positive(t, reported.Window)
+	require.Positive(t, reported.Window, "want: the freeze has a duration")
 	t.Log(reported.Window)
 }
 
@@ -189,7 +189,7 @@ func TestFreezeThatIsGivenUp(t *testing.T) {
 	require.NoError(t, await.Receive(t, ended, "the write to return once its page is filled"))
 	require.Eventually(t, func() bool {
 		return taken.WithFrozen(t.Context(), ids, func(context.Context) error { return nil }) == nil
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the volume can be frozen again")
 	harness.RequireThawed(t, stuck.StagingPath)
 }
 

@@ -66,7 +66,7 @@ func (m *pendingMemory) awaitFault(t *testing.T) {
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(m.fault), Events: unix.POLLIN}}, 0)
 
 		return err == nil && ready == 1
-	}, await.Limit, time.Millisecond)
+	}, await.Limit, time.Millisecond, "want: the write waits for its page")
 }
 
 // fill gives the page to the process that waits for it.
@@ -87,5 +87,5 @@ func (m *pendingMemory) ioctl(t *testing.T, request uintptr, argument unsafe.Poi
 	t.Helper()
 
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(m.fault), request, uintptr(argument))
-	require.Zero(t, errno)
+	require.Zero(t, errno, "want: the ioctl succeeds")
 }

@@ -45,7 +45,7 @@ func TestCallsForTheHealthOfAVolumeKeepItCurrent(t *testing.T) {
 
 			awaitQuiet()
 			useInodes(t, p)
-			require.EventuallyWithT(t, func(c *assert.CollectT) { call(t, c, p) }, await.Limit, harness.Often)
+			require.EventuallyWithT(t, func(c *assert.CollectT) { call(t, c, p) }, await.Limit, harness.Often, "want: the answer has the condition")
 		})
 	}
 }

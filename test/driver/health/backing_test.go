@@ -145,8 +145,8 @@ func scribble(t *testing.T, p *sufferer) {
 
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		writeAt(c, p.image, 63*harness.MiB, make([]byte, 4096))
-		require.NotEmpty(c, p.ofNode(t.Context(), c).entries)
-	}, await.Limit, harness.Often)
+		require.NotEmpty(c, p.ofNode(t.Context(), c).entries, "want: the overwritten block is reported")
+	}, await.Limit, harness.Often, "want: the overwritten block is reported")
 }
 
 // takeDevice detaches the volume's loop device and returns its number.
@@ -154,7 +154,7 @@ func takeDevice(t *testing.T, p *sufferer) int {
 	t.Helper()
 
 	attached := harness.DevicesOf(t, p.Driver, p.claim.VolumeID)
-	require.Len(t, attached, 1)
+	require.Len(t, attached, 1, "want: the volume has one device")
 	require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), attached[0].Number))
 
 	return attached[0].Number
@@ -200,7 +200,7 @@ func TestNumberOfALoopDeviceThatAnotherImageGets(t *testing.T) {
 				loop.AttachOptions{PreferredNumber: number, AutoClear: true})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, foreign.Close()) })
-			require.Equal(t, number, foreign.Number)
+			require.Equal(t, number, foreign.Number, "want: the other image gets the number")
 
 			again(t, p.Driver)
 
@@ -216,7 +216,7 @@ func TestNumberOfALoopDeviceThatAnotherImageGets(t *testing.T) {
 			}
 
 			restage(t, p)
-			require.NotEqual(t, foreign.Path, p.device(t))
+			require.NotEqual(t, foreign.Path, p.device(t), "want: the volume gets another device")
 			require.FileExists(t, "/sys/block/"+filepath.Base(foreign.Path)+"/loop/backing_file")
 			p.awaitWell(t)
 		})

@@ -91,7 +91,7 @@ func TestHealthNamesTheProcessThatKeepsAMount(t *testing.T) {
 	p := (&illness{}).admit(t, harness.Relists)
 	holder := startHolder(t, func(command *exec.Cmd) { command.Dir = p.claim.TargetPath })
 
-	require.Error(t, p.Unpublish(t.Context(), p.claim))
+	require.Error(t, p.Unpublish(t.Context(), p.claim), "want: a busy target is not unpublished")
 	p.awaitBusy(t, nameOf(t, holder))
 	p.requireSteady(t)
 
@@ -99,7 +99,7 @@ func TestHealthNamesTheProcessThatKeepsAMount(t *testing.T) {
 	require.NoError(t, p.Publish(t.Context(), p.claim))
 	p.awaitWell(t)
 
-	require.Error(t, p.Unpublish(t.Context(), p.claim))
+	require.Error(t, p.Unpublish(t.Context(), p.claim), "want: a busy target is not unpublished")
 	p.awaitBusy(t, nameOf(t, holder))
 
 	// It is over with the process, without a call.
@@ -207,7 +207,7 @@ func startHolder(t *testing.T, with func(*exec.Cmd)) *exec.Cmd {
 		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", command.Process.Pid))
 
 		return err == nil && string(name) == "sleep\n"
-	}, await.Limit, time.Millisecond)
+	}, await.Limit, time.Millisecond, "want: the program runs")
 
 	return command
 }
@@ -242,7 +242,7 @@ func (p *sufferer) awaitBusy(t *testing.T, name string) {
 				require.Contains(c, each.message, name)
 			}
 		}
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the busy volume and the process are reported")
 }
 
 // awaitNode waits until the node reports these reasons alone.
@@ -250,7 +250,7 @@ func (p *sufferer) awaitNode(t *testing.T, reasons ...health.Reason) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		p.nodeOnly(t, c).requireReasons(c, reasons, nil)
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the node reports the conditions")
 }
 
 // nodeOnly is ofNode without the statistics, which an unstaged volume has not.

@@ -68,7 +68,7 @@ func TestNoConditionUnderChurn(t *testing.T) {
 			}
 
 			running.Wait()
-			require.Empty(t, heard.All())
+			require.Empty(t, heard.All(), "want: no volume has a condition")
 		})
 	}
 }

@@ -35,7 +35,7 @@ func TestChecksWhenTheClockWasSetBack(t *testing.T) {
 		harness.EditRecord(t, d, "checks", claim.VolumeID, inFuture)
 		harness.AwaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 		harness.AwaitReason(t, d, claim.VolumeID, health.CheckOverdue)
-		require.False(t, harness.ReportOf(t, d, claim.VolumeID).Check.CleanAt.After(time.Now()), "the time of the last check is not in the future")
+		require.False(t, harness.ReportOf(t, d, claim.VolumeID).Check.CleanAt.After(time.Now()), "want: the time of the last check is not in the future")
 	})
 	t.Run("IOErrors", func(t *testing.T) {
 		t.Parallel()

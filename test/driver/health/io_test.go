@@ -172,7 +172,7 @@ func failSpace(t *testing.T, p *sufferer) {
 
 	at, err := unix.IoctlGetInt(int(file.Fd()), fibmap)
 	require.NoError(t, err)
-	require.Positive(t, at)
+	require.Positive(t, at, "want: the file has a block")
 
 	path := file.Name()
 	p.recur = func() error { return writeAnew(path, block) }

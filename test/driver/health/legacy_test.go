@@ -59,14 +59,14 @@ func TestClientOfBefore(t *testing.T) {
 		reported := ask()
 
 		return reported.Listed[sick.VolumeID].Abnormal && reported.Got[sick.VolumeID].Abnormal && reported.Stats[sick.VolumeID].Abnormal
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond, "want: the missing image is abnormal in each call")
 
 	reported := ask()
-	require.True(t, reported.Controller, "the controller advertises VOLUME_CONDITION")
-	require.True(t, reported.Node, "the node advertises VOLUME_CONDITION")
+	require.True(t, reported.Controller, "want: the controller advertises VOLUME_CONDITION")
+	require.True(t, reported.Node, "want: the node advertises VOLUME_CONDITION")
 
 	for _, conditions := range []map[string]*legacyCondition{reported.Listed, reported.Got, reported.Stats} {
-		require.Len(t, conditions, 2)
+		require.Len(t, conditions, 2, "want: both volumes are reported")
 		require.Contains(t, conditions[sick.VolumeID].Message, "BackingFileMissing: ")
 		require.Equal(t, &legacyCondition{Message: "healthy"}, conditions[well.VolumeID])
 	}
@@ -76,13 +76,13 @@ func TestClientOfBefore(t *testing.T) {
 		reported := ask()
 
 		return !reported.Listed[sick.VolumeID].Abnormal && !reported.Got[sick.VolumeID].Abnormal && !reported.Stats[sick.VolumeID].Abnormal
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond, "want: the restored image is healthy in each call")
 
 	d.Restart(t, harness.WithoutCapabilities("VOLUME_CONDITION"))
 
 	reported = ask()
-	require.False(t, reported.Controller, "the controller does not advertise VOLUME_CONDITION")
-	require.False(t, reported.Node, "the node does not advertise VOLUME_CONDITION")
+	require.False(t, reported.Controller, "want: the controller does not advertise VOLUME_CONDITION")
+	require.False(t, reported.Node, "want: the node does not advertise VOLUME_CONDITION")
 
 	for _, conditions := range []map[string]*legacyCondition{reported.Listed, reported.Got, reported.Stats} {
 		require.Equal(t, map[string]*legacyCondition{sick.VolumeID: nil, well.VolumeID: nil}, conditions)

@@ -46,14 +46,14 @@ func TestListOfSickVolumes(t *testing.T) {
 	awaitSick(t, d, sick)
 
 	listed := sickList(t, d, 0, "")
-	require.Empty(t, listed.GetNextToken())
+	require.Empty(t, listed.GetNextToken(), "want: all unhealthy volumes are on one page")
 	conformance.Shows(t, "ControllerListVolumeHealth", "plain", "every unhealthy volume")
 
 	for _, entry := range listed.GetEntries() {
-		require.Len(t, entry.GetHealthStatuses(), 1)
-		require.Equal(t, csi.VolumeHealthErrorType_INACCESSIBLE, entry.GetHealthStatuses()[0].GetStatus())
+		require.Len(t, entry.GetHealthStatuses(), 1, "want: each volume has one condition")
+		require.Equal(t, csi.VolumeHealthErrorType_INACCESSIBLE, entry.GetHealthStatuses()[0].GetStatus(), "want: a volume without an image is inaccessible")
 		require.Equal(t, string(health.VolumeNotFound), entry.GetHealthStatuses()[0].GetReason())
-		require.NotEmpty(t, entry.GetHealthStatuses()[0].GetMessage())
+		require.NotEmpty(t, entry.GetHealthStatuses()[0].GetMessage(), "want: the condition has a message")
 	}
 
 	first := sickList(t, d, 2, "")
@@ -71,9 +71,9 @@ func TestListOfSickVolumes(t *testing.T) {
 
 	third := sickList(t, d, 2, second.GetNextToken())
 	require.Equal(t, sick[5:], idsOf(third))
-	require.Empty(t, third.GetNextToken())
+	require.Empty(t, third.GetNextToken(), "want: the last page has no next one")
 
-	require.Empty(t, idsOf(sickList(t, d, 2, all[len(all)-1])))
+	require.Empty(t, idsOf(sickList(t, d, 2, all[len(all)-1])), "want: the page after the last volume is empty")
 	conformance.Shows(t, "ControllerListVolumeHealth", "in pages", "every unhealthy volume once")
 }
 
@@ -115,7 +115,7 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 
 			id := entry.GetVolume().GetVolumeId()
 			is := legacyIn(t, entry.GetStatus())
-			require.Equal(t, slices.Contains(sick, id), is.Abnormal)
+			require.Equal(t, slices.Contains(sick, id), is.Abnormal, "want: an unhealthy volume is abnormal in the list")
 
 			reported[id] = is.Message
 
@@ -144,7 +144,7 @@ func TestHealthOfWhatIsNotThere(t *testing.T) {
 	reported, err := healthOf(claim.VolumeID)
 	require.NoError(t, err)
 	require.Equal(t, claim.VolumeID, reported.GetVolumeHealth().GetVolumeId())
-	require.Empty(t, reported.GetVolumeHealth().GetHealthStatuses())
+	require.Empty(t, reported.GetVolumeHealth().GetHealthStatuses(), "want: a healthy volume has no condition")
 
 	_, err = healthOf("")
 	harness.RequireCode(t, err, codes.InvalidArgument, "volume_id")
@@ -202,7 +202,7 @@ func legacyIn(t *testing.T, status proto.Message) legacyCondition {
 
 func awaitSick(t *testing.T, d *harness.Driver, ids []string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return slices.Equal(ids, idsOf(sickList(t, d, 0, ""))) }, await.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Equal(ids, idsOf(sickList(t, d, 0, ""))) }, await.Limit, 10*time.Millisecond, "want: all unhealthy volumes are listed")
 }
 
 // TestReportOfTheHealthy reads what a program without Go's types reads: a list that

@@ -128,7 +128,7 @@ func corruptInode(t *testing.T, p *sufferer) {
 	victim := strconv.Itoa(files - 1)
 	at := regexp.MustCompile(`at block (\d+), offset (0x[0-9a-f]+)`).FindStringSubmatch(
 		harness.RunTool(t, 0, "debugfs", "-R", "imap /"+victim, p.image))
-	require.Len(t, at, 3)
+	require.Len(t, at, 3, "want: debugfs names block and offset of the inode")
 
 	block, err := strconv.ParseInt(at[1], 10, 64)
 	require.NoError(t, err)

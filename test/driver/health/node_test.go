@@ -54,7 +54,7 @@ func TestAGrowthThatFailsIsNoForeignWrite(t *testing.T) {
 
 	// The kernel reports one after the other.
 	require.NoError(t, harness.WriteThrough(harness.ImageOf(d, other.VolumeID)))
-	require.Eventually(t, func() bool { return heard.Of(other.VolumeID, health.FilesystemErrors) }, await.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return heard.Of(other.VolumeID, health.FilesystemErrors) }, await.Limit, 10*time.Millisecond, "want: the foreign write is reported")
 	require.False(t, heard.Of(claim.VolumeID, health.FilesystemErrors), heard.All())
 }
 
@@ -92,7 +92,7 @@ func TestStatsOfTheSick(t *testing.T) {
 		}},
 		{"device detached", "block", health.DeviceMissing, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			attached := harness.DevicesOf(t, d, claim.VolumeID)
-			require.Len(t, attached, 1)
+			require.Len(t, attached, 1, "want: the volume has one device")
 			require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), attached[0].Number))
 		}},
 		{"directory moved", "directory", health.VolumeNotFound, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
@@ -111,7 +111,7 @@ func TestStatsOfTheSick(t *testing.T) {
 			healthy := usageAt(t, d, claim)
 			test.strike(t, d, claim)
 
-			require.Eventually(t, func() bool { return slices.Contains(harness.ReasonsOf(t, d, claim.VolumeID), test.reason) }, await.Limit, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return slices.Contains(harness.ReasonsOf(t, d, claim.VolumeID), test.reason) }, await.Limit, 10*time.Millisecond, "want: the condition is reported")
 			harness.RequireAbnormal(t, d, claim, claim.TargetPath, test.reason)
 
 			sick := usageAt(t, d, claim)
@@ -131,7 +131,7 @@ func usageAt(t *testing.T, d *harness.Driver, claim *csiclient.Publication) []*c
 		VolumeId: claim.VolumeID, VolumePath: claim.TargetPath,
 	})
 	require.NoError(t, err)
-	require.NotEmpty(t, answer.GetUsage())
+	require.NotEmpty(t, answer.GetUsage(), "want: an unhealthy volume has its usage")
 
 	return answer.GetUsage()
 }
@@ -149,7 +149,7 @@ func TestNodeGetVolumeHealth(t *testing.T) {
 			require.NoError(t, ask(&csi.NodeGetVolumeHealthRequest{
 				VolumeId: claim.VolumeID, VolumePublishPath: paths[0], StagingTargetPath: paths[1],
 			}))
-			require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID))
+			require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID), "want: a healthy volume has no condition")
 		}
 
 		harness.RequireCode(t, ask(&csi.NodeGetVolumeHealthRequest{}), codes.InvalidArgument, "volume_id")
@@ -163,9 +163,9 @@ func TestNodeGetVolumeHealth(t *testing.T) {
 
 		// Before the first staging, between two, and after the last.
 		harness.TakeDown(t, d, claim)
-		require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID))
+		require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID), "want: a volume that is not staged has no condition")
 		d.Restart(t)
-		require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID))
+		require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID), "want: a volume that is not staged has no condition after a restart")
 		harness.DeleteVolume(t, d, claim.VolumeID)
 		harness.RequireCode(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID}), codes.NotFound, claim.VolumeID)
 	})
@@ -179,20 +179,20 @@ func TestAnInlineVolumeHasTheNameTheCOGaveIt(t *testing.T) {
 	d := harness.Start(t, often10)
 	claim := harness.InlineClaim(t, d, harness.SmallInline())
 	require.NoError(t, d.Publish(t.Context(), claim))
-	require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID))
+	require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID), "want: a healthy inline volume has no condition")
 
 	images := harness.EphemeralObjects(t, d)
-	require.Len(t, images, 1)
+	require.Len(t, images, 1, "want: the inline volume has one image")
 
 	image := filepath.Join(d.Pool(), "ephemeral", "images", images[0])
 	require.NoError(t, os.Rename(image, image+".away"))
 	require.Eventually(t, func() bool {
 		return slices.Equal(harness.ReasonsOf(t, d, claim.VolumeID), []health.Reason{health.BackingFileMissing})
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the missing image is reported")
 	harness.RequireAbnormal(t, d, claim, claim.TargetPath, health.BackingFileMissing)
 
 	require.NoError(t, os.Rename(image+".away", image))
-	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond, "want: the restored image clears the condition")
 
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 
@@ -213,14 +213,14 @@ func TestAnImageByAnotherName(t *testing.T) {
 	require.NoError(t, os.Rename(image, image+".away"))
 	require.Eventually(t, func() bool {
 		return slices.Equal(harness.ReasonsOf(t, d, claim.VolumeID), []health.Reason{health.BackingFileMissing})
-	}, await.Limit, 10*time.Millisecond)
-	require.NotEmpty(t, usageAt(t, d, claim))
+	}, await.Limit, 10*time.Millisecond, "want: the missing image is reported")
+	require.NotEmpty(t, usageAt(t, d, claim), "want: a volume without an image has its usage")
 
 	// It can be taken down, too, and staged once it has its name again.
 	harness.TakeDown(t, d, claim)
 	require.NoError(t, os.Rename(image+".away", image))
 	harness.BringUp(t, d, claim)
-	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond, "want: the restored image clears the condition")
 }
 
 // TestHealthOfWhatCouldNotBeStaged reports a disk that fails so early that the
@@ -246,13 +246,13 @@ func TestHealthOfWhatCouldNotBeStaged(t *testing.T) {
 	require.Error(t, d.Stage(t.Context(), claim), "NodeStageVolume of an image that cannot be read")
 	require.Eventually(t, func() bool {
 		return slices.Contains(harness.ReasonsOf(t, d, claim.VolumeID), health.IOErrors)
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the unreadable image is reported")
 
 	served.Inject(t)
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.NoError(t, d.Publish(t.Context(), claim))
 	t.Cleanup(func() { harness.TakeDown(t, d, claim) })
-	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond, "want: the readable image clears the condition")
 }
 
 // forgetCached has what is read next come from the file's disk.

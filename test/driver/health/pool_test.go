@@ -293,7 +293,7 @@ func hang(t *testing.T, served *faults.Directory, fault faults.Fault) {
 
 	go func() { done <- unix.Stat(filepath.Join(served.Path, fault.Name), &unix.Stat_t{}) }()
 
-	require.Eventually(t, func() bool { return served.Met(t) > 0 }, await.Limit, time.Millisecond)
+	require.Eventually(t, func() bool { return served.Met(t) > 0 }, await.Limit, time.Millisecond, "want: the pool hangs")
 	t.Cleanup(func() {
 		served.Release(t)
 		require.NoError(t, await.Receive(t, done, "stat to return once the fault is released"))
@@ -310,7 +310,7 @@ func sourceOf(t *testing.T, path string) string {
 
 	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
 	require.NoError(t, err)
-	require.Len(t, found, 1)
+	require.Len(t, found, 1, "want: the path has one mount")
 
 	return found[0].Source
 }

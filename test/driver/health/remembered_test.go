@@ -128,9 +128,9 @@ func (p *sufferer) awaitController(t *testing.T, reason health.Reason) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		answer, err := p.ControllerGetVolumeHealth(t.Context(), &csi.ControllerGetVolumeHealthRequest{VolumeId: p.claim.VolumeID})
 		require.NoError(c, err)
-		require.NotEmpty(c, answer.GetVolumeHealth().GetHealthStatuses())
+		require.NotEmpty(c, answer.GetVolumeHealth().GetHealthStatuses(), "want: the controller reports a condition")
 		require.Equal(c, string(reason), answer.GetVolumeHealth().GetHealthStatuses()[0].GetReason())
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the controller reports the condition")
 }
 
 // TestADeletedVolumeIsNotReported deletes a volume whose image was removed while it was in use: no event
@@ -148,6 +148,6 @@ func TestADeletedVolumeIsNotReported(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		report, err := health.NewClient(p.Conn()).Report(t.Context())
 		require.NoError(c, err)
-		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == p.claim.VolumeID }), "the report does not have the volume")
-	}, await.Limit, 10*time.Millisecond)
+		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == p.claim.VolumeID }), "want: the report does not have the volume")
+	}, await.Limit, 10*time.Millisecond, "want: the deleted volume is not reported")
 }

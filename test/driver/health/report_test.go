@@ -25,7 +25,7 @@ type diagnosis struct{ node, controller, beside []health.Reason }
 func (p *sufferer) await(t *testing.T, want diagnosis) {
 	t.Helper()
 
-	require.EventuallyWithT(t, func(c *assert.CollectT) { p.isKnown(t.Context(), c, want) }, await.Limit, 10*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { p.isKnown(t.Context(), c, want) }, await.Limit, 10*time.Millisecond, "want: all calls report the conditions")
 }
 
 // isKnown requires that both views report it now, and that the controller reports beside its
@@ -159,7 +159,7 @@ func (p *sufferer) ofController(ctx context.Context, c require.TestingT) *viewRe
 		}
 	}
 
-	require.Len(c, found.legacy, 2)
+	require.Len(c, found.legacy, 2, "want: the controller has both legacy conditions")
 
 	return found
 }
@@ -179,7 +179,7 @@ func conditionOf(c require.TestingT, carrier proto.Message) condition {
 	require.Contains(c, fields, itself)
 
 	encoded, size := protowire.ConsumeBytes(fields[itself])
-	require.Positive(c, size)
+	require.Positive(c, size, "want: the field has a message")
 
 	inner := fieldsOf(c, encoded)
 	if value, there := inner[abnormal]; there {
@@ -190,7 +190,7 @@ func conditionOf(c require.TestingT, carrier proto.Message) condition {
 	require.Contains(c, inner, text)
 
 	message, size := protowire.ConsumeString(inner[text])
-	require.Positive(c, size)
+	require.Positive(c, size, "want: the message has its text")
 
 	found.message = message
 
@@ -202,11 +202,11 @@ func fieldsOf(c require.TestingT, encoded []byte) map[protowire.Number][]byte {
 
 	for len(encoded) > 0 {
 		number, kind, tag := protowire.ConsumeTag(encoded)
-		require.Positive(c, tag)
+		require.Positive(c, tag, "want: the field has a tag")
 		require.NotContains(c, found, number)
 
 		size := protowire.ConsumeFieldValue(number, kind, encoded[tag:])
-		require.Positive(c, size)
+		require.Positive(c, size, "want: the field has a value")
 
 		found[number] = encoded[tag : tag+size]
 		encoded = encoded[tag+size:]

@@ -113,7 +113,7 @@ func TestKilledWhileACheckHasItFrozen(t *testing.T) {
 		checked <- err
 	}()
 
-	require.Eventually(t, func() bool { return p.served.Met(t) > 0 }, await.Limit, harness.Often)
+	require.Eventually(t, func() bool { return p.served.Met(t) > 0 }, await.Limit, harness.Often, "want: the check hangs in the pool")
 
 	written := harness.StartHeldWrite(t, filepath.Join(p.claim.TargetPath, "written"))
 
@@ -127,5 +127,5 @@ func TestKilledWhileACheckHasItFrozen(t *testing.T) {
 
 	left, err := os.ReadDir(filepath.Join(p.Pool(), "scratch"))
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: no scratch file is left")
 }

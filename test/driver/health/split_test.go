@@ -51,5 +51,5 @@ func TestControllerOfAnotherProcessReportsItsOwnView(t *testing.T) {
 
 	listed, err := controller.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{})
 	require.NoError(t, err)
-	require.Empty(t, listed.GetEntries())
+	require.Empty(t, listed.GetEntries(), "want: the controller has no condition of its own")
 }

@@ -184,14 +184,14 @@ func (p *sufferer) awaitLook(t *testing.T) {
 		}
 
 		at := slices.IndexFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == p.claim.VolumeID })
-		require.NotEqual(c, -1, at)
+		require.NotEqual(c, -1, at, "want: the report has the volume")
 
 		volume := report.Volumes[at]
-		require.NotEmpty(c, volume.Published)
+		require.NotEmpty(c, volume.Published, "want: the report has where the volume is published")
 
 		// A probe of a directory shows nothing.
-		require.True(c, volume.Usage != nil || volume.Backing == "directory", "an image has its usage")
-	}, await.Limit, 10*time.Millisecond)
+		require.True(c, volume.Usage != nil || volume.Backing == "directory", "want: an image has its usage")
+	}, await.Limit, 10*time.Millisecond, "want: all views have probed the volume")
 }
 
 func (i *illness) request() *csi.CreateVolumeRequest {
@@ -257,7 +257,7 @@ func (p *sufferer) device(t *testing.T) string {
 	t.Helper()
 
 	attached := harness.DevicesOf(t, p.Driver, p.claim.VolumeID)
-	require.Len(t, attached, 1)
+	require.Len(t, attached, 1, "want: the volume has one device")
 
 	return attached[0].Path
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // inBothModes runs the test with a node beside its controller, and with one in a process of its
@@ -123,8 +123,8 @@ func TestHealthOfAVolumeThatNeverWas(t *testing.T) {
 		t.Helper()
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			_, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
-			require.Equal(c, codes.NotFound.String(), status.Code(err).String(), "%v", err)
-		}, await.Limit, 10*time.Millisecond)
+			rpccode.Require(c, err, codes.NotFound)
+		}, await.Limit, 10*time.Millisecond, "want: the volume is not found")
 	}
 
 	harness.RequireCode(t, d.Stage(t.Context(), &unknown), codes.NotFound)

@@ -106,13 +106,13 @@ func blocks(t *testing.T, stream func(yield func(csiclient.BlockMetadata, error)
 
 		messages++
 
-		require.Equal(t, csi.BlockMetadataType_VARIABLE_LENGTH, message.GetBlockMetadataType())
-		require.Equal(t, capacity, message.GetVolumeCapacityBytes())
-		require.LessOrEqual(t, len(message.GetBlockMetadata()), most)
+		require.Equal(t, csi.BlockMetadataType_VARIABLE_LENGTH, message.GetBlockMetadataType(), "want: the blocks have variable lengths")
+		require.Equal(t, capacity, message.GetVolumeCapacityBytes(), "want: each message has the size of the volume")
+		require.LessOrEqual(t, len(message.GetBlockMetadata()), most, "want: a message has no more blocks than asked for")
 
 		for _, block := range message.GetBlockMetadata() {
-			require.GreaterOrEqual(t, block.GetByteOffset(), end)
-			require.Positive(t, block.GetSizeBytes())
+			require.GreaterOrEqual(t, block.GetByteOffset(), end, "want: the blocks are in order and do not overlap")
+			require.Positive(t, block.GetSizeBytes(), "want: each block has a size")
 
 			end = block.GetByteOffset() + block.GetSizeBytes()
 		}
@@ -120,7 +120,7 @@ func blocks(t *testing.T, stream func(yield func(csiclient.BlockMetadata, error)
 		all = append(all, message.GetBlockMetadata()...)
 	}
 
-	require.LessOrEqual(t, end, capacity)
+	require.LessOrEqual(t, end, capacity, "want: no block ends behind the volume")
 	require.Positive(t, messages, "even an empty stream has the capacity")
 
 	return all
@@ -172,23 +172,23 @@ func TestMetadata(t *testing.T) {
 				}), 96*harness.MiB, atMost(most))
 			}
 
-			require.True(t, bytes.Equal(before, apply(nil, before, full(0, 0))), "the allocated blocks are the data of the first snapshot")
-			require.Equal(t, int64(11*harness.MiB), sizesOf(full(0, 0)))
+			require.True(t, bytes.Equal(before, apply(nil, before, full(0, 0))), "want: the allocated blocks are the data of the first snapshot")
+			require.Equal(t, int64(11*harness.MiB), sizesOf(full(0, 0)), "want: the allocated blocks have the size of the data")
 			conformance.Shows(t, "GetMetadataAllocated", "the stream has ended", "every byte that is allocated")
-			require.True(t, bytes.Equal(now, apply(before, now, delta(0, 0))), "the changed blocks turn the first snapshot into the second")
-			require.Equal(t, int64(5*harness.MiB), sizesOf(delta(0, 0)))
+			require.True(t, bytes.Equal(now, apply(before, now, delta(0, 0))), "want: the changed blocks turn the first snapshot into the second")
+			require.Equal(t, int64(5*harness.MiB), sizesOf(delta(0, 0)), "want: the changed blocks have the size of the changes")
 			conformance.Shows(t, "GetMetadataDelta", "the stream has ended", "every byte that differs")
 
 			// However they are split into messages, and wherever one goes on.
 			for _, most := range []int32{1, 2, 1 << 30} {
-				require.Len(t, full(0, most), len(full(0, 0)))
-				require.Len(t, delta(0, most), len(delta(0, 0)))
+				require.Len(t, full(0, most), len(full(0, 0)), "want: the blocks do not depend on the size of the messages")
+				require.Len(t, delta(0, most), len(delta(0, 0)), "want: the blocks do not depend on the size of the messages")
 			}
 
 			goesOn(t, full)
 			goesOn(t, delta)
-			require.Empty(t, full(64*harness.MiB, 0))
-			require.Empty(t, delta(96*harness.MiB, 0))
+			require.Empty(t, full(64*harness.MiB, 0), "want: nothing is allocated behind the end")
+			require.Empty(t, delta(96*harness.MiB, 0), "want: nothing has changed behind the end")
 		})
 	}
 }
@@ -206,15 +206,15 @@ func goesOn(t *testing.T, ask func(from int64, most int32) []*csi.BlockMetadata)
 	t.Helper()
 
 	all := ask(0, 0)
-	require.NotEmpty(t, all)
+	require.NotEmpty(t, all, "want: there are blocks")
 
 	for i, tuple := range all {
 		rest := ask(tuple.GetByteOffset()+tuple.GetSizeBytes(), 0)
-		require.Equal(t, sizesOf(all[i+1:]), sizesOf(rest))
+		require.Equal(t, sizesOf(all[i+1:]), sizesOf(rest), "want: the stream goes on behind a block")
 
 		rest = ask(tuple.GetByteOffset()+4096, 0)
-		require.Equal(t, sizesOf(all[i:])-4096, sizesOf(rest))
-		require.Equal(t, tuple.GetByteOffset()+4096, rest[0].GetByteOffset())
+		require.Equal(t, sizesOf(all[i:])-4096, sizesOf(rest), "want: the stream goes on inside of a block")
+		require.Equal(t, tuple.GetByteOffset()+4096, rest[0].GetByteOffset(), "want: the stream goes on at the offset")
 	}
 }
 
@@ -239,7 +239,7 @@ func twoSnapshots(t *testing.T, d *harness.Driver) (first, second string) {
 		VolumeId: claim.VolumeID, CapacityRange: harness.RequiredBytes(96 * harness.MiB),
 	})
 	require.NoError(t, err)
-	require.EqualValues(t, 96*harness.MiB, expanded.GetCapacityBytes())
+	require.EqualValues(t, 96*harness.MiB, expanded.GetCapacityBytes(), "want: the volume has the larger size")
 
 	_, err = d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: claim.VolumeID, VolumePath: claim.TargetPath, CapacityRange: harness.RequiredBytes(96 * harness.MiB), VolumeCapability: claim.Capability,

@@ -13,7 +13,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
@@ -74,7 +73,7 @@ func TestMetadataStreamIsLeft(t *testing.T) {
 	require.True(t, running("metadata.(*Service)."), "want: the driver runs the stream")
 
 	leave()
-	require.Eventually(t, func() bool { return !running("metadata.(*Service).") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return !running("metadata.(*Service).") }, time.Minute, time.Millisecond, "want: the stream that was left ends")
 	require.NoError(t, remove())
 	conformance.Shows(t, "GetMetadataAllocated", "the client leaves", "the stream ends and holds no snapshot")
 }
@@ -103,7 +102,7 @@ func TestMetadataStreamThatIsNotReadEnds(t *testing.T) {
 		_, err = stream.Recv()
 	}
 
-	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
+	harness.RequireCode(t, err, codes.DeadlineExceeded)
 }
 
 // running says whether a goroutine of this process, which the driver is in too,
@@ -142,7 +141,7 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 		d.Stop()
 	}()
 
-	require.Eventually(t, func() bool { return !running(waits) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return !running(waits) }, time.Minute, time.Millisecond, "want: the stream of the ending driver ends")
 
 	for err == nil {
 		if message, err = stream.Recv(); err == nil {
@@ -152,14 +151,14 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 	}
 
 	require.NotErrorIs(t, err, io.EOF, "an end that is none")
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-	require.Less(t, received, ranges)
+	harness.RequireCode(t, err, codes.Unavailable)
+	require.Less(t, received, ranges, "want: the stream does not end with all of its ranges")
 	await.Receive(t, ended, "the driver to stop")
 
 	d.Restart(t)
 	require.Len(t, blocks(t, d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{
 		SnapshotId: id, StartingOffset: next,
-	}), 128*harness.MiB, 1024), ranges-received)
+	}), 128*harness.MiB, 1024), ranges-received, "want: the stream goes on after the restart")
 }
 
 // TestMetadataStreamOfADamagedSnapshotFails shortens the snapshot while it is streamed: what is missing is

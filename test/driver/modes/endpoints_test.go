@@ -103,7 +103,7 @@ func pairedProxy(t *testing.T, address string, ready func()) string {
 		_, err := os.Stat(config.ReadyFile)
 
 		return err == nil
-	}, await.Limit, time.Millisecond)
+	}, await.Limit, time.Millisecond, "want: the proxy is ready")
 	ready()
 
 	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
@@ -228,11 +228,11 @@ func TestSimulatedCapacity(t *testing.T) {
 		c.SimulateNode, c.Capacities = true, map[string]int64{"default": harness.GiB, "huge": 1 << 50}
 		c.Pools["huge"] = filepath.Join(filepath.Dir(c.Pools["default"]), "huge")
 	})
-	require.EqualValues(t, harness.GiB, harness.AvailableCapacity(t, d))
+	require.EqualValues(t, harness.GiB, harness.AvailableCapacity(t, d), "want: the capacity is the simulated one")
 
 	huge, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "huge"}})
 	require.NoError(t, err)
-	require.EqualValues(t, 1<<50, huge.GetAvailableCapacity())
+	require.EqualValues(t, 1<<50, huge.GetAvailableCapacity(), "want: the capacity is the simulated one of the pool")
 
 	first := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "first", CapacityRange: harness.RequiredBytes(768 * harness.MiB)})
 	_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
@@ -264,7 +264,7 @@ func TestExpansionOfOneServiceOnly(t *testing.T) {
 			VolumeId: claim.VolumeID, CapacityRange: harness.RequiredBytes(wanted),
 		})
 		require.NoError(t, err)
-		require.False(t, answer.GetNodeExpansionRequired(), "the controller alone expands the volume")
+		require.False(t, answer.GetNodeExpansionRequired(), "want: the controller alone expands the volume")
 
 		_, err = d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{VolumeId: claim.VolumeID, VolumePath: claim.TargetPath})
 		harness.RequireCode(t, err, codes.Unimplemented)
@@ -293,6 +293,6 @@ func TestExpansionOfOneServiceOnly(t *testing.T) {
 			VolumeId: claim.VolumeID, VolumePath: claim.TargetPath, CapacityRange: harness.RequiredBytes(wanted),
 		})
 		require.NoError(t, err)
-		require.EqualValues(t, wanted, answer.GetCapacityBytes())
+		require.EqualValues(t, wanted, answer.GetCapacityBytes(), "want: the volume has the larger size")
 	})
 }

@@ -38,9 +38,9 @@ func TestServicesOfEachMode(t *testing.T) {
 			d := harness.Start(t, harness.InMode(mode))
 			all, err := d.Capabilities(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, test.controller, len(all.Controller) > 0)
-			require.Equal(t, test.controller, all.HasController)
-			require.Equal(t, test.node, all.HasNode)
+			require.Equal(t, test.controller, len(all.Controller) > 0, "want: the controller service has capabilities where it is served")
+			require.Equal(t, test.controller, all.HasController, "want: the controller service is advertised where it is served")
+			require.Equal(t, test.node, all.HasNode, "want: the node service is advertised where it is served")
 
 			// All processes of a plugin advertise the same.
 			var advertised []csi.PluginCapability_Service_Type
@@ -147,7 +147,7 @@ func TestAsNobody(t *testing.T) {
 		t.Skip("a part of TestControllerNeedsNoPrivilege")
 	}
 
-	require.Equal(t, child.UnprivilegedID, os.Geteuid())
+	require.Equal(t, child.UnprivilegedID, os.Geteuid(), "want: the process has no privilege")
 	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
 
 	config := driver.Config{
@@ -184,8 +184,8 @@ func TestAsNobody(t *testing.T) {
 
 		page, err := client.ListVolumes(ctx, &csi.ListVolumesRequest{})
 		require.NoError(t, err)
-		require.Len(t, page.GetEntries(), 1)
-		require.Equal(t, kind.Larger, page.GetEntries()[0].GetVolume().GetCapacityBytes())
+		require.Len(t, page.GetEntries(), 1, "want: the volume is listed")
+		require.Equal(t, kind.Larger, page.GetEntries()[0].GetVolume().GetCapacityBytes(), "want: the volume has the larger size")
 
 		require.NoError(t, client.Detach(ctx, claim), kind.Name)
 		_, err = client.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})

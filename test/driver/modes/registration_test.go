@@ -81,18 +81,18 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 
 			node := await.Receive(t, found, "a registration with the limit of volumes")
 			require.Equal(t, d.Config.NodeID, node.GetNodeId())
-			require.EqualValues(t, 7, node.GetMaxVolumesPerNode())
+			require.EqualValues(t, 7, node.GetMaxVolumesPerNode(), "want: the registration has the limit of volumes")
 
 			reported, err := health.NewClient(d.Conn()).Report(t.Context())
 			require.NoError(t, err)
-			require.NotNil(t, reported.Registered)
-			require.True(t, *reported.Registered, "the report says that the driver is registered")
+			require.NotNil(t, reported.Registered, "want: the report has the registration")
+			require.True(t, *reported.Registered, "want: the report says that the driver is registered")
 
 			// A restart is how the kubelet learns of other limits.
 			d.Restart(t, takes(9))
 			plugins.Next(kubelet.Gone)
 			plugins.Next(kubelet.Registered)
-			require.EqualValues(t, 9, await.Receive(t, found, "the registration after the restart").GetMaxVolumesPerNode())
+			require.EqualValues(t, 9, await.Receive(t, found, "the registration after the restart").GetMaxVolumesPerNode(), "want: the registration after the restart has the new limit")
 
 			require.NoError(t, os.Remove(event.Socket))
 			plugins.Next(kubelet.Gone)

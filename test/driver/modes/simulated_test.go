@@ -57,7 +57,7 @@ func TestSimulatedNode(t *testing.T) {
 
 	left, err := os.ReadDir(filepath.Join(d.Root, "kubelet"))
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "want: the simulated node leaves nothing")
 }
 
 // steps are the node's calls for a volume, whose client makes no directory.

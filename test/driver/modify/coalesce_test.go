@@ -118,7 +118,7 @@ func TestOneChangeOfManyRequests(t *testing.T) {
 		func() error {
 			size, err := expand(t.Context(), d, id, 128*harness.MiB)
 			if err == nil {
-				require.Equal(t, int64(128*harness.MiB), size)
+				require.Equal(t, int64(128*harness.MiB), size, "want: the expansion has the size that was asked for")
 			}
 
 			return err
@@ -137,8 +137,8 @@ func TestOneChangeOfManyRequests(t *testing.T) {
 	parameters, after := record(t, d, id)
 	require.Equal(t, map[string]string{"readAheadKiB": "64", "checkPeriod": "1h0m0s"}, parameters)
 	require.Equal(t, before+1, after, "it was one durable change")
-	require.Equal(t, int64(128*harness.MiB), harness.CapacityOf(t, d, id))
-	require.Equal(t, int64(64), queueOf(t, loopsOf(t, d, id)[0].Number).ReadAheadKiB)
+	require.Equal(t, int64(128*harness.MiB), harness.CapacityOf(t, d, id), "want: the volume has the size that was asked for")
+	require.Equal(t, int64(64), queueOf(t, loopsOf(t, d, id)[0].Number).ReadAheadKiB, "want: the device has the read-ahead that was asked for")
 }
 
 func TestVolumesDoNotShareAWindow(t *testing.T) {
@@ -153,8 +153,8 @@ func TestVolumesDoNotShareAWindow(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	require.Equal(t, int64(128*harness.MiB), harness.CapacityOf(t, d, one))
-	require.Equal(t, int64(256*harness.MiB), harness.CapacityOf(t, d, other))
+	require.Equal(t, int64(128*harness.MiB), harness.CapacityOf(t, d, one), "want: the first volume has its size")
+	require.Equal(t, int64(256*harness.MiB), harness.CapacityOf(t, d, other), "want: the second volume has its size")
 }
 
 func TestContradictionsAreRefused(t *testing.T) {
@@ -167,7 +167,7 @@ func TestContradictionsAreRefused(t *testing.T) {
 		func() error { _, err := expand(t.Context(), d, id, sizes[1]); return err },
 	)
 	winner := theOnlyGood(t, failures)
-	require.Equal(t, sizes[winner], harness.CapacityOf(t, d, id))
+	require.Equal(t, sizes[winner], harness.CapacityOf(t, d, id), "want: the volume has the size of the request that won")
 
 	asked := []map[string]string{
 		{"readAheadKiB": "64", "checkPeriod": "1h"}, {"readAheadKiB": "128", "ioScheduler": "none"},
@@ -223,7 +223,7 @@ func TestAFailureIsItsOwn(t *testing.T) {
 	require.NoError(t, failures[0])
 	harness.RequireCode(t, failures[1], codes.InvalidArgument)
 	harness.RequireCode(t, failures[2], codes.ResourceExhausted)
-	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id))
+	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id), "want: the refused requests do not change the size")
 }
 
 // TestTheRetryJoins is a CO whose deadline is shorter than the window.
@@ -248,7 +248,7 @@ func TestTheRetryJoins(t *testing.T) {
 	require.NoError(t, err)
 
 	_, after := record(t, d, id)
-	require.Equal(t, before+1, after)
+	require.Equal(t, before+1, after, "want: the retry makes no further change")
 }
 
 // TestAStopWaitsForNoWindow: the requested change is made at once, durably.
@@ -278,8 +278,8 @@ func TestAStopWaitsForNoWindow(t *testing.T) {
 
 	waiting := await.Receive(t, answers, "the answer of the canceled expansion")
 	harness.RequireCode(t, waiting.err, codes.Canceled)
-	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id))
+	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id), "want: the cancelled expansion does not change the size")
 
 	d.Restart(t)
-	require.Equal(t, waiting.bytes, harness.CapacityOf(t, d, id))
+	require.Equal(t, waiting.bytes, harness.CapacityOf(t, d, id), "want: the size is the one that was reported")
 }

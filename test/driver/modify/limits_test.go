@@ -49,7 +49,7 @@ func ruleIs(t *testing.T, cgroup string, number, bytes int) {
 // however fast the machine is.
 func limited(t *testing.T, pods *harness.Pods, cgroup, path string) {
 	t.Helper()
-	require.Greater(t, pods.Read(t, cgroup, path, 2*harness.MiB), time.Second)
+	require.Greater(t, pods.Read(t, cgroup, path, 2*harness.MiB), time.Second, "want: the reads are as slow as the limit")
 }
 
 // free proves that nothing holds it. A busy machine is asked more than once;

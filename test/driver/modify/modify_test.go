@@ -133,7 +133,7 @@ func TestQueueIsInForce(t *testing.T) {
 			require.Equal(t, queue.Attributes{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, loopsOf(t, d, claim.VolumeID)[0].Number))
 			harness.TakeDown(t, d, claim)
 			harness.DeleteVolume(t, d, claim.VolumeID)
-			require.Empty(t, harness.Tree(t, filepath.Join(d.Pool(), "attributes"))[filepath.Join(d.Pool(), "attributes", claim.VolumeID+".json")])
+			require.Empty(t, harness.Tree(t, filepath.Join(d.Pool(), "attributes"))[filepath.Join(d.Pool(), "attributes", claim.VolumeID+".json")], "want: no attributes of the deleted volume are left")
 		})
 	}
 }
@@ -154,7 +154,7 @@ func TestTheNextVolumeInheritsNothing(t *testing.T) {
 	number := loopsOf(t, d, claim.VolumeID)[0].Number
 	cleanQueue(t, number)
 	harness.Unmount(t, claim.StagingPath)
-	require.Eventually(t, func() bool { return len(loopsOf(t, d, claim.VolumeID)) == 0 }, notLong, time.Millisecond)
+	require.Eventually(t, func() bool { return len(loopsOf(t, d, claim.VolumeID)) == 0 }, notLong, time.Millisecond, "want: the unmounted volume has no device")
 	require.Equal(t, scheduler, queueOf(t, number).Scheduler)
 
 	require.NoError(t, d.Unstage(t.Context(), claim))
@@ -174,7 +174,7 @@ func TestARestartTidiesUp(t *testing.T) {
 	cleanQueue(t, number)
 	d.Stop()
 	harness.Unmount(t, claim.StagingPath)
-	require.Eventually(t, func() bool { return len(loopsOf(t, d, claim.VolumeID)) == 0 }, notLong, time.Millisecond)
+	require.Eventually(t, func() bool { return len(loopsOf(t, d, claim.VolumeID)) == 0 }, notLong, time.Millisecond, "want: the unmounted volume has no device")
 	require.Equal(t, scheduler, queueOf(t, number).Scheduler)
 	d.Restart(t)
 	require.Equal(t, "none", queueOf(t, number).Scheduler)
@@ -308,8 +308,8 @@ func TestCreatedAgain(t *testing.T) {
 
 	confirmed := map[string]string{"readAheadKiB": "128"}
 	require.Equal(t, confirmed, validate(confirmed).GetConfirmed().GetMutableParameters())
-	require.Nil(t, validate(map[string]string{"readAheadKiB": "64"}).GetConfirmed())
-	require.Nil(t, validate(map[string]string{"nothing": "64"}).GetConfirmed())
+	require.Nil(t, validate(map[string]string{"readAheadKiB": "64"}).GetConfirmed(), "want: another value is not confirmed")
+	require.Nil(t, validate(map[string]string{"nothing": "64"}).GetConfirmed(), "want: an unknown parameter is not confirmed")
 }
 
 // TestThePoolSaysWhatTheRecordsDo: a crash can come between the two.
@@ -341,7 +341,7 @@ func TestThePoolSaysWhatTheRecordsDo(t *testing.T) {
 		require.NoError(t, err)
 		d.Restart(t)
 		harness.RequireFile(t, file, string(content))
-		require.Equal(t, int64(64), queueOf(t, number).ReadAheadKiB)
+		require.Equal(t, int64(64), queueOf(t, number).ReadAheadKiB, "want: the device has the read-ahead of the volume")
 		require.NoFileExists(t, orphan)
 	}
 }
@@ -366,10 +366,10 @@ func TestNodesHearOfIt(t *testing.T) {
 	require.NoError(t, node.Publish(t.Context(), claim))
 
 	number := loopsOf(t, controller, claim.VolumeID)[0].Number
-	require.Equal(t, int64(64), queueOf(t, number).ReadAheadKiB)
+	require.Equal(t, int64(64), queueOf(t, number).ReadAheadKiB, "want: the device has the read-ahead of the volume")
 
 	becomes := func(kib int64) {
-		require.Eventually(t, func() bool { return queueOf(t, number).ReadAheadKiB == kib }, notLong, time.Millisecond)
+		require.Eventually(t, func() bool { return queueOf(t, number).ReadAheadKiB == kib }, notLong, time.Millisecond, "want: the node applies the changed read-ahead")
 	}
 
 	for _, kib := range []int64{128, 256, 512} {

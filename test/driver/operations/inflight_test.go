@@ -51,7 +51,7 @@ func (s slowMkfs) runs() int {
 
 func (s slowMkfs) awaitRun(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return s.runs() > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return s.runs() > 0 }, time.Minute, time.Millisecond, "want: mkfs runs")
 }
 
 func (s slowMkfs) letGo(t *testing.T) {
@@ -81,7 +81,7 @@ func TestImpatientCO(t *testing.T) {
 	mkfs.awaitRun(t)
 	mkfs.letGo(t)
 	require.NoError(t, harness.Retry(t, stage))
-	require.Equal(t, 1, mkfs.runs())
+	require.Equal(t, 1, mkfs.runs(), "want: the volume is formatted once")
 
 	t.Cleanup(func() { harness.TakeDown(t, d, claim) })
 	require.NoError(t, harness.Retry(t, func(ctx context.Context) error { return d.Publish(ctx, claim) }))
@@ -147,7 +147,7 @@ func TestCallsWhileOneRuns(t *testing.T) {
 	// Whether the impatient Unpublish came before or after, its retry ends it.
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 	require.NoDirExists(t, claim.TargetPath)
-	require.Equal(t, 1, mkfs.runs())
+	require.Equal(t, 1, mkfs.runs(), "want: the volume is formatted once")
 	harness.TakeDown(t, d, claim)
 }
 
@@ -177,7 +177,7 @@ func TestDrainWaitsForAFormat(t *testing.T) {
 		_, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 
 		return status.Code(err) == codes.Unavailable
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, time.Millisecond, "want: the draining driver refuses calls")
 
 	mkfs.letGo(t)
 	require.NoError(t, await.Receive(t, staged, "NodeStageVolume to return"))
@@ -185,7 +185,7 @@ func TestDrainWaitsForAFormat(t *testing.T) {
 
 	d.Restart(t)
 	require.NoError(t, d.Stage(t.Context(), claim))
-	require.Equal(t, 1, mkfs.runs())
+	require.Equal(t, 1, mkfs.runs(), "want: the volume is formatted once")
 	harness.TakeDown(t, d, claim)
 }
 
@@ -225,7 +225,7 @@ func TestPublishAndUnpublishAtOnce(t *testing.T) {
 			})
 		}
 
-		both.Wait()
+		await.Return(t, both.Wait, "both calls to return")
 		require.NoError(t, harness.Retry(t, last))
 
 		if round%2 == 0 {

@@ -40,8 +40,8 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 	}
 
 	first := capacity(&csi.GetCapacityRequest{})
-	require.Positive(t, first.GetAvailableCapacity())
-	require.EqualValues(t, 1<<30, first.GetMaximumVolumeSize().GetValue())
+	require.Positive(t, first.GetAvailableCapacity(), "want: the pool has free space")
+	require.EqualValues(t, 1<<30, first.GetMaximumVolumeSize().GetValue(), "want: the largest volume has the configured size")
 
 	inSecond := &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "second"}}
 	before := capacity(inSecond).GetAvailableCapacity()
@@ -49,7 +49,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 	harness.NewVolume(t, d, &csi.CreateVolumeRequest{
 		Parameters: inSecond.GetParameters(), CapacityRange: harness.RequiredBytes(1 << 30),
 	})
-	require.Equal(t, before-1<<30, capacity(inSecond).GetAvailableCapacity())
+	require.Equal(t, before-1<<30, capacity(inSecond).GetAvailableCapacity(), "want: the volume takes its size of its pool")
 	require.InDelta(t, int64(3<<30), capacity(inSecond).GetAvailableCapacity(), harness.MiB, "the driver's own files")
 	conformance.Shows(t, "GetCapacity", "parameters given", "capacity of the pool that they name")
 
@@ -59,12 +59,12 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 		})
 	}
 
-	require.Equal(t, capacity(inSecond).GetAvailableCapacity(), capacity(inSecond).GetMaximumVolumeSize().GetValue())
+	require.Equal(t, capacity(inSecond).GetAvailableCapacity(), capacity(inSecond).GetMaximumVolumeSize().GetValue(), "want: the largest volume is as large as the free space")
 	require.Less(t, capacity(inSecond).GetMaximumVolumeSize().GetValue(), int64(1<<29+1), "what the other pool could have")
 	conformance.Shows(t, "GetCapacity", "parameters given", "maximum_volume_size of the pool that they name")
 
 	some := []*csi.VolumeCapability{csiclient.MountCapability(harness.Writer, "")}
-	require.Positive(t, capacity(&csi.GetCapacityRequest{VolumeCapabilities: some}).GetAvailableCapacity())
+	require.Positive(t, capacity(&csi.GetCapacityRequest{VolumeCapabilities: some}).GetAvailableCapacity(), "want: the pool has free space")
 	some = append(some, csiclient.MountCapability(harness.NodesWrite, ""))
 	require.Zero(t, capacity(&csi.GetCapacityRequest{VolumeCapabilities: some}).GetAvailableCapacity(), "one of them is not supported")
 	require.Zero(t, capacity(&csi.GetCapacityRequest{VolumeCapabilities: some}).GetMaximumVolumeSize().GetValue(), "one of them is not supported")
@@ -88,7 +88,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 			there := &csi.Topology{Segments: test.segments}
 			answer, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{AccessibleTopology: there})
 			require.NoError(t, err)
-			require.Equal(t, test.ours, answer.GetAvailableCapacity() > 0)
+			require.Equal(t, test.ours, answer.GetAvailableCapacity() > 0, "want: the pool has free space only in its topology")
 			conformance.Shows(t, "GetCapacity", "accessible_topology given", "capacity of that topology")
 
 			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{

@@ -39,7 +39,7 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 			first := fullVolume(t, d, "first", size, capability, parameters)
 			second := fullVolume(t, d, "second", size, capability, parameters)
 			before := freeBytes(t, d)
-			require.Less(t, before, int64(size))
+			require.Less(t, before, int64(size), "want: the second volume does not fit a third time")
 
 			snapshot := &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: first}
 			_, err := d.CreateSnapshot(conformance.Exercise(t.Context(), conformance.Where("a pool without space for a copy",
@@ -79,8 +79,8 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 			}
 			_, err = d.CreateVolume(t.Context(), restore)
 			harness.RequireCode(t, err, codes.ResourceExhausted, "default", d.Pool())
-			require.InDelta(t, before, freeBytes(t, d), harness.MiB)
-			require.Len(t, harness.ListAll(t, d), 1)
+			require.InDelta(t, before, freeBytes(t, d), harness.MiB, "want: the failed copy takes no space")
+			require.Len(t, harness.ListAll(t, d), 1, "want: the failed copy is not listed")
 
 			_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
 			require.NoError(t, err)
@@ -136,11 +136,11 @@ func freeBytes(t *testing.T, d *harness.Driver) int64 {
 func requireNoTrace(t *testing.T, d *harness.Driver, free int64) {
 	t.Helper()
 
-	require.Len(t, harness.ListAll(t, d), 2)
+	require.Len(t, harness.ListAll(t, d), 2, "want: both volumes alone are listed")
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Empty(t, listed.GetEntries())
+	require.Empty(t, listed.GetEntries(), "want: no snapshot is listed")
 
 	for _, room := range []string{"scratch", "snapshots"} {
 		left, err := os.ReadDir(filepath.Join(d.Pool(), room))
@@ -148,5 +148,5 @@ func requireNoTrace(t *testing.T, d *harness.Driver, free int64) {
 		require.Empty(t, left, room)
 	}
 
-	require.InDelta(t, free, freeBytes(t, d), harness.MiB)
+	require.InDelta(t, free, freeBytes(t, d), harness.MiB, "want: the failed copy takes no space")
 }

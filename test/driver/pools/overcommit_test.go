@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -39,11 +40,11 @@ func TestPoolIsNotPromisedTwice(t *testing.T) {
 			t.Parallel()
 
 			d := harness.SmallPool(t, 64*harness.MiB)
-			require.InDelta(t, 64*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes)
+			require.InDelta(t, 64*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes, "want: the empty pool is available")
 
 			first, err := createBlock(t, d, "first", 40*harness.MiB, provisioning)
 			require.NoError(t, err)
-			require.InDelta(t, 24*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes)
+			require.InDelta(t, 24*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes, "want: the volume takes its size")
 
 			before := harness.Everything(t, d)
 			_, err = createBlock(t, d, "second", 24*harness.MiB+2*harness.IdentityBytes, provisioning)
@@ -57,15 +58,15 @@ func TestPoolIsNotPromisedTwice(t *testing.T) {
 
 			d.Restart(t)
 			harness.EraseName(t, d)
-			require.InDelta(t, 24*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes)
+			require.InDelta(t, 24*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes, "want: the volume takes its size after a restart")
 
 			// To the last page.
 			_, err = createBlock(t, d, "third", 24*harness.MiB, provisioning)
 			require.NoError(t, err)
-			require.LessOrEqual(t, harness.AvailableCapacity(t, d), int64(harness.IdentityBytes))
+			require.LessOrEqual(t, harness.AvailableCapacity(t, d), int64(harness.IdentityBytes), "want: the pool is provisioned to the last page")
 
 			harness.DeleteVolume(t, d, first)
-			require.InDelta(t, 40*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes)
+			require.InDelta(t, 40*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes, "want: the deleted volume's size is available")
 		})
 	}
 }
@@ -82,9 +83,9 @@ func TestThickExpansionUsesTheWholePool(t *testing.T) {
 		VolumeId: id, CapacityRange: harness.RequiredBytes(60 * harness.MiB),
 	})
 	require.NoError(t, err)
-	require.EqualValues(t, 60*harness.MiB, answer.GetCapacityBytes())
-	require.EqualValues(t, 60*harness.MiB, harness.AllocatedBytes(t, harness.ImageOf(d, id)))
-	require.EqualValues(t, 4*harness.MiB, harness.AvailableCapacity(t, d))
+	require.EqualValues(t, 60*harness.MiB, answer.GetCapacityBytes(), "want: the volume has the larger size")
+	require.EqualValues(t, 60*harness.MiB, harness.AllocatedBytes(t, harness.ImageOf(d, id)), "want: the thick image has all of its blocks")
+	require.EqualValues(t, 4*harness.MiB, harness.AvailableCapacity(t, d), "want: the rest of the pool is available")
 }
 
 func TestOvercommit(t *testing.T) {
@@ -92,7 +93,7 @@ func TestOvercommit(t *testing.T) {
 	t.Parallel()
 
 	d := harness.SmallPool(t, 64*harness.MiB, func(c *driver.Config) { c.Overcommit = 2 })
-	require.EqualValues(t, 128*harness.MiB, harness.AvailableCapacity(t, d))
+	require.EqualValues(t, 128*harness.MiB, harness.AvailableCapacity(t, d), "want: the overcommit ratio doubles what is available")
 
 	_, err := createBlock(t, d, "thin", 64*harness.MiB, "thin")
 	require.NoError(t, err)
@@ -105,11 +106,11 @@ func TestOvercommit(t *testing.T) {
 
 	_, err = createBlock(t, d, "full", 4*harness.MiB+4096, "thick")
 	harness.RequireCode(t, err, codes.ResourceExhausted)
-	require.Len(t, harness.ListAll(t, d), 2)
+	require.Len(t, harness.ListAll(t, d), 2, "want: the refused volume is not listed")
 
 	images, err := os.ReadDir(filepath.Join(d.Pool(), "images"))
 	require.NoError(t, err)
-	require.Len(t, images, 2)
+	require.Len(t, images, 2, "want: the refused volume leaves no image")
 }
 
 func TestPoolIsNotPromisedTwiceAtOnce(t *testing.T) {
@@ -130,7 +131,7 @@ func TestPoolIsNotPromisedTwiceAtOnce(t *testing.T) {
 				})
 			}
 
-			group.Wait()
+			await.Return(t, group.Wait, "each CreateVolume to return")
 
 			made := 0
 
@@ -144,13 +145,13 @@ func TestPoolIsNotPromisedTwiceAtOnce(t *testing.T) {
 				harness.RequireCode(t, err, codes.ResourceExhausted)
 			}
 
-			require.LessOrEqual(t, made, 6)
-			require.Positive(t, made)
-			require.Len(t, harness.ListAll(t, d), made)
-			require.InDelta(t, 64*harness.MiB-made*10*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes)
+			require.LessOrEqual(t, made, 6, "want: no more volumes are made than fit")
+			require.Positive(t, made, "want: a volume is made")
+			require.Len(t, harness.ListAll(t, d), made, "want: the volumes that were made are listed")
+			require.InDelta(t, 64*harness.MiB-made*10*harness.MiB, harness.AvailableCapacity(t, d), harness.IdentityBytes, "want: the volumes that were made take their sizes")
 
 			if provisioning == "thin" {
-				require.Equal(t, 6, made)
+				require.Equal(t, 6, made, "want: as many thin volumes are made as fit")
 			}
 		})
 	}
@@ -177,7 +178,7 @@ func TestSlowCallsProvisionThePoolOnce(t *testing.T) {
 		group.Go(func() { _, errs[i] = createBlock(t, d, strconv.Itoa(i), size, "thin") })
 	}
 
-	group.Wait()
+	await.Return(t, group.Wait, "each CreateVolume to return")
 	require.Positive(t, served.Met(t), "slow requests")
 	served.Release(t)
 
@@ -207,8 +208,8 @@ func TestThinAndThick(t *testing.T) {
 			}
 
 			thin, thick := ask("thin"), ask("thick")
-			require.Zero(t, harness.AllocatedBytes(t, harness.ImageOf(d, thin.VolumeID)))
-			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), size)
+			require.Zero(t, harness.AllocatedBytes(t, harness.ImageOf(d, thin.VolumeID)), "want: a thin volume allocates nothing")
+			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), size, "want: a thick volume has all of its blocks")
 
 			for _, claim := range []*csiclient.Publication{thin, thick} {
 				harness.BringUp(t, d, claim)
@@ -216,8 +217,8 @@ func TestThinAndThick(t *testing.T) {
 			}
 
 			// The format neither fills the one nor empties the other.
-			require.Less(t, harness.AllocatedBytes(t, harness.ImageOf(d, thin.VolumeID)), size/3)
-			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), size)
+			require.Less(t, harness.AllocatedBytes(t, harness.ImageOf(d, thin.VolumeID)), size/3, "want: the format of a thin volume allocates little")
+			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), size, "want: the format of a thick volume frees nothing")
 
 			for _, claim := range []*csiclient.Publication{thin, thick} {
 				harness.DeleteVolume(t, d, claim.VolumeID)

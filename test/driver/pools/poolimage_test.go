@@ -65,7 +65,7 @@ func testLifeInAnEmbeddedPool(t *testing.T, kind string) {
 			// Now it is unused, so it goes and comes back.
 			d.Stop()
 			require.Equal(t, []string{"mounted", "pool.img"}, names(t, hostDirectory(d)))
-			require.Empty(t, names(t, d.Pool()))
+			require.Empty(t, names(t, d.Pool()), "want: nothing is mounted at the pool of a stopped driver")
 			d.Restart(t)
 
 			volume.Up()
@@ -168,7 +168,7 @@ func testSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T, kind string) {
 
 	require.NoError(t, device.Sync())
 	require.NoError(t, device.Close())
-	require.Greater(t, harness.AllocatedBytes(t, poolImage(d)), before+90*harness.MiB)
+	require.Greater(t, harness.AllocatedBytes(t, poolImage(d)), before+90*harness.MiB, "want: the written data is allocated on the host")
 
 	harness.TakeDown(t, d, claim)
 	harness.DeleteVolume(t, d, claim.VolumeID)
@@ -177,7 +177,7 @@ func testSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T, kind string) {
 		unix.Sync()
 
 		return harness.AllocatedBytes(t, poolImage(d)) < before+10*harness.MiB
-	}, time.Minute, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond, "want: the deleted data is freed on the host")
 }
 
 // TestSnapshotInAnEmbeddedPoolSharesItsBytes on a host that can't reflink.
@@ -197,7 +197,7 @@ func testSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T, kind string) {
 	require.NoError(t, err)
 	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 	unix.Sync()
-	require.Less(t, harness.AllocatedBytes(t, poolImage(d)), before+4*harness.MiB)
+	require.Less(t, harness.AllocatedBytes(t, poolImage(d)), before+4*harness.MiB, "want: the snapshot shares the data of its volume")
 	volume.Holds(sum)
 	volume.Down()
 
@@ -214,7 +214,7 @@ func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
 	require.NoError(t, err)
 
 	script := regexp.MustCompile("(?s)```sh\n(POOL=.*?)```").FindStringSubmatch(string(text))
-	require.Len(t, script, 2)
+	require.Len(t, script, 2, "want: the page has the script")
 
 	d := harness.Start(t)
 	volumes := map[*harness.Lifecycle][32]byte{}
@@ -244,7 +244,7 @@ func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 
 	d.Restart(t, harness.EmbeddedPool(harness.GiB))
-	require.NotEmpty(t, names(t, d.Pool()))
+	require.NotEmpty(t, names(t, d.Pool()), "want: the volumes are in the embedded pool")
 
 	for volume, sum := range volumes {
 		volume.T = t
@@ -273,7 +273,7 @@ func testCapacityOfAnEmbeddedPool(t *testing.T, kind string) {
 	}
 
 	before := capacity()
-	require.Greater(t, before, int64(400*harness.MiB))
+	require.Greater(t, before, int64(400*harness.MiB), "want: the pool has the free space of its image")
 	require.Less(t, before, int64(600*harness.MiB), "not what the filesystem inside calls free")
 
 	// Thick provisioning takes from the host's space, which the image has
@@ -281,11 +281,11 @@ func testCapacityOfAnEmbeddedPool(t *testing.T, kind string) {
 	thick := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
 		Name: "thick", CapacityRange: harness.RequiredBytes(128 * harness.MiB), Parameters: map[string]string{"provisioning": "thick"},
 	})
-	require.InDelta(t, before-128*harness.MiB, capacity(), 16*harness.MiB)
+	require.InDelta(t, before-128*harness.MiB, capacity(), 16*harness.MiB, "want: the thick volume takes its size")
 
 	// Other files on the host count.
 	require.NoError(t, os.WriteFile(filepath.Join(host, "ballast"), make([]byte, 300*harness.MiB), 0o600))
-	require.Less(t, capacity(), before-400*harness.MiB)
+	require.Less(t, capacity(), before-400*harness.MiB, "want: other files of the host take what they need")
 
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: "too large", CapacityRange: harness.RequiredBytes(400 * harness.MiB),
@@ -296,13 +296,13 @@ func testCapacityOfAnEmbeddedPool(t *testing.T, kind string) {
 	require.NoError(t, os.Remove(filepath.Join(host, "ballast")))
 	harness.DeleteVolume(t, d, thick.VolumeID)
 	// The filesystem frees what was deleted a little later.
-	require.Eventually(t, func() bool { return capacity() > before-16*harness.MiB }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return capacity() > before-16*harness.MiB }, time.Minute, 10*time.Millisecond, "want: the deleted volume's size is available")
 
 	// A small image on a large host.
 	small := harness.Start(t, harness.EmbeddedPool(320*harness.MiB), harness.PoolFilesystem(kind))
 	answer, err := small.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
 	require.NoError(t, err)
-	require.Less(t, answer.GetAvailableCapacity(), int64(320*harness.MiB))
+	require.Less(t, answer.GetAvailableCapacity(), int64(320*harness.MiB), "want: the capacity is below the size of the image")
 }
 
 // TestEmbeddedPoolIsOneNodes, and has a filesystem that the driver supports.
@@ -357,7 +357,7 @@ func testControllerAndNodeShareAnEmbeddedPool(t *testing.T, kind string) {
 	require.NotEmpty(t, names(t, node.Pool()), "the controller still uses it")
 	harness.DeleteVolume(t, controller, claim.VolumeID)
 	controller.Stop()
-	require.Empty(t, names(t, node.Pool()))
+	require.Empty(t, names(t, node.Pool()), "want: nothing is mounted at the pool of stopped drivers")
 }
 
 // TestKilledWhileAnEmbeddedPoolGrows kills drivers at random moments of a start
@@ -434,10 +434,10 @@ func requireFilled(t *testing.T, d *harness.Driver, size int64) {
 
 	info, err := os.Stat(poolImage(d))
 	require.NoError(t, err)
-	require.Equal(t, size, info.Size())
+	require.Equal(t, size, info.Size(), "want: the image has its size")
 
 	var stat unix.Statfs_t
 	require.NoError(t, unix.Statfs(d.Pool(), &stat))
 	// Without the log.
-	require.InDelta(t, size, int64(stat.Blocks)*stat.Bsize, 80*harness.MiB)
+	require.InDelta(t, size, int64(stat.Blocks)*stat.Bsize, 80*harness.MiB, "want: the filesystem fills the image")
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -21,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // poolLimit is no verdict on speed: a pool is opened again within seconds, and a
@@ -134,7 +134,7 @@ func refusedWithItsPool(t *testing.T, d *harness.Driver, claim *csiclient.Public
 
 	for name, call := range calls {
 		err := call()
-		require.Equal(t, codes.Unavailable.String(), status.Code(err).String(), "%s: %v", name, err)
+		rpccode.Require(t, err, codes.Unavailable, "%s", name)
 		require.ErrorContains(t, err, poolName, name)
 	}
 
@@ -323,17 +323,17 @@ func TestAnImageIsKeptWhileItsVolumeIsCreated(t *testing.T) {
 	require.Eventually(t, func() bool { return served.Met(t) > 0 }, await.Limit, harness.Often, "the record is not being written")
 
 	images := names(t, filepath.Join(d.Pool(), "images"))
-	require.Len(t, images, 1)
+	require.Len(t, images, 1, "want: the image is kept while its volume is created")
 
 	require.NoError(t, unix.Mount("hiding", d.Pool(), "tmpfs", 0, ""))
 	unreachablePool(t, d, "")
 	harness.Unmount(t, d.Pool())
 	servedAgain(t, d, "default")
-	require.Empty(t, created)
+	require.Empty(t, created, "want: the creation waits for its pool")
 	require.Equal(t, images, names(t, filepath.Join(d.Pool(), "images")), "the pool was opened again")
 
 	served.Release(t)
-	require.NoError(t, <-created)
+	require.NoError(t, await.Receive(t, created, "CreateVolume to return"))
 	require.FileExists(t, harness.ImageOf(d, claim.VolumeID))
 	harness.DeleteVolume(t, d, claim.VolumeID)
 }

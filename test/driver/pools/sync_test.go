@@ -97,7 +97,7 @@ func TestAThickVolumeIsSyncedWhenItIsMade(t *testing.T) {
 
 	_, err := d.CreateVolume(t.Context(), request)
 	harness.RequireCode(t, err, codes.Internal, "input/output error")
-	require.Positive(t, served.Met(t))
+	require.Positive(t, served.Met(t), "want: the sync of the thick volume is met")
 
 	served.Release(t)
 

@@ -53,7 +53,7 @@ func TestThickVolumeInANearlyFullPool(t *testing.T) {
 
 			for range 2 {
 				harness.BringUp(t, d, claim)
-				require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)), int64(size))
+				require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)), int64(size), "want: a thick volume has all of its blocks")
 				harness.TakeDown(t, d, claim)
 			}
 		})
@@ -82,25 +82,25 @@ func TestThickVolumeKeepsItsSpace(t *testing.T) {
 			harness.BringUp(t, d, thick)
 
 			reserved := harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID))
-			require.GreaterOrEqual(t, reserved, int64(size))
+			require.GreaterOrEqual(t, reserved, int64(size), "want: a thick volume has all of its blocks")
 
 			if capability.GetBlock() != nil {
-				require.Equal(t, unix.EOPNOTSUPP, discardAll(t, thick.TargetPath, size))
+				require.Equal(t, unix.EOPNOTSUPP, discardAll(t, thick.TargetPath, size), "want: a thick volume refuses to discard")
 			} else {
 				filler := filepath.Join(thick.TargetPath, "filler")
 				harness.WriteFile(t, filler, strings.Repeat("filler", harness.MiB))
 				require.NoError(t, os.Remove(filler))
-				require.Equal(t, unix.EOPNOTSUPP, tryTrim(t, thick.TargetPath))
+				require.Equal(t, unix.EOPNOTSUPP, tryTrim(t, thick.TargetPath), "want: a thick volume refuses to trim")
 			}
 
-			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), reserved)
+			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), reserved, "want: a thick volume keeps its blocks in use")
 
 			harness.TakeDown(t, d, thick)
-			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), reserved)
+			require.GreaterOrEqual(t, harness.AllocatedBytes(t, harness.ImageOf(d, thick.VolumeID)), reserved, "want: a thick volume keeps its blocks when it is unstaged")
 
 			thin := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "thin", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)}})
 			harness.BringUp(t, d, thin)
-			require.Zero(t, discardAll(t, thin.TargetPath, 64*harness.MiB))
+			require.Zero(t, discardAll(t, thin.TargetPath, 64*harness.MiB), "want: a thin volume discards")
 		})
 	}
 }

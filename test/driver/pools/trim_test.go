@@ -65,7 +65,7 @@ func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
 
 		// The filesystem discards in its own time, the last when it is unmounted.
 		harness.TakeDown(t, d, claim)
-		require.Less(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)), full-fillerBytes/2)
+		require.Less(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)), full-fillerBytes/2, "want: the deleted files are freed")
 	})
 
 	t.Run("raw block", func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
 		harness.BringUp(t, d, claim)
 
 		_, full := fill(t, d, claim, claim.TargetPath)
-		require.GreaterOrEqual(t, full, int64(fillerBytes))
+		require.GreaterOrEqual(t, full, int64(fillerBytes), "want: the written data is allocated")
 
 		device, err := os.OpenFile(claim.TargetPath, os.O_RDWR, 0)
 		require.NoError(t, err)
@@ -86,9 +86,9 @@ func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
 		// struct { start, length } as BLKDISCARD wants it, in bytes.
 		request := [2]uint64{0, fillerBytes}
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&request)))
-		require.Zero(t, errno)
+		require.Zero(t, errno, "want: the discard succeeds")
 		require.NoError(t, device.Close())
-		require.Zero(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)))
+		require.Zero(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)), "want: the discarded data is freed")
 		harness.TakeDown(t, d, claim)
 	})
 }
@@ -110,7 +110,7 @@ func fill(t *testing.T, d *harness.Driver, claim *csiclient.Publication, path st
 	require.NoError(t, file.Close())
 
 	full = harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID))
-	require.GreaterOrEqual(t, full, before+fillerBytes/2)
+	require.GreaterOrEqual(t, full, before+fillerBytes/2, "want: the written data is allocated")
 
 	return before, full
 }
@@ -118,7 +118,7 @@ func fill(t *testing.T, d *harness.Driver, claim *csiclient.Publication, path st
 // trim is FITRIM over the whole filesystem (include/uapi/linux/fs.h).
 func trim(t *testing.T, path string) {
 	t.Helper()
-	require.Zero(t, tryTrim(t, path))
+	require.Zero(t, tryTrim(t, path), "want: the trim succeeds")
 }
 
 func tryTrim(t *testing.T, path string) unix.Errno {

@@ -33,7 +33,7 @@ func TestABusyVolumeNamesItsHolder(t *testing.T) {
 		require.ErrorContains(t, d.Unpublish(t.Context(), claim), fmt.Sprintf("process %d (sleep) has it open", process.Process.Pid))
 
 		require.NoError(t, process.Process.Kill())
-		require.Error(t, process.Wait())
+		require.Error(t, process.Wait(), "want: the killed process ends with an error")
 		require.NoError(t, d.Unpublish(t.Context(), claim))
 	})
 }

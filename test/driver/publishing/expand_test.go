@@ -42,7 +42,7 @@ func sizeAt(t *testing.T, path string) int64 {
 func runRemedy(t *testing.T, run func(...string) (string, error), failure error) {
 	t.Helper()
 
-	require.Equal(t, 1, ctl.ExitCode(failure))
+	require.Equal(t, 1, ctl.ExitCode(failure), "want: the command exits with 1")
 
 	_, commands, found := strings.Cut(failure.Error(), " run ")
 	require.True(t, found, failure)
@@ -85,8 +85,8 @@ func TestExpandGrowsWhatIsMounted(t *testing.T) {
 
 		out, err := run("volume", "expand", name, "--size", "400Mi")
 		require.ErrorContains(t, err, "has 536870912 bytes (512 MiB), and --size is 419430400 (400 MiB): a volume never shrinks")
-		require.Equal(t, 1, ctl.ExitCode(err))
-		require.Empty(t, out)
+		require.Equal(t, 1, ctl.ExitCode(err), "want: shrinking exits with 1")
+		require.Empty(t, out, "want: shrinking prints nothing on standard output")
 
 		requireSays("unmounted", "volume", "umount", name)
 		requireSays("not in use: its filesystem grows when it is staged", "volume", "expand", name, "--size", "640Mi")
@@ -113,7 +113,7 @@ func TestExpandSaysWhatRemains(t *testing.T) {
 	harness.Unmount(t, path)
 	requireSays("Node's part:  done", "volume", "expand", "data", "--size", "448Mi")
 	requireSays("again", "volume", "mount", "data", path)
-	require.Greater(t, sizeAt(t, path), before+64<<20)
+	require.Greater(t, sizeAt(t, path), before+64<<20, "want: the filesystem has grown")
 
 	// The directory beneath the staging is one of the host's filesystem.
 	harness.Unmount(t, hiddenStaging(t, d))
@@ -121,12 +121,12 @@ func TestExpandSaysWhatRemains(t *testing.T) {
 	require.ErrorContains(t, err, "any more; stage it again")
 	require.Contains(t, out, "Node's part:  failed")
 	runRemedy(t, run, err)
-	require.Greater(t, sizeAt(t, path), before+192<<20)
+	require.Greater(t, sizeAt(t, path), before+192<<20, "want: the filesystem has grown")
 
 	d.Restart(t, harness.WithoutCapabilities("node:EXPAND_VOLUME"))
 	_, err = run("volume", "expand", "data", "--size", "704Mi")
 	runRemedy(t, run, err)
-	require.Greater(t, sizeAt(t, path), before+320<<20)
+	require.Greater(t, sizeAt(t, path), before+320<<20, "want: the filesystem has grown")
 	requireSays("unmounted", "volume", "umount", "data")
 }
 
@@ -155,7 +155,7 @@ func TestExpandOfTwoSockets(t *testing.T) {
 	_, err := onController("volume", "expand", claim.VolumeID, "--size", "448Mi")
 	require.ErrorContains(t, err, "on "+node.Config.NodeID+" run touchstone ctl")
 	runRemedy(t, onNode, err)
-	require.Greater(t, sizeAt(t, claim.TargetPath), before+64<<20)
+	require.Greater(t, sizeAt(t, claim.TargetPath), before+64<<20, "want: the filesystem has grown")
 
 	require.NoError(t, node.Unpublish(t.Context(), claim))
 	require.NoError(t, node.Unstage(t.Context(), claim))

@@ -22,7 +22,7 @@ func hiddenStaging(t *testing.T, d *harness.Driver) string {
 
 	found, err := filepath.Glob(filepath.Join(d.Config.KubeletDir, ".touchstone-*"))
 	require.NoError(t, err)
-	require.Len(t, found, 1)
+	require.Len(t, found, 1, "want: the volume has one hidden staging path")
 
 	return found[0]
 }
@@ -126,14 +126,14 @@ func TestCreateObservesTheVolume(t *testing.T) {
 
 	images, err := filepath.Glob(filepath.Join(d.Pool(), "images", "*"))
 	require.NoError(t, err)
-	require.Len(t, images, 1)
+	require.Len(t, images, 1, "want: the volume has one image")
 	require.NoError(t, os.Rename(images[0], images[0]+".away"))
 
 	require.Eventually(t, func() bool {
 		_, err = run("volume", "create", "data", "--size", "64Mi")
 
 		return err != nil
-	}, await.Limit, time.Millisecond)
+	}, await.Limit, time.Millisecond, "want: the missing image fails the creation")
 	require.ErrorContains(t, err, "volume data exists: not healthy: INACCESSIBLE BackingFileMissing")
 
 	require.NoError(t, os.Rename(images[0]+".away", images[0]))
@@ -164,8 +164,8 @@ func TestUmountCompletesWhatFailed(t *testing.T) {
 
 	listed, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), 1)
-	require.Empty(t, listed.GetEntries()[0].GetStatus().GetPublishedNodeIds())
+	require.Len(t, listed.GetEntries(), 1, "want: the volume is still listed")
+	require.Empty(t, listed.GetEntries()[0].GetStatus().GetPublishedNodeIds(), "want: the volume is detached")
 
 	claim := d.Claim(t, listed.GetEntries()[0].GetVolume().GetVolumeId())
 	claim.Capability = csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "")

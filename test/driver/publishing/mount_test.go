@@ -79,5 +79,5 @@ func TestVolumesByName(t *testing.T) {
 
 	hidden, err := filepath.Glob(filepath.Join(d.Config.KubeletDir, ".touchstone-*"))
 	require.NoError(t, err)
-	require.Empty(t, hidden)
+	require.Empty(t, hidden, "want: no hidden staging path is left")
 }

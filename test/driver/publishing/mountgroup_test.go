@@ -36,7 +36,7 @@ func TestMountGroupIsAdvertisedWhenAskedFor(t *testing.T) {
 			found = found || capability.GetRpc().GetType() == csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP
 		}
 
-		require.Equal(t, on, found)
+		require.Equal(t, on, found, "want: VOLUME_MOUNT_GROUP is advertised when it is asked for")
 	}
 }
 
@@ -73,7 +73,7 @@ func TestMountGroupRefusals(t *testing.T) {
 			inline := harness.InlineClaim(t, d, harness.SmallInline())
 			inline.Capability = ofGroup(test.group)
 			harness.RequireCode(t, d.Publish(t.Context(), inline), codes.InvalidArgument, "volume_mount_group", test.word)
-			require.Empty(t, harness.EphemeralObjects(t, d))
+			require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left of the refused inline volume")
 		})
 	}
 }

@@ -62,7 +62,7 @@ func TestStagingUnmountedBehindTheDriver(t *testing.T) {
 		require.NoError(t, d.Stage(t.Context(), claim))
 		harness.RequireBlock(t, claim)
 		require.NoError(t, d.Publish(t.Context(), claim))
-		require.LessOrEqual(t, len(harness.DevicesOf(t, d, claim.VolumeID)), 1)
+		require.LessOrEqual(t, len(harness.DevicesOf(t, d, claim.VolumeID)), 1, "want: the volume has one device at most")
 
 		require.NoError(t, d.Unpublish(t.Context(), claim))
 		require.NoError(t, d.Publish(t.Context(), claim))
@@ -120,7 +120,7 @@ func TestReboot(t *testing.T) {
 		reboot(t, d)
 		require.NoError(t, d.Detach(t.Context(), claim))
 		harness.DeleteVolume(t, d, claim.VolumeID)
-		require.Empty(t, harness.ListAll(t, d))
+		require.Empty(t, harness.ListAll(t, d), "want: no volume is left")
 	})
 }
 
@@ -146,7 +146,7 @@ func TestTargetThatTheCOMade(t *testing.T) {
 
 		after, err := os.Stat(second.TargetPath)
 		require.NoError(t, err)
-		require.Equal(t, before.Mode(), after.Mode())
+		require.Equal(t, before.Mode(), after.Mode(), "want: the directory of the CO keeps its mode")
 		require.True(t, os.SameFile(before, after), "want: the file is the one that was there before")
 	})
 }
@@ -322,20 +322,20 @@ func TestStatsAreTheVolumes(t *testing.T) {
 
 		size := harness.KindRequests(harness.Writer)[filepath.Base(t.Name())].GetCapacityRange().GetRequiredBytes()
 		bytes := answer.GetUsage()[0]
-		require.Equal(t, csi.VolumeUsage_BYTES, bytes.GetUnit())
+		require.Equal(t, csi.VolumeUsage_BYTES, bytes.GetUnit(), "want: the first usage is in bytes")
 
 		switch filepath.Base(t.Name()) {
 		case "block":
-			require.Equal(t, size, bytes.GetTotal())
-			require.Len(t, answer.GetUsage(), 1)
+			require.Equal(t, size, bytes.GetTotal(), "want: a raw volume is as large as its device")
+			require.Len(t, answer.GetUsage(), 1, "want: a raw volume has no inodes")
 		case "directory":
-			require.GreaterOrEqual(t, bytes.GetUsed(), int64(4096))
-			require.Less(t, bytes.GetUsed(), int64(harness.MiB))
+			require.GreaterOrEqual(t, bytes.GetUsed(), int64(4096), "want: an empty directory uses its own block")
+			require.Less(t, bytes.GetUsed(), int64(harness.MiB), "want: an empty directory uses no more")
 		default:
-			require.LessOrEqual(t, bytes.GetTotal(), size)
-			require.Greater(t, bytes.GetTotal(), size/2)
-			require.Positive(t, bytes.GetUsed())
-			require.LessOrEqual(t, bytes.GetUsed()+bytes.GetAvailable(), bytes.GetTotal())
+			require.LessOrEqual(t, bytes.GetTotal(), size, "want: the filesystem is not larger than its volume")
+			require.Greater(t, bytes.GetTotal(), size/2, "want: the filesystem has most of its volume")
+			require.Positive(t, bytes.GetUsed(), "want: an empty filesystem uses bytes")
+			require.LessOrEqual(t, bytes.GetUsed()+bytes.GetAvailable(), bytes.GetTotal(), "want: used and available bytes are within the total")
 		}
 	})
 }

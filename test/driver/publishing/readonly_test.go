@@ -29,7 +29,7 @@ func requireReadOnly(t *testing.T, claim *csiclient.Publication) {
 
 		flag, err := unix.IoctlGetInt(int(device.Fd()), unix.BLKROGET)
 		require.NoError(t, err)
-		require.NotZero(t, flag)
+		require.NotZero(t, flag, "want: the device is read-only")
 
 		return
 	}
@@ -85,7 +85,7 @@ func TestReadOnlyBesideWritable(t *testing.T) {
 
 			if claim.Capability.GetBlock() != nil {
 				// The reader's device has gone with it.
-				require.Len(t, harness.DevicesOf(t, d, claim.VolumeID), 1)
+				require.Len(t, harness.DevicesOf(t, d, claim.VolumeID), 1, "want: the reader's device has gone with it")
 			}
 		})
 	}

@@ -50,7 +50,7 @@ func TestSELinuxContextReachesTheKernel(t *testing.T) {
 					require.NotContains(t, status.Convert(err).Message(), "c123")
 					mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Config.KubeletDir))
 					require.NoError(t, err)
-					require.Empty(t, mounts)
+					require.Empty(t, mounts, "want: nothing is mounted with a refused context")
 
 					return
 				}
@@ -101,6 +101,6 @@ func TestSELinuxContextOfEphemeral(t *testing.T) {
 	}
 
 	harness.RequireCode(t, err, codes.InvalidArgument, `"context"`, "kernel")
-	require.Empty(t, harness.EphemeralObjects(t, d))
+	require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left of the refused inline volume")
 	require.NoDirExists(t, claim.TargetPath)
 }

@@ -63,5 +63,5 @@ func TestSeveralCapabilities(t *testing.T) {
 	request.Name, request.VolumeCapabilities = "refused", append(slices.Clone(wanted), csiclient.MountCapability(harness.NodesWrite, "ext4"))
 	_, err = d.CreateVolume(conformance.Exercise(t.Context(), one), request)
 	harness.RequireCode(t, err, codes.InvalidArgument)
-	require.Len(t, harness.ListAll(t, d), 1)
+	require.Len(t, harness.ListAll(t, d), 1, "want: the refused volume is not listed")
 }

@@ -62,8 +62,8 @@ func TestALifecycleIsRecorded(t *testing.T) {
 	for _, call := range list(t, d, calls.Filter{Object: "data"}) {
 		rpcs = append(rpcs, call.RPC())
 		require.Equal(t, "OK", call.Code)
-		require.Greater(t, call.Number, last)
-		require.NotEmpty(t, call.Metadata["user-agent"])
+		require.Greater(t, call.Number, last, "want: the numbers of the calls increase")
+		require.NotEmpty(t, call.Metadata["user-agent"], "want: the record has the user agent")
 		last = call.Number
 	}
 
@@ -104,10 +104,10 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 	for method, err := range map[string]error{"ListVolumes": unserved, "NodeUnstageVolume": tooLong, "ControllerGetVolume": missing} {
 		call := list(t, d, calls.Filter{Method: method})[0]
 		require.Equal(t, csiclient.CodeName(status.Code(err)), call.Code)
-		require.NotEqual(t, "OK", call.Code)
+		require.NotEqual(t, "OK", call.Code, "want: the call is refused")
 		require.ErrorContains(t, err, call.Message)
-		require.NotEmpty(t, call.Message)
-		require.Empty(t, call.Response)
+		require.NotEmpty(t, call.Message, "want: the record has the message of the error")
+		require.Empty(t, call.Response, "want: a refused call has no response")
 	}
 }
 
@@ -131,7 +131,7 @@ func TestDeadlineAndMetadata(t *testing.T) {
 	require.NoError(t, d.Publish(t.Context(), inline))
 
 	made := list(t, d, calls.Filter{Method: "CreateVolume"})[0]
-	require.InDelta(t, 60, made.Timeout, 10)
+	require.InDelta(t, 60, made.Timeout, 10, "want: the record has the timeout of the call")
 	require.Equal(t, []string{"7"}, made.Metadata["x-request-id"])
 
 	text, err := json.Marshal(list(t, d, calls.Filter{}))
@@ -181,8 +181,8 @@ func TestAStreamIsOneCall(t *testing.T) {
 
 	result, err := clientOf(d).Wait(t.Context(), calls.WaitRequest{Filter: calls.Filter{Method: "GetMetadataAllocated"}})
 	require.NoError(t, err)
-	require.Len(t, result.Calls[0].Messages, got)
-	require.Positive(t, got)
+	require.Len(t, result.Calls[0].Messages, got, "want: the record has all messages of the stream")
+	require.Positive(t, got, "want: the stream has messages")
 	require.Contains(t, string(result.Calls[0].Messages[0]), "block_metadata")
 	require.Equal(t, []string{snapshot}, result.Calls[0].Objects)
 	require.Equal(t, "OK", result.Calls[0].Code)
@@ -220,7 +220,7 @@ func TestNumbersAreThoseOfTheLog(t *testing.T) {
 	})
 
 	_, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{StartingToken: "made-up"})
-	require.Equal(t, codes.Aborted, status.Code(err))
+	harness.RequireCode(t, err, codes.Aborted)
 
 	call := list(t, d, calls.Filter{Method: "ListVolumes"})[0]
 	number := " call=" + strconv.FormatUint(call.Number, 10) + " method=/csi.v1.Controller/ListVolumes"
@@ -228,7 +228,7 @@ func TestNumbersAreThoseOfTheLog(t *testing.T) {
 
 	violations, err := strict.List(t.Context(), d.Conn())
 	require.NoError(t, err)
-	require.Equal(t, call.Number, violations[0].Call)
+	require.Equal(t, call.Number, violations[0].Call, "want: the violation has the number of its call")
 }
 
 // TestFile has a line for each call, also of several runs.
@@ -262,7 +262,7 @@ func TestFile(t *testing.T) {
 
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "want: the file is for its owner only")
 }
 
 // TestAFullDiskFailsNoCall writes the log to /dev/full.
@@ -271,7 +271,7 @@ func TestAFullDiskFailsNoCall(t *testing.T) {
 
 	d := harness.Start(t, func(c *driver.Config) { c.CallLog = "/dev/full" })
 	harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "data", Parameters: harness.DirectoryBacked()})
-	require.Len(t, list(t, d, calls.Filter{Object: "data"}), 1)
+	require.Len(t, list(t, d, calls.Filter{Object: "data"}), 1, "want: the call is recorded though the disk is full")
 }
 
 // TestAWaitMissesNoCall begins each wait before, while or after the call, as a shell test would.
@@ -325,7 +325,7 @@ func TestFollowersDoNotDelayTheEnd(t *testing.T) {
 	require.NoError(t, err)
 	await.Return(t, func() { <-first }, "the first call")
 	d.Stop()
-	require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, ended, "the end of Follow")))
+	harness.RequireCode(t, await.Receive(t, ended, "the end of Follow"), codes.Unavailable)
 }
 
 // TestWithoutTheFlag there is no service.
@@ -334,5 +334,5 @@ func TestWithoutTheFlag(t *testing.T) {
 
 	d := harness.Start(t)
 	_, err := clientOf(d).List(t.Context(), calls.Filter{})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	harness.RequireCode(t, err, codes.Unimplemented)
 }

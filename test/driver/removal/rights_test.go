@@ -47,7 +47,7 @@ func TestDeploymentsHaveTheRightsToRemove(t *testing.T) {
 				require.NoError(t, err)
 
 				found := deployment.list.FindSubmatch(content)
-				require.NotNil(t, found)
+				require.NotNil(t, found, "want: the deployment has a list of rights")
 
 				names := strings.FieldsFunc(strings.ReplaceAll(string(found[1]), "CAP_", ""), func(r rune) bool { return r == ' ' || r == ',' })
 				d := harness.StartBounded(t, names, option(t), harness.InMode(deployment.mode))

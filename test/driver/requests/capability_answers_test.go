@@ -46,7 +46,7 @@ func TestAttachmentsOfBeforeDoNotCount(t *testing.T) {
 
 	d.Restart(t, harness.WithoutCapabilities("PUBLISH_UNPUBLISH_VOLUME"))
 	harness.DeleteVolume(t, d, claim.VolumeID)
-	require.Empty(t, harness.ListAll(t, d))
+	require.Empty(t, harness.ListAll(t, d), "want: no volume is left")
 }
 
 func TestAnswersWithoutACapability(t *testing.T) {
@@ -58,7 +58,7 @@ func TestAnswersWithoutACapability(t *testing.T) {
 
 			info, err := d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 			require.NoError(t, err)
-			require.Nil(t, info.GetAccessibleTopology())
+			require.Nil(t, info.GetAccessibleTopology(), "want: NodeGetInfo has no topology without the capability")
 
 			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 				Name: "placed", VolumeCapabilities: []*csi.VolumeCapability{claim.Capability},
@@ -72,7 +72,7 @@ func TestAnswersWithoutACapability(t *testing.T) {
 			harness.RequireCode(t, err, codes.InvalidArgument, "accessible_topology")
 
 			for _, seen := range seenBy(t, d, claim) {
-				require.Empty(t, seen.volume.GetAccessibleTopology())
+				require.Empty(t, seen.volume.GetAccessibleTopology(), "want: no volume has a topology without the capability")
 				require.Equal(t, []string{harness.NodeID}, seen.nodes)
 			}
 		},
@@ -80,8 +80,8 @@ func TestAnswersWithoutACapability(t *testing.T) {
 			t.Helper()
 
 			for _, seen := range seenBy(t, d, claim) {
-				require.Empty(t, seen.nodes)
-				require.NotEmpty(t, seen.volume.GetAccessibleTopology())
+				require.Empty(t, seen.nodes, "want: no volume is published to a node without the capability")
+				require.NotEmpty(t, seen.volume.GetAccessibleTopology(), "want: each volume has a topology")
 			}
 		},
 		"PUBLISH_READONLY": func(t *testing.T, d *harness.Driver, _ *csiclient.Publication) {
@@ -163,7 +163,7 @@ func seenBy(t *testing.T, d *harness.Driver, claim *csiclient.Publication) []see
 
 	list, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 	require.NoError(t, err)
-	require.Len(t, list.GetEntries(), 1)
+	require.Len(t, list.GetEntries(), 1, "want: the volume is listed")
 
 	return []seen{
 		{got.GetVolume(), got.GetStatus().GetPublishedNodeIds()},

@@ -78,7 +78,7 @@ func (f *fixture) each(t *testing.T, visit func(r request, field conformance.Fie
 		}
 	}
 
-	require.NotEmpty(t, found)
+	require.NotEmpty(t, found, "want: there are requests to test")
 
 	return found
 }

@@ -50,7 +50,7 @@ func TestProbe(t *testing.T) {
 		require.NoError(c, err)
 		require.NotNil(c, probed.GetReady(), "an absent value means ready")
 		require.False(c, probed.GetReady().GetValue(), "Probe says ready while the driver reads its state")
-	}, await.Limit, 10*time.Millisecond)
+	}, await.Limit, 10*time.Millisecond, "want: the driver is ready")
 
 	served.Release(t)
 	await.Receive(t, started, "the driver to start")

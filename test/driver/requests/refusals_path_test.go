@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -214,9 +215,9 @@ func TestSymlinkSwappedIn(t *testing.T) {
 	}
 
 	stop()
-	swapper.Wait()
+	await.Return(t, swapper.Wait, "the swaps to end")
 	require.NoError(t, failed)
-	require.Positive(t, swaps)
+	require.Positive(t, swaps, "want: the symlink is swapped in meanwhile")
 
 	for _, name := range []string{"mount", "empty", "new"} {
 		_, err := d.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{

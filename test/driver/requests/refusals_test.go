@@ -76,8 +76,8 @@ func TestIncompleteCapabilities(t *testing.T) {
 
 			require.NoError(t, err)
 			require.Nil(t, answer.GetConfirmed(), "ValidateVolumeCapabilities confirms what the volume has not: %s", answer.GetMessage())
-			require.NotEmpty(t, answer.GetMessage())
-			require.LessOrEqual(t, len(answer.GetMessage()), 128)
+			require.NotEmpty(t, answer.GetMessage(), "want: what is not confirmed is explained")
+			require.LessOrEqual(t, len(answer.GetMessage()), 128, "want: the message fits the limit of the spec")
 		})
 	}
 
@@ -161,7 +161,7 @@ func TestHostileIDs(t *testing.T) {
 					require.Contains(t, []codes.Code{ofUnknown(call), codes.NotFound}, status.Code(err), "%v", err)
 				}
 
-				require.Less(t, len(fmt.Sprint(err)), 1000)
+				require.Less(t, len(fmt.Sprint(err)), 1000, "want: the error is short however long the id is")
 			})
 		}
 	}
@@ -249,7 +249,7 @@ func TestCallsOutOfOrder(t *testing.T) {
 			require.NoError(t, d.Detach(ctx, claim))
 			require.NoError(t, remove())
 			require.NoError(t, remove())
-			require.Empty(t, harness.ListAll(t, d))
+			require.Empty(t, harness.ListAll(t, d), "want: no volume is left")
 		})
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -91,7 +90,7 @@ func TestDeviceNumbers(t *testing.T) {
 
 		status, err := foreign.Find(openImage(t, d, volume.Claim.VolumeID))
 		require.NoError(t, err)
-		require.Len(t, status, 1)
+		require.Len(t, status, 1, "want: the image has one device")
 
 		return status[0].Number
 	}
@@ -102,7 +101,7 @@ func TestDeviceNumbers(t *testing.T) {
 	require.NoError(t, foreign.Detach(t.Context(), occupied))
 	require.Equal(t, first, numberOf(volumes[0]), "slot 0 has its number again")
 	volumes[1].Down()
-	require.Equal(t, first+1, numberOf(volumes[2]))
+	require.Equal(t, first+1, numberOf(volumes[2]), "want: the next volume keeps its number")
 
 	volumes[0].Down()
 	volumes[2].Down()
@@ -174,7 +173,7 @@ func TestAttachAndDetachAtOnce(t *testing.T) {
 			require.Equal(t, []string{harness.NodeID}, publishedNodes(t, d, volume.Claim.VolumeID))
 		} else {
 			require.NoError(t, d.Detach(t.Context(), volume.Claim))
-			require.Empty(t, publishedNodes(t, d, volume.Claim.VolumeID))
+			require.Empty(t, publishedNodes(t, d, volume.Claim.VolumeID), "want: a detached volume is published nowhere")
 		}
 	}
 }
@@ -194,7 +193,7 @@ func TestNodesThatExist(t *testing.T) {
 	volume := several(t, d, 1)[0]
 
 	volume.Claim.NodeID = "a-typing-error"
-	require.Equal(t, codes.NotFound, status.Code(d.Attach(t.Context(), volume.Claim)))
+	harness.RequireCode(t, d.Attach(t.Context(), volume.Claim), codes.NotFound)
 
 	volume.Claim.NodeID = "another"
 	require.NoError(t, d.Attach(t.Context(), volume.Claim))

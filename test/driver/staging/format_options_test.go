@@ -88,8 +88,8 @@ func TestMkfsOptions(t *testing.T) {
 	var stat unix.Statfs_t
 
 	require.NoError(t, unix.Statfs(claim.TargetPath, &stat))
-	require.LessOrEqual(t, stat.Files, uint64(1024))
-	require.Greater(t, stat.Bfree-stat.Bavail, stat.Blocks/20)
+	require.LessOrEqual(t, stat.Files, uint64(1024), "want: the filesystem has the few inodes of its options")
+	require.Greater(t, stat.Bfree-stat.Bavail, stat.Blocks/20, "want: the filesystem has the reserved blocks of its options")
 
 	label := make([]byte, len("touchstone"))
 	image, err := os.Open(harness.ImageOf(d, claim.VolumeID))

@@ -234,7 +234,7 @@ func TestTheFilesystemIsFixedWithoutStaging(t *testing.T) {
 
 	claim.Capability, claim.StagingPath = csiclient.MountCapability(harness.Writer, "xfs"), ""
 	harness.RequireCode(t, d.Publish(t.Context(), claim), codes.FailedPrecondition, "xfs", "ext4")
-	require.Zero(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)))
+	require.Zero(t, harness.AllocatedBytes(t, harness.ImageOf(d, claim.VolumeID)), "want: nothing is written to the refused volume")
 }
 
 // TestARawVolumeHasNoFilesystem of its own: it has what its user has made on it.
@@ -293,7 +293,7 @@ func TestGrownWhileUnstaged(t *testing.T) {
 					VolumeId: claim.VolumeID, CapacityRange: harness.RequiredBytes(size),
 				})
 				require.NoError(t, err)
-				require.Equal(t, size, answer.GetCapacityBytes())
+				require.Equal(t, size, answer.GetCapacityBytes(), "want: the volume has the larger size")
 				require.True(t, answer.GetNodeExpansionRequired(), "want: the node has to expand the filesystem")
 			}
 
@@ -301,14 +301,14 @@ func TestGrownWhileUnstaged(t *testing.T) {
 			harness.BringUp(t, d, claim)
 
 			before := filesystemBytes(t, claim.TargetPath)
-			require.Greater(t, before, int64(200*harness.MiB))
+			require.Greater(t, before, int64(200*harness.MiB), "want: the filesystem fills the volume")
 			harness.WriteBlock(t, claim)
 			harness.TakeDown(t, d, claim)
 
 			grow(640 * harness.MiB)
 			harness.BringUp(t, d, claim)
 			harness.RequireBlock(t, claim)
-			require.Greater(t, filesystemBytes(t, claim.TargetPath), before+before/2)
+			require.Greater(t, filesystemBytes(t, claim.TargetPath), before+before/2, "want: the filesystem has grown when it is staged")
 		})
 	}
 }
@@ -345,12 +345,12 @@ func TestAReadOnlyVolumeGrowsWhenItIsStaged(t *testing.T) {
 					VolumeId: claim.VolumeID, VolumePath: claim.TargetPath, CapacityRange: harness.RequiredBytes(larger),
 				})
 				require.NoError(t, err)
-				require.EqualValues(t, larger, answer.GetCapacityBytes())
-				require.Equal(t, before, filesystemBytes(t, claim.TargetPath))
+				require.EqualValues(t, larger, answer.GetCapacityBytes(), "want: the volume has the larger size")
+				require.Equal(t, before, filesystemBytes(t, claim.TargetPath), "want: a read-only filesystem does not grow while mounted")
 
 				harness.TakeDown(t, d, claim)
 				harness.BringUp(t, d, claim)
-				require.Greater(t, filesystemBytes(t, claim.TargetPath), before+before/2)
+				require.Greater(t, filesystemBytes(t, claim.TargetPath), before+before/2, "want: the filesystem has grown when it is staged")
 				harness.TakeDown(t, d, claim)
 				harness.RequireSound(t, fsType, harness.ImageOf(d, claim.VolumeID))
 			})

@@ -25,11 +25,11 @@ func freeze(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 
 	attached := harness.DevicesOf(t, d, claim.VolumeID)
-	require.Len(t, attached, 1)
+	require.Len(t, attached, 1, "want: the volume has one device")
 
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(claim.TargetPath))
 	require.NoError(t, err)
-	require.Len(t, mounts, 1)
+	require.Len(t, mounts, 1, "want: the target has one mount")
 	require.NoError(t, harness.AtRoot(claim.TargetPath, filesystem.Freeze))
 	t.Cleanup(func() {
 		// Should the test have failed, no process waits for ever, and no device is left.
@@ -99,8 +99,8 @@ func TestALeakedFreezeEndsWithTheStaging(t *testing.T) {
 				began := time.Now()
 
 				require.NoError(t, d.Unstage(t.Context(), claim))
-				require.Less(t, time.Since(began), await.Limit)
-				require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+				require.Less(t, time.Since(began), await.Limit, "want: the frozen volume is unstaged at once")
+				require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 				require.NoError(t, d.Detach(t.Context(), claim))
 
 				harness.BringUp(t, d, claim)
@@ -141,7 +141,7 @@ func TestUnstageWaitsForTheDevice(t *testing.T) {
 
 			defer device.Close()
 
-			require.Error(t, d.Unstage(t.Context(), claim))
+			require.Error(t, d.Unstage(t.Context(), claim), "want: a device in use is not unstaged")
 			between(t, d)
 
 			if name != "without records" {
@@ -160,7 +160,7 @@ func TestUnstageWaitsForTheDevice(t *testing.T) {
 
 			require.NoError(t, device.Close())
 			require.NoError(t, await.Receive(t, ended, "the volume to be unstaged"))
-			require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+			require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 		})
 	}
 }
@@ -193,7 +193,7 @@ func TestAFrozenVolumeIsNotExpanded(t *testing.T) {
 			harness.TakeDown(t, d, claim)
 
 			harness.BringUp(t, d, claim)
-			require.Greater(t, filesystemBytes(t, claim.TargetPath), harness.SizeFor(fsType))
+			require.Greater(t, filesystemBytes(t, claim.TargetPath), harness.SizeFor(fsType), "want: the filesystem has grown after the thaw")
 			harness.TakeDown(t, d, claim)
 		})
 	}

@@ -56,7 +56,7 @@ func TestWhatAFilesystemCannotBecomeIsRefused(t *testing.T) {
 	}
 
 	refused(expand(tooLarge))
-	require.EqualValues(t, 8*harness.MiB, harness.CapacityOf(t, d, claim.VolumeID))
+	require.EqualValues(t, 8*harness.MiB, harness.CapacityOf(t, d, claim.VolumeID), "want: the refused expansion does not change the size")
 
 	snapshot := harness.TakeSnapshot(t, d, claim.VolumeID, t.Name())
 	for name, source := range map[string]*csi.VolumeContentSource{

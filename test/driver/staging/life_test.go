@@ -34,7 +34,7 @@ func TestLife(t *testing.T) {
 
 			after := volume.Usage(csi.VolumeUsage_BYTES)
 			if k.Name != "directory" {
-				require.Greater(t, after.GetTotal(), before.GetTotal())
+				require.Greater(t, after.GetTotal(), before.GetTotal(), "want: the filesystem has grown")
 			}
 
 			d.Restart(t)
@@ -74,7 +74,7 @@ func TestSizeIsEnforced(t *testing.T) {
 			written, err := io.Copy(file, io.LimitReader(rand.Reader, 2*k.Bytes))
 			err = errors.Join(err, file.Sync(), file.Close())
 			require.ErrorContains(t, err, "no space left on device")
-			require.LessOrEqual(t, written, k.Bytes)
+			require.LessOrEqual(t, written, k.Bytes, "want: no more than the size is written")
 			volume.Down()
 			volume.Delete()
 		})
@@ -94,24 +94,24 @@ func TestUsageIsTheVolumesOwn(t *testing.T) {
 			volume.Up()
 
 			if k.Capability.GetBlock() != nil {
-				require.Equal(t, k.Bytes, volume.Usage(csi.VolumeUsage_BYTES).GetTotal())
+				require.Equal(t, k.Bytes, volume.Usage(csi.VolumeUsage_BYTES).GetTotal(), "want: a raw volume is as large as its device")
 				volume.Down()
 
 				return
 			}
 
 			before := volume.Usage(csi.VolumeUsage_BYTES).GetUsed()
-			require.Less(t, before, int64(64*harness.MiB))
+			require.Less(t, before, int64(64*harness.MiB), "want: an empty volume uses little")
 			volume.Write()
 			require.NoError(t, os.WriteFile(filepath.Join(volume.Claim.TargetPath, "second"), []byte("x"), 0o600))
 			// btrfs counts what it has committed.
 			unix.Sync()
 
 			after := volume.Usage(csi.VolumeUsage_BYTES).GetUsed()
-			require.InDelta(t, before+8*harness.MiB, after, harness.MiB)
+			require.InDelta(t, before+8*harness.MiB, after, harness.MiB, "want: the written bytes are used")
 
 			if k.Name != "btrfs" {
-				require.Less(t, volume.Usage(csi.VolumeUsage_INODES).GetUsed(), int64(20))
+				require.Less(t, volume.Usage(csi.VolumeUsage_INODES).GetUsed(), int64(20), "want: the inodes are those of the volume alone")
 			}
 
 			volume.Down()

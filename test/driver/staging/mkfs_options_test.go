@@ -184,7 +184,7 @@ func requireGrown(t *testing.T, d *harness.Driver, claim *csiclient.Publication,
 
 	size, err := fs.SizeBytes(image)
 	require.NoError(t, err)
-	require.Greater(t, size, bytes-8*harness.MiB)
+	require.Greater(t, size, bytes-8*harness.MiB, "want: the filesystem has grown to its image")
 	harness.RequireSound(t, fs.Name(), image.Name())
 }
 
@@ -224,7 +224,7 @@ func requireBlank(t *testing.T, d *harness.Driver, claim *csiclient.Publication)
 	blank, err := filesystem.IsBlank(image)
 	require.NoError(t, err)
 	require.True(t, blank, "nothing was formatted")
-	require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
+	require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "want: no device is left")
 }
 
 // TestMkfsOptionsThatTheKernelDoesNotMount is about features that only some kernels have.

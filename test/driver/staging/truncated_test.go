@@ -65,7 +65,7 @@ func TestATruncatedImageIsNotGrown(t *testing.T) {
 
 			device, attached, err := loop.NewLoops(loop.LoopsOptions{}).Status(harness.DevicesOf(t, d, claim.VolumeID)[0].Number)
 			require.NoError(t, err)
-			require.True(t, attached, "the device is attached")
+			require.True(t, attached, "want: the device is attached")
 			require.EqualValues(t, size, device.SizeBytes, "the device still shows what is missing")
 
 			harness.TakeDown(t, d, claim)
@@ -78,7 +78,7 @@ func TestATruncatedImageIsNotGrown(t *testing.T) {
 				VolumeId: claim.VolumeID, CapacityRange: harness.RequiredBytes(larger),
 			})
 			require.NoError(t, err)
-			require.EqualValues(t, larger, answer.GetCapacityBytes())
+			require.EqualValues(t, larger, answer.GetCapacityBytes(), "want: the volume has the larger size")
 		})
 	}
 }
@@ -102,7 +102,7 @@ func TestATruncatedImageIsNotGrownByItsNode(t *testing.T) {
 
 	info, err := os.Stat(image)
 	require.NoError(t, err)
-	require.EqualValues(t, 48*harness.MiB, info.Size())
+	require.EqualValues(t, 48*harness.MiB, info.Size(), "want: the truncated image does not grow")
 }
 
 // TestATruncatedSnapshotIsNotRestored refuses the volume whose end would be zeros.

@@ -97,7 +97,7 @@ func requireNothingElseStaged(t *testing.T, d *harness.Driver, id string) {
 
 	left, err := os.ReadDir(harness.OwnStaging(d))
 	require.NoError(t, err)
-	require.Len(t, left, 1)
+	require.Len(t, left, 1, "want: the volume alone is staged")
 	require.Equal(t, id, left[0].Name())
 }
 

@@ -6,11 +6,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/strict"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -42,7 +42,7 @@ func TestLifecyclesOfEachKind(t *testing.T) {
 			l.Down()
 			l.Delete()
 			l.Delete()
-			require.Empty(t, found(t, d))
+			require.Empty(t, found(t, d), "want: the lifecycle is no violation")
 		})
 	}
 }
@@ -57,7 +57,7 @@ func TestWhatIsNotThere(t *testing.T) {
 	harness.DeleteVolume(t, d, claim.VolumeID)
 	harness.DeleteVolume(t, d, claim.VolumeID)
 	harness.DeleteVolume(t, d, harness.UnknownVolume)
-	require.Empty(t, found(t, d))
+	require.Empty(t, found(t, d), "want: calls for what is not there are no violation")
 }
 
 // TestSeveralPods have a volume, in a sequence of their own each.
@@ -87,10 +87,10 @@ func TestSeveralPods(t *testing.T) {
 	}
 
 	for range 3 {
-		require.NoError(t, <-published)
+		require.NoError(t, await.Receive(t, published, "a pod to be published and unpublished"))
 	}
 
-	require.Empty(t, found(t, d))
+	require.Empty(t, found(t, d), "want: several pods of one volume are no violation")
 }
 
 // TestInlineVolumes have NodePublishVolume alone.
@@ -106,7 +106,7 @@ func TestInlineVolumes(t *testing.T) {
 		require.NoError(t, d.Unpublish(t.Context(), claim))
 	}
 
-	require.Empty(t, found(t, d))
+	require.Empty(t, found(t, d), "want: an inline volume is no violation")
 }
 
 // TestCopies takes snapshots and clones of a volume in use, and a group, which is deleted as a whole.
@@ -141,7 +141,7 @@ func TestCopies(t *testing.T) {
 	})
 	require.NoError(t, err)
 	harness.ListAll(t, d)
-	require.Empty(t, found(t, d))
+	require.Empty(t, found(t, d), "want: copies are no violation")
 }
 
 // TestARestart forgets the lifecycle of a volume in use, which is no violation.
@@ -160,7 +160,7 @@ func TestARestart(t *testing.T) {
 	require.NoError(t, d.Unpublish(t.Context(), harness.AnotherTarget(claim, "second")))
 	harness.TakeDown(t, d, claim)
 	harness.DeleteVolume(t, d, claim.VolumeID)
-	require.Empty(t, found(t, d))
+	require.Empty(t, found(t, d), "want: a restart is no violation")
 }
 
 // TestTwoProcesses each check what they see.
@@ -190,7 +190,7 @@ func TestTwoProcesses(t *testing.T) {
 	require.NoError(t, controller.Detach(t.Context(), volume))
 	harness.DeleteVolume(t, controller, volume.VolumeID)
 
-	require.Empty(t, found(t, controller))
+	require.Empty(t, found(t, controller), "want: two processes are no violation")
 	require.Equal(t, []string{"second-staging-path", "unstage-while-published", "publish-after-unstage"}, found(t, node))
 }
 
@@ -200,5 +200,5 @@ func TestWithoutTheFlag(t *testing.T) {
 
 	d := harness.Start(t)
 	_, err := strict.List(t.Context(), d.Conn())
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	harness.RequireCode(t, err, codes.Unimplemented)
 }

@@ -238,7 +238,7 @@ var causes = []struct {
 		// Four within a second, also where the machine is busy.
 		for len(found(c.t, c.Driver)) == 0 {
 			_, err := c.ControllerGetVolume(c.ctx(), &csi.ControllerGetVolumeRequest{VolumeId: harness.UnknownVolume})
-			require.Error(c.t, err)
+			require.Error(c.t, err, "want: an unknown volume is refused")
 		}
 	}},
 }
@@ -312,13 +312,13 @@ func TestRefused(t *testing.T) {
 
 	list, err := strict.List(t.Context(), d.Conn())
 	require.NoError(t, err)
-	require.Len(t, list, 3)
-	require.False(t, slices.ContainsFunc(list, func(r strict.Record) bool { return !r.Refused || r.Object != claim.VolumeID }), "each violation was refused, and is of the volume")
+	require.Len(t, list, 3, "want: each violation is refused")
+	require.False(t, slices.ContainsFunc(list, func(r strict.Record) bool { return !r.Refused || r.Object != claim.VolumeID }), "want: each violation was refused, and is of the volume")
 
 	info, err := d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "refuse", info.GetManifest()["strict"])
 
 	require.NoError(t, strict.Clear(t.Context(), d.Conn()))
-	require.Empty(t, found(t, d))
+	require.Empty(t, found(t, d), "want: Clear removes all violations")
 }

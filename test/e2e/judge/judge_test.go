@@ -131,7 +131,7 @@ func TestSkipExpression(t *testing.T) {
 	}
 
 	output, code := j.run(t, "skip", "-lacking", "records")
-	require.Equal(t, 2, code)
+	require.Equal(t, 2, code, "want: a missing list exits with 2")
 	require.Contains(t, output, "records")
 }
 
@@ -214,7 +214,7 @@ func TestAnExclusionThatIsNotThere(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, report, 0o600))
 
 	output, code := j.run(t, "report", "-report", path)
-	require.Equal(t, 1, code)
+	require.Equal(t, 1, code, "want: a needless exclusion exits with 1")
 	require.Contains(t, output, "THE SUITE HAS NO SUCH SPEC: [Testpattern: a (b)] hates one [Slow]")
 	require.NotContains(t, output, "pulls")
 }
@@ -274,7 +274,7 @@ func TestTheFilesOfTheRepository(t *testing.T) {
 		}
 	}
 
-	require.Equal(t, 6, drivers)
+	require.Equal(t, 6, drivers, "want: the repository has six drivers' files")
 }
 
 func TestTotal(t *testing.T) {
@@ -294,12 +294,12 @@ func TestTotal(t *testing.T) {
 
 	broken := j.report(t, "broken", types.Report{SpecReports: []types.SpecReport{spec("works", types.SpecStateFailed, "no")}})
 	output, code = j.runBare(t, "total", one, two, broken)
-	require.Equal(t, 1, code)
+	require.Equal(t, 1, code, "want: a failure exits with 1")
 	require.Contains(t, output, "3 runs at least, 1 failures")
 
 	_, code = j.runBare(t, "total", j.report(t, "nothing", types.Report{}))
-	require.Equal(t, 1, code)
+	require.Equal(t, 1, code, "want: an empty report exits with 1")
 
 	_, code = j.runBare(t, "total")
-	require.Equal(t, 2, code)
+	require.Equal(t, 2, code, "want: missing reports exit with 2")
 }

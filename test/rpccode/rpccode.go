@@ -1,0 +1,26 @@
+// Package rpccode compares the gRPC codes of errors by their names, with the error in the failure:
+// an Equal of two codes prints two numbers.
+package rpccode
+
+import (
+	"fmt"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Require requires the code of an error, which is OK for nil. What follows is a format and its
+// arguments, which say what was called.
+func Require(t require.TestingT, err error, want codes.Code, called ...any) {
+	if helper, ok := t.(interface{ Helper() }); ok {
+		helper.Helper()
+	}
+
+	about := ""
+	if len(called) > 0 {
+		about = fmt.Sprintf(fmt.Sprint(called[0]), called[1:]...) + ": "
+	}
+
+	require.Equal(t, want.String(), status.Code(err).String(), "%s%v", about, err)
+}
