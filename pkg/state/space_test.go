@@ -52,7 +52,7 @@ func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 	require.ErrorIs(t, f.remove("a"), state.ErrReadOnly)
 	require.ErrorIs(t, f.Err(), syscall.ENOSPC)
 	require.ErrorContains(t, f.Err(), "free some")
-	require.EqualValues(t, 505, *f.sum)
+	require.EqualValues(t, 505, *f.sum, "want: the index is the one before the failure")
 	require.Eventually(t, func() bool { return tries.Load() > 5 }, waitLimit, time.Millisecond, "the store tries again")
 	require.Equal(t, []string{"a", "gone"}, keys(f), "readers see what is durable")
 
@@ -62,7 +62,7 @@ func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 
 	require.NoError(t, f.put("c", &volume{Name: "two", Bytes: 7}), "the name that was taken back is free")
 	require.Equal(t, want, f.all())
-	require.EqualValues(t, 512, *f.sum)
+	require.EqualValues(t, 512, *f.sum, "want: the index has the later change")
 	require.NoError(t, f.Close())
 
 	// A compaction would write what the failed writes have left over.

@@ -126,7 +126,7 @@ func (s *switched) add(root, file string, mutants []mutant) error {
 	return nil
 }
 
-// place returns the place of a function, which it gets at first.
+// place returns the position of a function, which it gets at first.
 func (s *switched) place(dir, key string) place {
 	index := slices.Index(s.functions[dir], key)
 	if index < 0 {

@@ -41,7 +41,7 @@ func TestRecordsOfRemovedVolumesGo(t *testing.T) {
 	removed := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
 		Name: "removed", Parameters: inSecond, CapacityRange: harness.RequiredBytes(16 * harness.MiB),
 	})
-	require.Less(t, available(), before)
+	require.Less(t, available(), before, "want: the volume takes its size")
 
 	_, err := rules.Add(t.Context(), "{match: {at: volume-removed, volume: "+removed.VolumeID+"}, act: {hold: here}}")
 	require.NoError(t, err)
