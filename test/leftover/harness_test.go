@@ -106,7 +106,7 @@ func TestTheHarnessFailsTests(t *testing.T) {
 				test.end()
 
 				if declared || each.kind == "" {
-					require.Empty(t, test.failures)
+					require.Empty(t, test.failures, "want: what is declared, or not left, fails no test")
 				} else {
 					require.Contains(t, strings.Join(test.failures, "\n"), string(each.kind)+" is left: ")
 				}

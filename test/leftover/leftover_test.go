@@ -38,7 +38,7 @@ var objects = leftover.Objects{present: true}
 // requireOne requires that a check finds the object that is gone, and not the other.
 func requireOne(t *testing.T, kind leftover.Kind, found []leftover.Finding) {
 	t.Helper()
-	require.Len(t, found, 1)
+	require.Len(t, found, 1, "want: the object that is gone is found alone")
 	require.Equal(t, kind, found[0].Kind)
 	require.Contains(t, found[0].What, gone)
 	require.NotContains(t, found[0].What, present)
@@ -88,7 +88,7 @@ func TestMemoryIsSearched(t *testing.T) {
 			require.Contains(t, found, leftover.Finding{
 				Kind: leftover.Memory, What: place + " has 1 objects that are gone, such as " + gone,
 			})
-			require.Empty(t, leftover.InMemory(keep(present), objects, objects))
+			require.Empty(t, leftover.InMemory(keep(present), objects, objects), "want: an object that is present is not left")
 		})
 	}
 }
@@ -266,12 +266,12 @@ func TestGoroutinesBelongToTheirDriver(t *testing.T) {
 
 	found, err := leftover.Goroutines("one")
 	require.NoError(t, err)
-	require.Len(t, found, 1)
+	require.Len(t, found, 1, "want: the goroutine of the driver is found")
 	require.Contains(t, found[0].What, "TestGoroutinesBelongToTheirDriver")
 
 	found, err = leftover.Goroutines("two")
 	require.NoError(t, err)
-	require.Empty(t, found)
+	require.Empty(t, found, "want: another driver has no goroutine")
 
 	close(hold)
 	<-ended
@@ -291,12 +291,12 @@ func TestDescriptorsBelongToTheirDriver(t *testing.T) {
 
 	found, err := leftover.Descriptors(root)
 	require.NoError(t, err)
-	require.Len(t, found, 1)
+	require.Len(t, found, 1, "want: the open file is found")
 	require.Contains(t, found[0].What, opened.Name())
 
 	found, err = leftover.Descriptors(root + "-other")
 	require.NoError(t, err)
-	require.Empty(t, found)
+	require.Empty(t, found, "want: a file elsewhere is not found")
 }
 
 // TestFilesOfTheProcessAreCompared opens files without a path. No other test runs at the same time.
@@ -310,7 +310,7 @@ func TestFilesOfTheProcessAreCompared(t *testing.T) {
 	found := since(t, before)
 	require.Equal(t, []leftover.Finding{{Kind: leftover.Descriptor, What: strconv.Itoa(watch) + " of anon_inode:inotify"}}, found)
 	require.NoError(t, unix.Close(watch))
-	require.Empty(t, since(t, before))
+	require.Empty(t, since(t, before), "want: a closed file is not left")
 }
 
 func since(t *testing.T, before leftover.Files) []leftover.Finding {
@@ -328,7 +328,7 @@ func TestAssignmentsAreListed(t *testing.T) {
 	root := t.TempDir()
 	found, err := leftover.Assignments(filepath.Join(root, "absent"))
 	require.NoError(t, err)
-	require.Empty(t, found)
+	require.Empty(t, found, "want: a missing root has no assignments")
 
 	require.NoError(t, os.Mkdir(filepath.Join(root, gone), 0o700))
 
