@@ -50,12 +50,7 @@ func (i *injection) String() string {
 func TestOneFailedCallLosesNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	binary := *given
-	if binary == "" {
-		binary = filepath.Join(t.TempDir(), "touchstone")
-		require.NoError(t, child.BuildDriver(binary))
-	}
-
+	binary := driverBinary(t)
 	t.Logf("seed %d", *seed)
 
 	t.Run("plain", func(t *testing.T) {
@@ -70,6 +65,20 @@ func TestOneFailedCallLosesNothing(t *testing.T) {
 		c := &campaign{t: t, binary: binary, pool: harness.ReflinkPool(t, poolBytes), lives: onReflinkPools()}
 		c.run(rand.New(rand.NewPCG(uint64(*seed), 2)))
 	})
+}
+
+// driverBinary returns the path of the given binary, or of one that is built.
+func driverBinary(t *testing.T) string {
+	t.Helper()
+
+	if *given != "" {
+		return *given
+	}
+
+	binary := filepath.Join(t.TempDir(), "touchstone")
+	require.NoError(t, child.BuildDriver(binary))
+
+	return binary
 }
 
 // campaign is a series of injections on one kind of pool.

@@ -42,6 +42,9 @@ type site struct {
 	binary, root, pool string
 	injector           *injector
 
+	// flags are those of the driver beside the usual ones.
+	flags []string
+
 	command *exec.Cmd
 	tracer  *syscallfault.Tracer
 	ended   chan struct{}
@@ -84,10 +87,12 @@ func (s *site) launch() error {
 	defer log.Close()
 
 	endpoint := "unix://" + filepath.Join(s.root, "csi.sock")
-	command := exec.Command(s.binary, "serve", "--endpoint="+endpoint, "--node-id="+nodeID,
-		"--state-dir="+s.state(), "--pool=default="+s.pool, "--kubelet-dir="+s.kubelet(),
-		"--direct-volume-root="+s.direct(), "--shim-root="+filepath.Join(s.root, "shims"),
-		"--overcommit=20", "--coalesce-window=1ms", "--v=2")
+	command := exec.Command(s.binary, append([]string{
+		"serve", "--endpoint=" + endpoint, "--node-id=" + nodeID,
+		"--state-dir=" + s.state(), "--pool=default=" + s.pool, "--kubelet-dir=" + s.kubelet(),
+		"--direct-volume-root=" + s.direct(), "--shim-root=" + filepath.Join(s.root, "shims"),
+		"--overcommit=20", "--coalesce-window=1ms", "--v=2",
+	}, s.flags...)...)
 	command.Stdout, command.Stderr = log, log
 
 	tracer, err := syscallfault.Start(command, s.injector.decide)
