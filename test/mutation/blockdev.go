@@ -2,7 +2,7 @@ package main
 
 // blockdevMutants are defects of loop devices.
 func blockdevMutants() []regression {
-	tests := in("internal/linux/loop", "Test.*")
+	tests := wholePackage("internal/linux/loop")
 
 	return []regression{
 		{

@@ -208,19 +208,19 @@ func controllerMutants() []regression {
 			name: "controller/local-node-not-asked", in: "controller.Service.reportedCondition",
 			old:    `return health.Merge(own, s.config.LocalNode.Condition(id), isAboutVolume)`,
 			new:    `return health.Merge(own, nil, isAboutVolume)`,
-			breaks: "a full volume reaches the pod, and never the claim", tests: in("pkg/controller", "TestReportedUnhealthy.*"),
+			breaks: "a full volume reaches the pod, and never the claim", tests: in("pkg/controller", "TestReportedUnhealthyMergesBothViewsInOrder"),
 		},
 		{
 			name: "controller/local-node-not-listed", in: "controller.Service.reportedUnhealthy",
 			old:    `	for _, record := range local {`,
 			new:    `	for _, record := range local[len(local):] {`,
-			breaks: "lists of volumes have no finding of the node", tests: in("pkg/controller", "TestReportedUnhealthy.*"),
+			breaks: "lists of volumes have no finding of the node", tests: in("pkg/controller", "TestReportedUnhealthyMergesBothViewsInOrder"),
 		},
 		{
 			name: "controller/unmounted-is-inaccessible-everywhere", in: "controller.isAboutVolume",
 			old:    `case health.VolumeUnmounted, health.DeviceMissing,`,
 			new:    `case health.DeviceMissing,`,
-			breaks: "a CO takes a volume for lost that can be staged again", tests: in("pkg/controller", "TestReportedUnhealthy.*"),
+			breaks: "a CO takes a volume for lost that can be staged again", tests: in("pkg/controller", "TestReportedUnhealthyMergesBothViewsInOrder"),
 		},
 		{
 			name: "controller/ephemeral-volumes-not-provisioned", in: "node.New",

@@ -116,20 +116,20 @@ func healthMutants() []regression {
 			name: "health/reason-in-both-views-twice", in: "health.Merge",
 			old:    `if isWanted(entry) && !one.Has(entry.Reason) {`,
 			new:    `if isWanted(entry) {`,
-			breaks: "a reason that both views have is reported with both messages", tests: monitor("TestMerge.*"),
+			breaks: "a reason that both views have is reported with both messages", tests: monitor("TestMergeHasEachReasonOnce"),
 		},
 		{
 			name: "health/unstaged-is-unmounted", in: "probe.probeState.isUnstaged",
 			old:    `return s.busy.isDevice() }`,
 			new:    `return s.busy == nil && s.view.id == "" }`,
 			breaks: "a volume whose unstaging failed is reported as unmounted by another program",
-			tests:  in("test/driver/health", "TestHealthNamesTheMountNamespace.*"),
+			tests:  in("test/driver/health", "TestHealthNamesTheMountNamespaceThatKeepsVolumes"),
 		},
 		{
 			name: "health/holder-not-named", in: "probe.probeState.findHolder",
 			old:    `s.busy.holder, s.busy.searchedAt = now, time.Now()`,
 			new:    `s.busy.searchedAt, now = time.Now(), holder.Process{}`,
-			breaks: "the process that keeps a volume is not named", tests: in("test/driver/health", "TestHealthNamesTheProcess.*"),
+			breaks: "the process that keeps a volume is not named", tests: in("test/driver/health", "TestHealthNamesTheProcessThatKeepsAMount", "TestHealthNamesTheProcessThatKeepsARawDevice"),
 		},
 		{
 			name: "health/lazy-detach-not-seen", in: "probe.probeState.probeRawDevice",

@@ -2,7 +2,7 @@ package main
 
 // mountMutants are defects of mounting.
 func mountMutants() []regression {
-	tests := in("internal/linux/mount", "Test.*")
+	tests := wholePackage("internal/linux/mount")
 
 	return []regression{
 		{

@@ -31,6 +31,9 @@ func in(pkg string, tests ...string) command {
 	return command{pkg: "./" + pkg, run: "^(" + strings.Join(tests, "|") + ")$"}
 }
 
+// wholePackage is all tests of a package.
+func wholePackage(pkg string) command { return command{pkg: "./" + pkg} }
+
 func (c command) String() string {
 	if c.run == "" {
 		return "go test " + c.pkg

@@ -37,7 +37,7 @@ func poolMutants() []regression {
 			old:    `if info.Size() >= size {`,
 			new:    `if info.Size() == size {`,
 			breaks: "an image that is larger than requested is truncated",
-			tests:  in("pkg/pool", "TestSizedAt.*", "TestFilled.*", "TestCopies.*", "TestRestore.*"),
+			tests:  in("pkg/pool", "TestSizedAtTellsOfEachOwnWrite", "TestFilledImageKeepsItsOwner", "TestCopiesOfImages", "TestCopiesOfDirectories", "TestRestoreIsLargerWhenAsked"),
 		},
 		{
 			name: "pool/symlink-followed", in: "tree.OpenAt",
@@ -99,7 +99,7 @@ func poolMutants() []regression {
 			new: `	case err != nil && !flock.Unsupported(err):
 		return lockError(`,
 			breaks: "two controllers serve a pool on a filesystem without locks",
-			tests:  in("test/driver/pools", "TestAPoolWithoutLocks.*"),
+			tests:  in("test/driver/pools", "TestAPoolWithoutLocksHasNoController"),
 		},
 		{
 			name: "pool/hard-links-copied-apart", in: "tree.Copier.file",

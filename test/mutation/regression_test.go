@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,14 +38,15 @@ func TestRegressionsMatchTheCode(t *testing.T) {
 			}
 		}
 
-		whole, _, _ := strings.Cut(r.tests.run, "/")
-		for pattern := range strings.SplitSeq(strings.Trim(whole, "^()$"), "|") {
-			matches, err := regexp.Compile("^(?:" + pattern + ")$")
-			require.NoError(t, err, r.name)
+		require.NotEmpty(t, names, "%s: tests of %s", r.name, r.tests.pkg)
 
-			if !slices.ContainsFunc(names, matches.MatchString) {
-				t.Errorf("%s: no test in %s is called %s", r.name, r.tests.pkg, pattern)
-			}
+		if r.tests.run == "" {
+			continue // all of them
+		}
+
+		tests, _, _ := strings.Cut(r.tests.run, "/")
+		for name := range strings.SplitSeq(strings.Trim(tests, "^()$"), "|") {
+			require.Contains(t, names, name, "%s: the tests of %s", r.name, r.tests.pkg)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package main
 // stateMutants are defects of the durable state.
 func stateMutants() []regression {
 	// All but TestModel, which takes minutes to shrink what fails.
-	tests := in("pkg/state", "Test[^M].*")
+	tests := wholePackage("pkg/state")
 
 	return []regression{
 		{
