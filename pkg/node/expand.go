@@ -10,6 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -47,7 +48,7 @@ func (s *Service) NodeExpandVolume(
 		return nil, rpc.Status(err)
 	}
 
-	if err := s.checkHas(v, request.GetVolumeCapability()); err != nil {
+	if err := checkHas(&s.config.Common, v, request.GetVolumeCapability()); err != nil {
 		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
 	}
 
@@ -120,7 +121,7 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.
-func (s *Service) checkHas(v *staged.Volume, given *csi.VolumeCapability) error {
+func checkHas(config *plugin.Common, v *staged.Volume, given *csi.VolumeCapability) error {
 	if given == nil {
 		return nil
 	}
@@ -134,5 +135,5 @@ func (s *Service) checkHas(v *staged.Volume, given *csi.VolumeCapability) error 
 		return fmt.Errorf("%w: it is not staged for this access type", volume.ErrCapability)
 	}
 
-	return checkCapability(&s.config.Common, v, wanted)
+	return checkCapability(config, v, wanted)
 }

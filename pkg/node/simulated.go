@@ -300,6 +300,10 @@ func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandV
 		return nil, rpc.Status(err)
 	}
 
+	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
+		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+	}
+
 	size, err := s.size(v)
 	if limit := request.GetCapacityRange().GetLimitBytes(); err == nil && limit > 0 && size > limit {
 		err = rpc.Errorf(codes.OutOfRange, "expand volume %s: it has %d bytes already, more than limit_bytes %d", v.VolumeID, size, limit)

@@ -40,8 +40,8 @@ func specMutants() []regression {
 			breaks: "a volume is staged as another filesystem than it has", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NEVE-1-exceeds-capabilities", in: "node.Service.checkHas",
-			old: `return checkCapability(&s.config.Common, v, wanted)`, new: `return nil`,
+			name: "spec/NEVE-1-exceeds-capabilities", in: "node.checkHas",
+			old: `return checkCapability(config, v, wanted)`, new: `return nil`,
 			breaks: "NodeExpandVolume takes a capability that the volume does not have", tests: in(conformance, errorTables),
 		},
 		{
