@@ -134,13 +134,19 @@ func TestMissingFields(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	f.refuse(t, f.each(t, func(r request, field conformance.Field) []derived {
+	f.refuse(t, f.withMissing(t))
+}
+
+func (f *fixture) withMissing(t *testing.T) []derived {
+	t.Helper()
+
+	return f.each(t, func(r request, field conformance.Field) []derived {
 		if !field.IsRequired() {
 			return nil
 		}
 
 		return []derived{r.derive(field, missing, func(message proto.Message) { field.In(message).Clear(field.FieldDescriptor) })}
-	}))
+	})
 }
 
 // TestFieldsOfEachSize has each string, list and map as large as the spec allows, and one byte larger.
@@ -149,26 +155,9 @@ func TestFieldsOfEachSize(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	sized := func(what string, more int) []derived {
-		return f.each(t, func(r request, field conformance.Field) []derived {
-			if !field.IsText() {
-				return nil
-			}
+	f.refuse(t, f.sized(t, overLimit, 1))
 
-			size := field.Limit() + more
-			if field.IsMap() {
-				size-- // the key
-			}
-
-			return []derived{r.derive(field, what, func(message proto.Message) {
-				field.SetText(message, "k", strings.Repeat("x", size))
-			}, "the CSI spec allows "+strconv.Itoa(field.Limit()))}
-		})
-	}
-
-	f.refuse(t, sized(overLimit, 1))
-
-	for _, each := range sized("as large as allowed", 0) {
+	for _, each := range f.sized(t, "as large as allowed", 0) {
 		t.Run(each.name()+" "+each.field.Path+" "+each.what, func(t *testing.T) {
 			if each.name() == "NodeStageVolume" {
 				namespace.NeedRoot(t) // it is accepted, and mounts the volume
@@ -181,12 +170,38 @@ func TestFieldsOfEachSize(t *testing.T) {
 	}
 }
 
+// sized returns requests with fields of more bytes than the spec allows.
+func (f *fixture) sized(t *testing.T, what string, more int) []derived {
+	t.Helper()
+
+	return f.each(t, func(r request, field conformance.Field) []derived {
+		if !field.IsText() {
+			return nil
+		}
+
+		size := field.Limit() + more
+		if field.IsMap() {
+			size-- // the key
+		}
+
+		return []derived{r.derive(field, what, func(message proto.Message) {
+			field.SetText(message, "k", strings.Repeat("x", size))
+		}, "the CSI spec allows "+strconv.Itoa(field.Limit()))}
+	})
+}
+
 // TestUnknownEnumValues has values that no version of the spec has, or only a later one.
 func TestUnknownEnumValues(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	f.refuse(t, f.each(t, func(r request, field conformance.Field) []derived {
+	f.refuse(t, f.withUnknownEnums(t))
+}
+
+func (f *fixture) withUnknownEnums(t *testing.T) []derived {
+	t.Helper()
+
+	return f.each(t, func(r request, field conformance.Field) []derived {
 		var found []derived
 
 		if field.Kind() == protoreflect.EnumKind {
@@ -198,7 +213,7 @@ func TestUnknownEnumValues(t *testing.T) {
 		}
 
 		return found
-	}))
+	})
 }
 
 // altered encodes messages and alters what is sent, as no proper client would.
@@ -227,13 +242,20 @@ func (c altered) Marshal(message any) (mem.BufferSlice, error) {
 func TestTextThatIsNotUTF8(t *testing.T) {
 	t.Parallel()
 
+	f := newFixture(t)
+	f.refuse(t, f.withBrokenText(t))
+}
+
+func (f *fixture) withBrokenText(t *testing.T) []derived {
+	t.Helper()
+
 	const replaced = "replaced"
 
-	f := newFixture(t)
 	breakText := sending(func(encoded []byte) []byte {
 		return bytes.Replace(encoded, []byte(replaced), []byte("a\xff\xfe\x80\xc3(z\xff"), 1)
 	})
-	f.refuse(t, f.each(t, func(r request, field conformance.Field) []derived {
+
+	return f.each(t, func(r request, field conformance.Field) []derived {
 		var found []derived
 
 		add := func(what, key, value string) {
@@ -251,7 +273,7 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 		}
 
 		return found
-	}))
+	})
 }
 
 // TestTruncatedRequests lack their last byte.
