@@ -51,15 +51,27 @@ func (c *Checker) count(found *Result) {
 
 // Forget removes the record of a volume that has no filesystem any more.
 func (c *Checker) Forget(volumeID string) error {
-	if _, known := c.config.Records.Get(volumeID); !known {
+	known, err := c.deleteRecord(volumeID)
+	if !known {
 		return nil
 	}
 
-	err := c.config.Records.DeleteLazily(volumeID)
 	c.schedule.markChanged(volumeID)
 	c.config.Volumes.ProbeAfterOperation(volumeID)
 
 	return err
+}
+
+// deleteRecord holds the lock so that a record which replaces the deleted one is not stored after it.
+func (c *Checker) deleteRecord(volumeID string) (known bool, err error) {
+	c.replacing.Lock()
+	defer c.replacing.Unlock()
+
+	if _, known = c.config.Records.Get(volumeID); !known {
+		return false, nil
+	}
+
+	return true, c.config.Records.DeleteLazily(volumeID)
 }
 
 // SetErrorCount records the kernel's error count of a filesystem that the check at staging
