@@ -33,6 +33,8 @@ type machine struct {
 	// "write state.jsonl".
 	fail  func(step string) error
 	syncs int
+	// opened counts the files that are open.
+	opened int
 	// beforeSync, if set, is called with the file's name before a sync, while others may write.
 	beforeSync func(name string)
 }
@@ -122,6 +124,8 @@ func (m *machine) OpenFile(name string, flag int, _ fs.FileMode) (state.File, er
 	if flag&os.O_TRUNC != 0 {
 		node.now = nil
 	}
+
+	m.opened++
 
 	return &memFile{machine: m, inode: node}, nil
 }
@@ -325,7 +329,14 @@ func (f *memFile) Truncate(size int64) error {
 }
 
 func (f *memFile) Forget() error { return f.asked("forget") }
-func (f *memFile) Close() error  { return f.asked("close") }
+
+func (f *memFile) Close() error {
+	f.mu.Lock()
+	f.opened--
+	f.mu.Unlock()
+
+	return f.asked("close")
+}
 
 func (f *memFile) asked(what string) error {
 	f.mu.Lock()

@@ -29,12 +29,12 @@ func (s *Store) writeMark() {
 	_, _ = s.mark.WriteAt(s.markLine, 0)
 }
 
-// closeMark makes the mark of a clean end durable.
+// closeMark makes the mark of a clean end durable, with its name.
 func (s *Store) closeMark(clean bool) error {
 	var err error
 	if clean {
 		s.writeMark()
-		err = s.mark.Sync()
+		err = errors.Join(s.mark.Sync(), s.options.FS.SyncDir(s.dir))
 	}
 	return errors.Join(err, s.mark.Close())
 }

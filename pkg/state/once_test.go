@@ -137,6 +137,8 @@ func liveWith(t *testing.T, m *machine, failing *once, end string) {
 		}
 	}
 
+	require.Zero(t, m.opened, "%s; files are left open", failing)
+
 	report, err := newFixture(dir, state.Options{FS: next}).Verify(nil)
 	require.NoError(t, err, failing)
 	require.Empty(t, report.Findings, "%s; the next store does not open", failing)
