@@ -96,24 +96,10 @@ func ReadIdentity(directory string) (string, error) {
 // without volumes becomes an embedded pool.
 func MoveIdentity(from, to string) error {
 	outer, err := os.OpenRoot(from)
-	if err != nil {
-		return fmt.Errorf("move the identity of a pool: %w", err)
-	}
-	defer outer.Close()
+	if err == nil {
+		defer outer.Close()
 
-	id, err := readIdentity(outer)
-	if err != nil || id == "" {
-		return err
-	}
-
-	inner, err := os.OpenRoot(to)
-	if err != nil {
-		return fmt.Errorf("move the identity of a pool: %w", err)
-	}
-	defer inner.Close()
-
-	if _, err = makeIdentity(inner, id); err == nil {
-		err = errors.Join(outer.Remove(layout.Identity), syncDirectory(outer))
+		err = moveIdentity(outer, to)
 	}
 
 	if err != nil {
@@ -121,6 +107,32 @@ func MoveIdentity(from, to string) error {
 	}
 
 	return nil
+}
+
+func moveIdentity(outer *os.Root, to string) error {
+	id, err := readIdentity(outer)
+	if err != nil {
+		return err
+	}
+
+	if id != "" {
+		inner, err := os.OpenRoot(to)
+		if err != nil {
+			return err
+		}
+		defer inner.Close()
+
+		if _, err := makeIdentity(inner, id); err != nil {
+			return err
+		}
+
+		if err := outer.Remove(layout.Identity); err != nil {
+			return err
+		}
+	}
+
+	// Also if there is none: an earlier call may have removed it and failed here.
+	return syncDirectory(outer)
 }
 
 // identify compares the identity of the pool with the expected one, or makes one. It does not
@@ -165,8 +177,13 @@ func (p *Pool) findIdentity() (string, error) {
 	defer root.Close()
 
 	found, err := readIdentity(root)
-	if err != nil || found != "" || p.identity != "" {
+	if err != nil || p.identity != "" {
 		return found, err
+	}
+
+	// Another process may not have made it durable yet, or an earlier call may have failed to.
+	if found != "" {
+		return found, syncDirectory(root)
 	}
 
 	made, err := makeIdentity(root, uuid.NewString())

@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"testing"
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 	}
 
 	faults.ServeIfAsked()
+	maps.Copy(onceOperations, onceReads)
 	syscallfault.ServeIfAsked(onceOperations)
 
 	code := namespace.Main(m)

@@ -86,9 +86,53 @@ func openOnce(directory string) (run, end func() error, err error) {
 	}, func() error { return nil }, nil
 }
 
+// adoptOnce opens a pool of which the state has no identity, until it has one.
+func adoptOnce(directory string) (run, end func() error, err error) {
+	return func() error {
+		p, err := pool.Open("once", directory, pool.WithIdentity(""))
+		if err != nil {
+			return err
+		}
+
+		id, err := p.Identify()
+		if err == nil && id == "" {
+			err = errors.New("there is no space for an identity")
+		}
+
+		return errors.Join(err, p.Close())
+	}, func() error { return nil }, nil
+}
+
+// moveOnce moves the identity of a pool to another directory.
+func moveOnce(directory string) (run, end func() error, err error) {
+	return func() error {
+		return pool.MoveIdentity(filepath.Join(directory, "from"), filepath.Join(directory, "to"))
+	}, func() error { return nil }, nil
+}
+
+// syncOnce removes an image once, and makes that durable.
+func syncOnce(directory string) (run, end func() error, err error) {
+	removed := false
+
+	return inPool(func(ctx context.Context, p *pool.Pool) error {
+		if !removed {
+			if err := p.Remove(ctx, imageOf(onceID)); err != nil {
+				return err
+			}
+		}
+
+		removed = true
+
+		return p.SyncRemovals()
+	})(directory)
+}
+
 // onceOperations are what a driver does with a pool.
 var onceOperations = map[string]syscallfault.Operation{
-	"opened pool": openOnce,
+	"opened pool":      openOnce,
+	"adopted identity": adoptOnce,
+	"moved identity":   moveOnce,
+	"synced removal":   syncOnce,
 	"thin image": inPool(func(_ context.Context, p *pool.Pool) error {
 		err := p.EnsureImage(onceID, onceBytes, false)
 		if err == nil {
@@ -257,6 +301,45 @@ func TestEachCallFailsOnce(t *testing.T) {
 			t.Helper()
 			verified(func(*testing.T, *pool.Pool) {})(t, filepath.Join(directory, "pool"))
 		}},
+		{
+			Operation: "adopted identity", Lossy: []string{"scratch/#*"}, Prepare: prepared(func(*testing.T, *pool.Pool) {}),
+			Verify: func(t *testing.T, directory string) {
+				t.Helper()
+
+				id, err := pool.ReadIdentity(directory)
+				require.NoError(t, err)
+				require.NotEmpty(t, id)
+
+				left, err := filepath.Glob(filepath.Join(directory, ".pool.json.*"))
+				require.NoError(t, err)
+				require.Empty(t, left, "files of identities that are not used")
+			},
+		},
+		{
+			Operation: "moved identity",
+			Prepare: func(t *testing.T, directory string) {
+				t.Helper()
+				require.NoError(t, os.Mkdir(filepath.Join(directory, "to"), 0o700))
+
+				p, err := pool.Open("once", filepath.Join(directory, "from"))
+				require.NoError(t, err)
+				onceRead(t, p)
+				require.NoError(t, p.Close())
+			},
+			Verify: func(t *testing.T, directory string) {
+				t.Helper()
+
+				for name, want := range map[string]string{"from": "", "to": onceIdentity} {
+					id, err := pool.ReadIdentity(filepath.Join(directory, name))
+					require.NoError(t, err)
+					require.Equal(t, want, id, name)
+				}
+			},
+		},
+		{
+			Operation: "synced removal", Prepare: prepared(onceImage), Verify: onceGone(imageOf(onceID)),
+			Lossy: []string{"scratch", "removing", "attributes"},
+		},
 		{Operation: "thin image", Verify: onceSized(onceBytes, false)},
 		{Operation: "thick image", Verify: onceSized(onceBytes, true)},
 		{Operation: "thin growth", Prepare: prepared(onceImage), Verify: onceSized(2*onceBytes, false)},
