@@ -64,7 +64,7 @@ func listed(ctx context.Context, p *pool.Pool) ([]string, error) {
 }
 
 var onceListed = []string{
-	"foreign foreign", "foreign foreign.img", "foreign lost+found", "foreign notes",
+	"foreign alien", "foreign alien.img", "foreign lost+found", "foreign notes",
 	"scratch " + onceID + " " + onceID + ".img in use=false data=true",
 	"scratch " + onceCopyID + " " + onceCopyID + " in use=false data=true",
 	"snapshot directory " + onceCopyID, "snapshot image " + onceCopyID,
@@ -220,8 +220,8 @@ func onceRead(t *testing.T, p *pool.Pool) {
 	in := func(names ...string) string { return filepath.Join(append([]string{p.Path()}, names...)...) }
 
 	for _, file := range []string{
-		in("snapshots", onceCopyID+".img"), in("scratch", onceID+".img"), in("snapshots", "foreign.img"),
-		in("images", "foreign"), in("directories", "lost+found"), in("scratch", "notes"),
+		in("snapshots", onceCopyID+".img"), in("scratch", onceID+".img"), in("snapshots", "alien.img"),
+		in("images", "alien"), in("directories", "lost+found"), in("scratch", "notes"),
 	} {
 		require.NoError(t, os.WriteFile(file, []byte("content"), 0o600))
 	}

@@ -113,7 +113,7 @@ func errnos(key string) []syscall.Errno {
 
 // EachCallFailsOnce runs the operation once for each call that it makes beneath the directory, and has
 // this one fail. Whenever the operation succeeds, also repeated after a failure, all that it has
-// changed must be durable, and Verify must pass.
+// changed must be durable, Verify must pass, and no descriptor may be left open.
 func EachCallFailsOnce(t *testing.T, c *Case) {
 	t.Helper()
 

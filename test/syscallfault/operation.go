@@ -58,6 +58,8 @@ func ServeIfAsked(operations map[string]Operation) {
 func serve(operations map[string]Operation) error {
 	requests, replies := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 
+	before := 0
+
 	for run, end := (func() error)(nil), (func() error)(nil); ; {
 		var asked request
 
@@ -68,11 +70,15 @@ func serve(operations map[string]Operation) error {
 
 		switch asked.Phase {
 		case "begin":
+			before = descriptors()
 			run, end, err = operations[asked.Operation](asked.Directory)
 		case "run":
 			err = run()
 		default:
 			err = end()
+			if after := descriptors(); err == nil && after > before {
+				err = fmt.Errorf("%d descriptors are left open", after-before)
+			}
 		}
 
 		var answer reply
@@ -85,6 +91,13 @@ func serve(operations map[string]Operation) error {
 			return err
 		}
 	}
+}
+
+// descriptors returns how many descriptors this process has open.
+func descriptors() int {
+	found, _ := os.ReadDir("/proc/self/fd")
+
+	return len(found)
 }
 
 // process runs operations, and has calls of theirs fail.

@@ -1,0 +1,169 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestTimes(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		bytes  int64
+		factor float64
+		want   int64
+	}{
+		{0, 2, 0},
+		{10, 0.5, 5},
+		{10, 1.5, 15},
+		{3, 0.5, 1},
+		{1 << 62, 1, 1 << 62},
+		{1 << 62, 2, math.MaxInt64},
+		{math.MaxInt64, 1, math.MaxInt64},
+		{1, math.MaxFloat64, math.MaxInt64},
+	} {
+		require.Equal(t, test.want, times(test.bytes, test.factor), "%d times %v", test.bytes, test.factor)
+	}
+}
+
+func TestUnprovisioned(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		capacity    Capacity
+		overcommit  float64
+		provisioned int64
+		allocated   bool
+		want        int64
+	}{
+		{Capacity{Available: 100}, 1, 0, false, 100},
+		{Capacity{Available: 100}, 1, 30, false, 70},
+		{Capacity{Available: 100, Allocated: 30}, 1, 30, false, 100},
+		{Capacity{Available: 100, Allocated: 50}, 1, 30, false, 100},
+		{Capacity{Available: 100, Allocated: 50}, 1, 30, true, 120},
+		{Capacity{Available: 100, Allocated: 50}, 2, 30, false, 200},
+		{Capacity{Available: 100, Allocated: 50}, 2, 300, false, 0},
+		{Capacity{Available: 100}, 1, 130, false, -30},
+		{Capacity{Available: 100}, 1, 130, true, -30},
+	} {
+		require.Equal(t, test.want, test.capacity.unprovisioned(test.overcommit, test.provisioned, test.allocated), "%+v", test)
+	}
+}
+
+func TestBlocksToBytes(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		blocks uint64
+		size   int64
+		want   int64
+	}{
+		{0, 4096, 0},
+		{3, 4096, 12288},
+		{3, 0, math.MaxInt64},
+		{3, -1, math.MaxInt64},
+		{3, 1, 3},
+		{math.MaxInt64, 1, math.MaxInt64},
+		{math.MaxInt64 / 4096, 4096, math.MaxInt64 / 4096 * 4096},
+		{math.MaxInt64/4096 + 1, 4096, math.MaxInt64},
+		{math.MaxUint64, 512, math.MaxInt64},
+	} {
+		require.Equal(t, test.want, blocksToBytes(test.blocks, test.size), "%d blocks of %d", test.blocks, test.size)
+	}
+}
+
+func TestNearlyFull(t *testing.T) {
+	t.Parallel()
+
+	const gibi = 1 << 30
+
+	for _, test := range []struct {
+		total, available int64
+		want             bool
+	}{
+		{2000, 100, false},
+		{2000, 99, true},
+		{2000, 0, true},
+		{2000, 2000, false},
+		{20 * gibi, gibi, false},
+		{20 * gibi, gibi - 1, true},
+		{1000 * gibi, gibi, false},
+		{1000 * gibi, gibi - 1, true},
+	} {
+		require.Equal(t, test.want, Capacity{Total: test.total, Available: test.available}.NearlyFull(), "%+v", test)
+	}
+}
+
+func TestProvisioned(t *testing.T) {
+	t.Parallel()
+
+	var sum Provisioned
+
+	require.Zero(t, sum.Bytes("one"))
+	sum.Add("one", 5)
+	sum.Add("two", 7)
+	sum.Add("one", -3)
+	require.EqualValues(t, 2, sum.Bytes("one"))
+	require.EqualValues(t, 7, sum.Bytes("two"))
+}
+
+// TestKeyedLocks: the holder of an id excludes others of it alone, and nothing is kept of it.
+func TestKeyedLocks(t *testing.T) {
+	t.Parallel()
+
+	locks := keyedLocks{held: map[string]*keyedLock{}}
+
+	release, err := locks.acquire(t.Context(), "one")
+	require.NoError(t, err)
+
+	ended, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("the reason")
+	cancel(reason)
+
+	_, err = locks.acquire(ended, "one")
+	require.ErrorIs(t, err, reason, "another has it")
+
+	other, err := locks.acquire(t.Context(), "two")
+	require.NoError(t, err)
+	other()
+
+	next := make(chan func())
+
+	go func() {
+		release, _ := locks.acquire(t.Context(), "one")
+		next <- release
+	}()
+
+	select {
+	case <-next:
+		require.Fail(t, "two have the lock of one id")
+	default:
+	}
+
+	release()
+	(<-next)()
+	require.Empty(t, locks.held)
+}
+
+func TestSpaceErrors(t *testing.T) {
+	t.Parallel()
+
+	p := &Pool{name: "default", path: "/pool"}
+
+	for _, cause := range []error{unix.ENOSPC, unix.EDQUOT, fmt.Errorf("write: %w", unix.ENOSPC)} {
+		err := p.spaceError(cause)
+		require.ErrorIs(t, err, ErrNoSpace)
+		require.ErrorIs(t, err, cause)
+		require.ErrorContains(t, err, `pool "default" at /pool`)
+		require.Equal(t, err, p.spaceError(err), "it has the pool once")
+	}
+
+	require.NoError(t, p.spaceError(nil))
+	require.Equal(t, unix.EIO, p.spaceError(unix.EIO))
+}
