@@ -134,11 +134,11 @@ func TestCompactsOnce(t *testing.T) {
 
 			// It waits for the one that runs.
 			require.ErrorIs(t, f.Compact(t.Context()), cause)
-			require.EqualValues(t, 2, attempts.Load())
+			require.EqualValues(t, 2, attempts.Load(), "compactions that were tried")
 			require.NoError(t, f.put("x", &volume{}))
 			require.NoError(t, f.put("y", &volume{Note: strings.Repeat("n", 2*chunk)}))
 			require.NoError(t, f.Close())
-			require.EqualValues(t, 3, attempts.Load())
+			require.EqualValues(t, 3, attempts.Load(), "compactions that were tried")
 		})
 	}
 }
@@ -186,7 +186,7 @@ func TestLargeBase(t *testing.T) {
 	size := sizeOf(m, dir)
 	// The last part, and what is preallocated, are writes, too.
 	require.InDelta(t, size/part, writes, 3, "writes of %d bytes", size)
-	require.Greater(t, size, synced)
+	require.Greater(t, size, synced, "the base must need a sync in its middle")
 	// With that in the middle: after the base, after what was appended meanwhile, and after what is preallocated.
 	require.Equal(t, 4, syncs, "syncs of %d bytes", size)
 

@@ -177,7 +177,7 @@ func TestVisit(t *testing.T) {
 
 	report, err = newFixture(dir, state.Options{FS: m}).Verify(func(string, string, json.RawMessage) error { return errRefused })
 	require.NoError(t, err, "a damaged directory has nothing to visit")
-	require.NotEmpty(t, report.Findings)
+	require.NotEmpty(t, report.Findings, "the edited record is damage")
 	require.Len(t, report.Notes, 1, "the interrupted write is no note beside damage: %v", report.Notes)
 }
 
@@ -208,7 +208,7 @@ func TestDumpFails(t *testing.T) {
 	var out bytes.Buffer
 
 	require.ErrorAs(t, newFixture(dir, state.Options{FS: m}).Dump(&out), new(*state.DamageError))
-	require.Empty(t, out.String())
+	require.Empty(t, out.String(), "what was written of a damaged directory")
 }
 
 // TestReadsOnce: a store that was open, verified, dumped or repaired, or failed to open, reads nothing more.
@@ -290,7 +290,7 @@ func TestEndsClean(t *testing.T) {
 	require.Contains(t, read(t, dir, "lock"), " (line feed)\n")
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close(), "closing a closed store")
-	require.Empty(t, read(t, dir, "lock"))
+	require.Empty(t, read(t, dir, "lock"), "the owner in the lock file of a closed store")
 	require.Empty(t, m.pending, "names that are not durable")
 
 	for name, node := range m.names {
