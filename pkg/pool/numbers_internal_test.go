@@ -105,12 +105,12 @@ func TestProvisioned(t *testing.T) {
 
 	var sum Provisioned
 
-	require.Zero(t, sum.Bytes("one"))
+	require.Zero(t, sum.Bytes("one"), "want: nothing is provisioned before the first")
 	sum.Add("one", 5)
 	sum.Add("two", 7)
 	sum.Add("one", -3)
-	require.EqualValues(t, 2, sum.Bytes("one"))
-	require.EqualValues(t, 7, sum.Bytes("two"))
+	require.EqualValues(t, 2, sum.Bytes("one"), "want: what is provisioned in the first pool")
+	require.EqualValues(t, 7, sum.Bytes("two"), "want: what is provisioned in the second pool")
 }
 
 // TestKeyedLocks: the holder of an id excludes others of it alone, and nothing is kept of it.
@@ -148,7 +148,7 @@ func TestKeyedLocks(t *testing.T) {
 
 	release()
 	(<-next)()
-	require.Empty(t, locks.held)
+	require.Empty(t, locks.held, "want: no lock is kept that is not held")
 }
 
 func TestSpaceErrors(t *testing.T) {

@@ -308,7 +308,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 
 				id, err := pool.ReadIdentity(directory)
 				require.NoError(t, err)
-				require.NotEmpty(t, id)
+				require.NotEmpty(t, id, "want: the pool gets an identity")
 
 				left, err := filepath.Glob(filepath.Join(directory, ".pool.json.*"))
 				require.NoError(t, err)

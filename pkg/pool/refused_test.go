@@ -198,7 +198,7 @@ func TestGrownImages(t *testing.T) {
 
 			p := openPool(t, t.TempDir())
 			require.NoError(t, p.EnsureImage(onceID, onceBytes, false))
-			require.Zero(t, p.LastResized(onceID))
+			require.Zero(t, p.LastResized(onceID), "want: an image that is missing was never resized")
 			require.ErrorIs(t, p.GrowImage(onceID, test.growth), test.err)
 
 			info, err := p.Stat(onceID, volume.BackingImage)

@@ -47,7 +47,7 @@ func TestSet(t *testing.T) {
 		require.Equal(t, "one", each.Default(), "without a pool called default")
 		require.True(t, each.Has("one"), "a pool of the set")
 		require.False(t, each.Has("none"), "a pool that is not in the set")
-		require.Empty(t, each.Served())
+		require.Empty(t, each.Served(), "want: no pool is served before it is opened")
 
 		_, err := each.Get("one")
 		require.ErrorIs(t, err, pool.ErrUnavailable)
@@ -59,7 +59,7 @@ func TestSet(t *testing.T) {
 	require.Error(t, set.Failure("one"), "it is not opened yet")
 	require.NoError(t, set.Failure("none"))
 	require.Equal(t, one, set.Path("one"))
-	require.Empty(t, set.Path("none"))
+	require.Empty(t, set.Path("none"), "want: a pool that is not in the set has no path")
 
 	changes := []<-chan struct{}{set.Changed(), inner.Changed()}
 	moved := filepath.Join(root, "moved")
@@ -72,7 +72,7 @@ func TestSet(t *testing.T) {
 
 	got, err := set.Get("one")
 	require.NoError(t, err)
-	require.Same(t, opened, got)
+	require.Same(t, opened, got, "want: the pool that is served")
 	require.NoError(t, set.Failure("one"))
 	require.Equal(t, moved, set.Path("one"))
 	require.Equal(t, []string{"one"}, namesOf(set.Served()))
@@ -83,7 +83,7 @@ func TestSet(t *testing.T) {
 
 	again, err := inner.Get("one")
 	require.NoError(t, err)
-	require.Same(t, within, again)
+	require.Same(t, within, again, "want: one pool of ephemeral volumes for each pool")
 
 	changed, reason := set.Changed(), errors.New("the reason")
 	require.NoError(t, set.Fail("one", reason))
@@ -120,7 +120,7 @@ func TestOpenSet(t *testing.T) {
 	require.ErrorIs(t, set.LockForReading(), pool.ErrControllerRunning)
 	require.NoError(t, second.Close())
 	require.NoError(t, set.Close())
-	require.Empty(t, set.Served())
+	require.Empty(t, set.Served(), "want: a closed set serves no pool")
 
 	file := filepath.Join(root, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -142,7 +142,7 @@ func TestNoCreate(t *testing.T) {
 
 			found, err := listed(t.Context(), p)
 			require.NoError(t, err)
-			require.Empty(t, found)
+			require.Empty(t, found, "want: a directory without volumes has none")
 			require.NoError(t, p.Close())
 
 			left, _ := os.ReadDir(directory)

@@ -137,7 +137,7 @@ func (p *probed) fail(t *testing.T, at point) {
 
 		return fired > 0 && p.probes() >= fired+2
 	})
-	require.NotEmpty(t, p.injector.end())
+	require.NotEmpty(t, p.injector.end(), "want: calls of the probe were made to fail")
 	p.await(t, func() bool { return len(p.requireKnown(t)) == 0 })
 }
 
