@@ -125,7 +125,7 @@ func (c *Copy) File() *os.File { return c.file }
 
 // CopyData copies the content of the source. Unless PointInTime is true, the source must not be
 // written meanwhile. CopyData does not sync the copy or make it visible. Errors: ErrNoSpace,
-// filecopy.ErrCloneUnsupported, ctx's.
+// ErrTruncated, filecopy.ErrCloneUnsupported, ctx's.
 func (c *Copy) CopyData(ctx context.Context) error {
 	var err error
 
@@ -135,7 +135,7 @@ func (c *Copy) CopyData(ctx context.Context) error {
 	case c.target.Backing == volume.BackingDirectory:
 		err = c.copyTree(ctx)
 	case c.pointInTime:
-		err = filecopy.Clone(c.file, c.opened)
+		err = c.clone(c.opened)
 	default:
 		err = c.copyImage(ctx)
 	}
@@ -145,6 +145,16 @@ func (c *Copy) CopyData(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// clone shares the blocks of an opened source. Since NewCopy it may have been truncated: Commit would
+// fill what is missing with zeros.
+func (c *Copy) clone(source *os.File) error {
+	if err := filecopy.Clone(c.file, source); err != nil {
+		return err
+	}
+
+	return checkLength(source, c.options.SourceBytes)
 }
 
 func (c *Copy) copyImage(ctx context.Context) error {
@@ -169,7 +179,11 @@ func (c *Copy) copyImage(ctx context.Context) error {
 		moving.ReportTo(c.options.Progress, total)
 	}
 
-	return moving.Copy(ctx, c.file, c.opened, info.Size())
+	if err := moving.Copy(ctx, c.file, c.opened, info.Size()); err != nil {
+		return err
+	}
+
+	return checkLength(c.opened, c.options.SourceBytes)
 }
 
 // Commit syncs the copy and renames it into place, replacing what was there. It returns the space

@@ -254,6 +254,36 @@ func TestAbortedCopyLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestTruncatedSourceIsNotCopied truncates the image before the copy is prepared, and after that: zeros
+// would stand where data is lost.
+func TestTruncatedSourceIsNotCopied(t *testing.T) {
+	t.Parallel()
+
+	options := pool.CopyOptions{SourceBytes: 2 * mebi, SizeBytes: 2 * mebi}
+
+	for kind, instant := range map[string]bool{reflink: true, plain: false} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+
+			place := newPool(t, kind, roomy)
+			source := newImage(t, place, 2*mebi)
+			target := snapshotOf(t, source)
+
+			making, err := place.NewCopy(place, source, target, options)
+			require.NoError(t, err)
+			require.Equal(t, instant, making.PointInTime(), "want: the copy is point-in-time where blocks are shared")
+			require.NoError(t, os.Truncate(placeOf(place, source), mebi))
+
+			require.ErrorIs(t, making.CopyData(t.Context()), pool.ErrTruncated)
+			nothingHalfMade(t, place, target)
+
+			_, err = place.NewCopy(place, source, target, options)
+			require.ErrorIs(t, err, pool.ErrTruncated)
+			nothingHalfMade(t, place, target)
+		})
+	}
+}
+
 func TestFullPoolKeepsNothingHalfMade(t *testing.T) {
 	// Each source is more than half of its pool.
 	tests := map[string]struct {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
-	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -115,7 +114,7 @@ func (g *GroupCopy) Take() error {
 }
 
 // CopyData is CopyData of each member, of the point in time that Take has fixed. Errors:
-// ErrMissing, ErrNoSpace, filecopy.ErrCloneUnsupported, ctx's.
+// ErrMissing, ErrTruncated, ErrNoSpace, filecopy.ErrCloneUnsupported, ctx's.
 func (g *GroupCopy) CopyData(ctx context.Context) error {
 	images, err := g.openImages()
 	if err != nil {
@@ -182,7 +181,7 @@ func (c *Copy) cloneFrom(images *os.Root) error {
 	}
 	defer source.Close()
 
-	return filecopy.Clone(c.file, source)
+	return c.clone(source)
 }
 
 // Close removes the snapshot. It does not end the members' copies.

@@ -19,7 +19,11 @@ func groupOf(tb testing.TB, p *pool.Pool, sources ...pool.Object) (group *pool.G
 
 	for _, source := range sources {
 		target := snapshotOf(tb, source)
-		member, err := p.NewCopy(p, source, target, pool.CopyOptions{})
+
+		info, err := os.Stat(placeOf(p, source))
+		require.NoError(tb, err)
+
+		member, err := p.NewCopy(p, source, target, pool.CopyOptions{SourceBytes: info.Size()})
 		require.NoError(tb, err)
 
 		targets, members = append(targets, target), append(members, member)
@@ -202,6 +206,21 @@ func TestGroupCopyOfAMissingImage(t *testing.T) {
 	require.NoError(t, os.Remove(placeOf(p, source)))
 	require.NoError(t, group.Take())
 	require.ErrorIs(t, group.CopyData(t.Context()), pool.ErrMissing)
+	require.NoError(t, group.Close())
+	nothingHalfMade(t, p, targets[0])
+}
+
+// TestGroupCopyOfATruncatedImage: members whose images lose data before the point in time fail.
+func TestGroupCopyOfATruncatedImage(t *testing.T) {
+	t.Parallel()
+
+	p := newPool(t, cow, 512*mebi)
+	source := newImage(t, p, 16*mebi)
+	group, targets, _ := groupOf(t, p, source)
+
+	require.NoError(t, os.Truncate(placeOf(p, source), mebi))
+	require.NoError(t, group.Take())
+	require.ErrorIs(t, group.CopyData(t.Context()), pool.ErrTruncated)
 	require.NoError(t, group.Close())
 	nothingHalfMade(t, p, targets[0])
 }
