@@ -173,6 +173,8 @@ type call struct {
 }
 
 func begin(tb testing.TB, ctx context.Context, world *World, method string, request any) *call {
+	tb.Helper()
+
 	c := &call{tb: tb, world: world, method: method, request: request, running: func() {}}
 
 	message, ok := request.(proto.Message)
