@@ -217,17 +217,25 @@ func copiesAreOlder(path string) (older bool, err error) {
 			return false, err
 		}
 
-		same := func(from, to int) bool { return bytes.Equal(super[from:to], layout.super[from:to]) }
-		blocks, now := binary.BigEndian.Uint64(super[xfsDataBlocks:]), binary.BigEndian.Uint64(layout.super[xfsDataBlocks:])
-
-		if !same(0, xfsDataBlocks) || !same(xfsUUID, xfsLogStart) || !same(xfsGroupBlocks, xfsGroups) || blocks > now {
+		ofIt, olderCopy := compareCopy(layout.super, super)
+		if !ofIt {
 			return false, nil
 		}
 
-		older = older || blocks < now
+		older = older || olderCopy
 	}
 
 	return older, nil
+}
+
+// compareCopy reports whether a copy is one of the superblock, or of what that was before it has
+// grown, and whether it is the latter.
+func compareCopy(super, copied []byte) (ofIt, older bool) {
+	same := func(from, to int) bool { return bytes.Equal(copied[from:to], super[from:to]) }
+	blocks, now := binary.BigEndian.Uint64(copied[xfsDataBlocks:]), binary.BigEndian.Uint64(super[xfsDataBlocks:])
+	ofIt = same(0, xfsDataBlocks) && same(xfsUUID, xfsLogStart) && same(xfsGroupBlocks, xfsGroups) && blocks <= now
+
+	return ofIt, blocks < now
 }
 
 // logIsDirty says whether the log holds changes; it fills in what is to be run.
