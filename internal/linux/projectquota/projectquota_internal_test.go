@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // The sizes are part of the kernel's interface: the ioctl numbers contain one of them.
@@ -46,6 +47,75 @@ func TestUnits(t *testing.T) {
 	}
 
 	require.EqualValues(t, math.MaxInt64, toCount(math.MaxUint64), "want: a count beyond int64 is the largest int64")
+}
+
+// TestAll lists what kernels return, also of those that begin the list again behind its end.
+func TestAll(t *testing.T) {
+	t.Parallel()
+
+	const last = math.MaxUint32 - 1
+
+	for name, test := range map[string]struct {
+		from       uint32
+		has        []uint32
+		atEnd      error
+		again      bool
+		want       []uint32
+		limit      int
+		failsAtEnd bool
+	}{
+		"none":                    {atEnd: unix.ENOENT},
+		"of XFS":                  {has: []uint32{0, 1, 7, 8}, atEnd: unix.ENOENT, want: []uint32{0, 1, 7, 8}},
+		"of ext4":                 {has: []uint32{3, last - 1}, atEnd: unix.ESRCH, want: []uint32{3, last - 1}},
+		"from one on":             {from: 7, has: []uint32{1, 7, 9}, atEnd: unix.ENOENT, want: []uint32{7, 9}},
+		"the caller ends it":      {has: []uint32{1, 7, 9}, atEnd: unix.ENOENT, want: []uint32{1, 7}, limit: 2},
+		"an error":                {has: []uint32{1}, atEnd: unix.EIO, want: []uint32{1}, failsAtEnd: true},
+		"the list begins again":   {from: 1, has: []uint32{0, 1, 2}, again: true, want: []uint32{1, 2}},
+		"the largest id":          {has: []uint32{last}, atEnd: unix.EIO, want: []uint32{last}},
+		"a number that is no id":  {has: []uint32{last + 1}, atEnd: unix.EIO, want: []uint32{last + 1}},
+		"one that is before from": {from: 2, has: []uint32{1}, again: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			next := func(id uint32) (Project, error) {
+				for _, each := range test.has {
+					if each >= id {
+						return Project{ID: each}, nil
+					}
+				}
+
+				if test.again {
+					return Project{ID: test.has[0]}, nil
+				}
+
+				return Project{}, os.NewSyscallError("quotactl_fd", test.atEnd)
+			}
+
+			var (
+				got    []uint32
+				failed error
+			)
+
+			for found, err := range all(test.from, next) {
+				require.NoError(t, failed, "want: an error ends the list")
+
+				if failed = err; err != nil {
+					continue
+				}
+
+				got = append(got, found.ID)
+				require.LessOrEqual(t, len(got), len(test.has), "want: the list ends")
+
+				if len(got) == test.limit {
+					break
+				}
+			}
+
+			require.Equal(t, test.want, got)
+			require.Equal(t, test.failsAtEnd, errors.Is(failed, unix.EIO), "%v", failed)
+		})
+	}
 }
 
 // A filesystem without quotas is not an error: what needs them falls back.

@@ -140,27 +140,38 @@ func SetLimits(file *os.File, project uint32, limit Amount) error {
 // All returns the projects from an id on that have limits or files, in order of their ids. It ends
 // after the first error. It needs CAP_SYS_ADMIN.
 func All(file *os.File, from uint32) iter.Seq2[Project, error] {
+	return all(from, func(id uint32) (Project, error) {
+		var found diskQuota
+		if err := control(file, xGetNextQuota, id, unsafe.Pointer(&found)); err != nil {
+			return Project{}, fmt.Errorf("project quotas from %d on the filesystem of %s: %w", id, file.Name(), err)
+		}
+
+		return Project{ID: found.id, Quota: found.quota()}, nil
+	})
+}
+
+// all returns what next does, which returns the first project from an id on, and ENOENT or ESRCH if
+// there is none.
+func all(from uint32, next func(id uint32) (Project, error)) iter.Seq2[Project, error] {
 	return func(yield func(Project, error) bool) {
 		for id := from; ; id++ {
-			var found diskQuota
-
-			err := control(file, xGetNextQuota, id, unsafe.Pointer(&found))
+			found, err := next(id)
 			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 				return
 			}
 
 			if err != nil {
-				yield(Project{}, fmt.Errorf("project quotas from %d on the filesystem of %s: %w", id, file.Name(), err))
+				yield(Project{}, err)
 
 				return
 			}
 
 			// The largest number is no id. One before id would begin the list again.
-			if found.id < id || !yield(Project{ID: found.id, Quota: found.quota()}, nil) || found.id >= math.MaxUint32-1 {
+			if found.ID < id || !yield(found, nil) || found.ID >= math.MaxUint32-1 {
 				return
 			}
 
-			id = found.id
+			id = found.ID
 		}
 	}
 }
