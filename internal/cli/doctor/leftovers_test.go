@@ -25,6 +25,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -246,6 +247,8 @@ func TestLeftoversOfARunningDriver(t *testing.T) {
 			finds(t, found, doctor.Warning, "1 mounts", stray)
 		})
 	}
+
+	d.Leaves("the doctor finds an image that the driver does not know", leftover.Entry)
 
 	device := attachLost(t, d.Pool())
 	finds(t, look(t, c, "leftover-devices", ""), doctor.Warning, "1 images", device.Path, "unknown to the driver")
