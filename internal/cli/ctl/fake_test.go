@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -27,6 +28,9 @@ import (
 const (
 	mebi = 1 << 20
 	gibi = 1 << 30
+
+	// refused is the message of a call that has to fail.
+	refused = "the disk has a bad sector"
 )
 
 // fake is a CSI driver with two volumes and fixed answers, which records its requests.
@@ -41,6 +45,9 @@ type fake struct {
 
 	mu    sync.Mutex
 	asked []proto.Message
+	// called are the names of all calls, in order. The one with the number failing, from 1, fails.
+	called  []string
+	failing int
 
 	// beginning delays the answer to a progress request until a copy has started.
 	beginning sync.RWMutex
@@ -72,7 +79,14 @@ type services interface {
 func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.ServiceRegistrar)) string {
 	t.Helper()
 
-	server := grpc.NewServer(grpc.UnaryInterceptor(driver.remember))
+	server := grpc.NewServer(grpc.UnaryInterceptor(driver.remember), grpc.StreamInterceptor(
+		func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			if err := driver.admit(info.FullMethod); err != nil {
+				return err
+			}
+
+			return next(service, stream)
+		}))
 	csi.RegisterGroupControllerServer(server, answers)
 	csi.RegisterSnapshotMetadataServer(server, answers)
 	driver.tasks.Register(server)
@@ -104,7 +118,23 @@ func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.S
 	return "unix://" + socket
 }
 
-func (f *fake) remember(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+// admit fails the call that has to fail.
+func (f *fake) admit(method string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if f.called = append(f.called, path.Base(method)); len(f.called) == f.failing {
+		return status.Error(codes.Internal, refused)
+	}
+
+	return nil
+}
+
+func (f *fake) remember(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if err := f.admit(info.FullMethod); err != nil {
+		return nil, err
+	}
+
 	if _, ok := req.(*emptypb.Empty); ok {
 		f.beginning.RLock()
 		defer f.beginning.RUnlock()
