@@ -122,11 +122,13 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	defer closeListener(also)
 
 	web, webListener, err := listenHTTP(ctx, &d.config, d.metrics, listener.Path(), d.probeResult, d.reportWhenReady)
 	if err != nil {
 		return err
 	}
+	defer closeListener(webListener)
 
 	traced, err := d.openTracing(ctx)
 	if err != nil {
@@ -144,6 +146,13 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	running.Go(func() error { return d.startAndDrain(failed, server, web, listener.Path()) })
 
 	return running.Wait()
+}
+
+// closeListener closes a listener that no server has closed, as when the start fails; nil is none.
+func closeListener(listener net.Listener) {
+	if listener != nil {
+		_ = listener.Close()
+	}
 }
 
 // serve serves calls until the server is stopped.
