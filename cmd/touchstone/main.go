@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,16 +42,46 @@ func main() {
 // run is main with injected arguments and outputs, for tests.
 func run(ctx context.Context, args []string, out, problems io.Writer) int {
 	root := newRootCommand() //nolint:contextcheck // cobra passes the context to commands
+	printed := &output{Writer: out}
+
 	root.SetArgs(withDefaultCommand(args))
-	root.SetOut(out)
+	root.SetOut(printed)
 	root.SetErr(problems)
 
 	err := root.ExecuteContext(ctx)
+	if err == nil && printed.err != nil {
+		err = exitWith(exitCannot, fmt.Errorf("print: %w", printed.err))
+	}
+
 	if err != nil && err.Error() != "" {
 		_, _ = fmt.Fprintln(problems, "touchstone:", printable(err))
 	}
 
 	return ctl.ExitCode(err)
+}
+
+// output keeps the first error of writing, so that no command succeeds whose answer is not there.
+type output struct {
+	io.Writer
+
+	err error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	o.err = cmp.Or(o.err, err)
+
+	return n, err
+}
+
+// Fd returns the descriptor of a file, and none of another writer.
+func (o *output) Fd() uintptr {
+	if file, ok := o.Writer.(*os.File); ok {
+		return file.Fd()
+	}
+
+	return ^uintptr(0)
 }
 
 // exitError carries the code that a command wants to end with.

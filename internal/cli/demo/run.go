@@ -76,7 +76,7 @@ func check(ok bool, format string, args ...any) error {
 
 func newDemo(root string, out io.Writer) *demo {
 	d := &demo{root: root, out: bufio.NewWriter(out)}
-	if file, ok := out.(*os.File); ok {
+	if file, ok := out.(interface{ Fd() uintptr }); ok {
 		_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 		d.colour = err == nil && os.Getenv("NO_COLOR") == ""
 	}
