@@ -113,7 +113,7 @@ func TestAll(t *testing.T) {
 			}
 
 			require.Equal(t, test.want, got)
-			require.Equal(t, test.failsAtEnd, errors.Is(failed, unix.EIO), "%v", failed)
+			require.Equal(t, test.failsAtEnd, failed != nil, "%v", failed)
 		})
 	}
 }
