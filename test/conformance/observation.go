@@ -172,9 +172,8 @@ type call struct {
 	block    *csi.BlockMetadata
 }
 
+//nolint:thelper // a fuzz target calls it, in which no method of its F may be called
 func begin(tb testing.TB, ctx context.Context, world *World, method string, request any) *call {
-	tb.Helper()
-
 	c := &call{tb: tb, world: world, method: method, request: request, running: func() {}}
 
 	message, ok := request.(proto.Message)
