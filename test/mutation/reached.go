@@ -14,7 +14,7 @@ import (
 
 // reached are the functions with mutants that a command's tests call, also in processes that they
 // start.
-type reached map[place]bool
+type reached map[position]bool
 
 // baselines are what tests did without a mutant.
 type baselines struct {
@@ -22,7 +22,7 @@ type baselines struct {
 	limits map[command]time.Duration
 	calls  map[command]reached
 	// changed are the functions of each mutant of the common build.
-	changed map[string][]place
+	changed map[string][]position
 }
 
 func (b *baselines) add(tests command, took time.Duration, calls reached) {
@@ -52,7 +52,7 @@ func (b *baselines) mayReach(tests command, mutant string) bool {
 
 	calls, known := b.calls[tests]
 
-	return !known || len(b.changed[mutant]) == 0 || slices.ContainsFunc(b.changed[mutant], func(p place) bool { return calls[p] })
+	return !known || len(b.changed[mutant]) == 0 || slices.ContainsFunc(b.changed[mutant], func(p position) bool { return calls[p] })
 }
 
 // reachedName is the file for the functions of a package.
@@ -86,7 +86,7 @@ func (s *switched) recordReached(test func(dir string) (verdict, error)) (reache
 
 		for i, called := range recorded {
 			if called != 0 {
-				calls[place{dir: pkg, index: i}] = true
+				calls[position{dir: pkg, index: i}] = true
 			}
 		}
 	}

@@ -33,7 +33,7 @@ type switched struct {
 	// functions are those that have mutants, by their package's directory; those of a mutant are in
 	// changed.
 	functions map[string][]string
-	changed   map[string][]place
+	changed   map[string][]position
 	// files are texts by their paths from the module's root.
 	files map[string][]byte
 }
@@ -47,8 +47,8 @@ type parsed struct {
 	rest string
 }
 
-// place is the position of a function among those of its package.
-type place struct {
+// position is that of a function among those of its package.
+type position struct {
 	dir   string
 	index int
 }
@@ -63,7 +63,7 @@ type function struct {
 // need a build of their own.
 func newSwitched(root string, mutants []mutant) (*switched, error) {
 	s := &switched{
-		names: map[string]bool{}, files: map[string][]byte{}, functions: map[string][]string{}, changed: map[string][]place{},
+		names: map[string]bool{}, files: map[string][]byte{}, functions: map[string][]string{}, changed: map[string][]position{},
 	}
 
 	byFile := map[string][]mutant{}
@@ -104,7 +104,7 @@ func (s *switched) add(root, file string, mutants []mutant) error {
 
 		for key, text := range changed {
 			variants[key] = append(variants[key], [2]string{m.name, text})
-			s.changed[m.name] = append(s.changed[m.name], s.place(filepath.Dir(file), key))
+			s.changed[m.name] = append(s.changed[m.name], s.position(filepath.Dir(file), key))
 		}
 	}
 
@@ -114,7 +114,7 @@ func (s *switched) add(root, file string, mutants []mutant) error {
 
 	dir := filepath.Dir(file)
 
-	formatted, err := format.Source(original.with(variants, func(key string) int { return s.place(dir, key).index }))
+	formatted, err := format.Source(original.with(variants, func(key string) int { return s.position(dir, key).index }))
 	if err != nil {
 		return fmt.Errorf("%s with its mutants: %w", file, err)
 	}
@@ -126,15 +126,15 @@ func (s *switched) add(root, file string, mutants []mutant) error {
 	return nil
 }
 
-// place returns the position of a function, which it gets at first.
-func (s *switched) place(dir, key string) place {
+// position returns that of a function, which gets one at first.
+func (s *switched) position(dir, key string) position {
 	index := slices.Index(s.functions[dir], key)
 	if index < 0 {
 		index = len(s.functions[dir])
 		s.functions[dir] = append(s.functions[dir], key)
 	}
 
-	return place{dir: dir, index: index}
+	return position{dir: dir, index: index}
 }
 
 // selected is a file of each package with mutants: package, variable, functions, variable, name.
