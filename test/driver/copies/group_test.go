@@ -199,9 +199,9 @@ func TestAGroupIsIdempotentByName(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)))
 
-	anew, err := create("g", nil, b, c)
+	again, err := create("g", nil, b, c)
 	require.NoError(t, err)
-	require.NotEqual(t, group.GetGroupSnapshotId(), anew.GetGroupSnapshotId(), "want: the new group has an id of its own")
+	require.NotEqual(t, group.GetGroupSnapshotId(), again.GetGroupSnapshotId(), "want: the new group has an id of its own")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 3})
 }
 
