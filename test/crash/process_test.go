@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/kernellog"
 )
 
 const (
@@ -43,6 +44,8 @@ type site struct {
 	disk string
 	// memory is what the driver may take; nil is no limit.
 	memory *memoryGroup
+	// kernel is what the kernel logs from the site's beginning on.
+	kernel *kernellog.Log
 }
 
 func (s *site) state() string   { return filepath.Join(cmp.Or(s.disk, s.root), "state") }
@@ -75,6 +78,10 @@ func newSite(t *testing.T, binary string) *site {
 
 	s := &site{binary: binary, root: root}
 	require.NoError(t, os.MkdirAll(s.kubelet(), 0o750))
+
+	s.kernel, err = kernellog.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.kernel.Close()) })
 
 	return s
 }
@@ -218,6 +225,17 @@ func (s *site) lastWords(t *testing.T) {
 	}
 
 	t.Logf("the end of the driver's log:\n%s", log[max(0, len(log)-enough):])
+
+	records, err := s.kernel.Read()
+	if err != nil {
+		t.Log(err)
+	}
+
+	for _, each := range records {
+		if each.Level <= kernellog.Warning {
+			t.Logf("the kernel warned: %s", each.Text)
+		}
+	}
 }
 
 // panics returns what the driver logged of defects that it caught.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/kernellog"
 )
 
 // Sizes as the tests write them, in bytes.
@@ -109,28 +110,17 @@ var complaint = regexp.MustCompile(
 func watchKernel(t *testing.T) {
 	t.Helper()
 
-	log, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	require.NoError(t, err)
-	_, err = unix.Seek(log, 0, unix.SEEK_END)
+	log, err := kernellog.Open()
 	require.NoError(t, err)
 
 	t.Cleanup(func() {
-		defer unix.Close(log)
+		defer log.Close()
 
-		record := make([]byte, 8192) // The longest that the kernel hands out.
+		records, err := log.Read()
+		require.NoError(t, err)
 
-		for {
-			n, err := unix.Read(log, record)
-
-			switch {
-			case errors.Is(err, unix.EAGAIN):
-				return
-			case errors.Is(err, unix.EPIPE): // Records were overwritten before they were read.
-			case err != nil:
-				require.NoError(t, err, "read /dev/kmsg")
-			default:
-				require.NotRegexp(t, complaint, string(record[:n]), "the kernel complained")
-			}
+		for _, each := range records {
+			require.NotRegexp(t, complaint, each.Text, "the kernel complained")
 		}
 	})
 }
