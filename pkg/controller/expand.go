@@ -16,8 +16,13 @@ import (
 func (s *Service) ControllerExpandVolume(
 	ctx context.Context, request *csi.ControllerExpandVolumeRequest,
 ) (*csi.ControllerExpandVolumeResponse, error) {
-	if request.GetCapacityRange() == nil {
+	asked := request.GetCapacityRange()
+	if asked == nil {
 		return nil, rpc.Invalid("capacity_range is missing")
+	}
+
+	if err := rpc.CheckCapacityRange(asked); err != nil {
+		return nil, rpc.Status(err)
 	}
 
 	found, err := s.find(request.GetVolumeId())
@@ -29,15 +34,6 @@ func (s *Service) ControllerExpandVolume(
 		if err := s.checkCapability(given, found); err != nil {
 			return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
 		}
-	}
-
-	asked := request.GetCapacityRange()
-	if asked == nil {
-		return nil, rpc.Invalid("capacity_range is missing")
-	}
-
-	if err := rpc.CheckCapacityRange(asked); err != nil {
-		return nil, rpc.Status(err)
 	}
 
 	if asked.GetRequiredBytes() == 0 {
