@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrFrozen is returned by Freeze of what is frozen already.
+	// ErrFrozen is returned by Freeze and CheckThawed of what is frozen already.
 	ErrFrozen = errdefs.New(errdefs.ErrFailedPrecondition, "filesystem is frozen already")
 	// ErrNotFrozen is returned by Thaw of a filesystem that is not frozen, perhaps because another
 	// program has thawed it.
@@ -47,10 +47,36 @@ func Freeze(mountpoint *os.File) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EBUSY):
-		err = fmt.Errorf("%w; if no other program is taking a snapshot, thaw it (fsfreeze --unfreeze): %w", ErrFrozen, err)
+		err = alreadyFrozen(err)
 	}
 
 	return fmt.Errorf("freeze the filesystem at %s: FIFREEZE: %w", mountpoint.Name(), err)
+}
+
+func alreadyFrozen(err error) error {
+	return fmt.Errorf("%w; if no other program is taking a snapshot, thaw it (fsfreeze --unfreeze): %w", ErrFrozen, err)
+}
+
+// CheckThawed returns ErrFrozen if writers of the filesystem would block, by a reconfiguration that
+// changes nothing: the kernel refuses it while the filesystem is frozen. A freeze would say so, too,
+// but a btrfs whose thaw is interrupted by a SIGKILL is read-only from then on. The file is the root
+// of the mount.
+func CheckThawed(root *os.File) error {
+	fd, err := unix.Fspick(int(root.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("see whether the filesystem at %s is frozen: fspick: %w", root.Name(), err)
+	}
+
+	err = errors.Join(unix.FsconfigReconfigure(fd), unix.Close(fd))
+	if errors.Is(err, unix.EBUSY) {
+		err = alreadyFrozen(err)
+	}
+
+	if err != nil {
+		return fmt.Errorf("see whether the filesystem at %s is frozen: reconfigure: %w", root.Name(), err)
+	}
+
+	return nil
 }
 
 // Thaw ends what Freeze began. Error: ErrNotFrozen, or the kernel's.

@@ -3,6 +3,7 @@ package filesystem_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	mounts "github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
 func TestFrozenHoldsAllThatWasWritten(t *testing.T) {
@@ -47,6 +49,39 @@ func TestFrozenHoldsAllThatWasWritten(t *testing.T) {
 			late, err := os.ReadFile(filepath.Join(directory, "late"))
 			require.NoError(t, err)
 			require.Equal(t, "late", string(late))
+		})
+	}
+}
+
+// TestCheckThawed sees a freeze without one of its own, and changes no option of the filesystem.
+func TestCheckThawed(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	for name, fs := range filesystems(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			mounted := mount(t, fs, newFilesystem(t, fs, imageSize), loop.AttachOptions{})
+			root := mounted.openToRead(t)
+			options := func() string {
+				point, err := mounts.PointOf(root)
+				require.NoError(t, err)
+
+				return strings.Join(point.SuperOptions, ",")
+			}
+			before := options()
+
+			require.NoError(t, filesystem.CheckThawed(root), "a filesystem that is not frozen")
+			require.ErrorIs(t, filesystem.Thaw(root), filesystem.ErrNotFrozen, "want: the check does not freeze")
+
+			require.NoError(t, filesystem.Freeze(root))
+			t.Cleanup(func() { _ = filesystem.Thaw(root) })
+			require.ErrorIs(t, filesystem.CheckThawed(root), filesystem.ErrFrozen, "a frozen filesystem")
+			require.NoError(t, filesystem.Thaw(root), "want: the check does not thaw")
+
+			require.NoError(t, filesystem.CheckThawed(root), "a thawed filesystem")
+			require.Equal(t, before, options(), "the options of the filesystem after three checks")
 		})
 	}
 }

@@ -2,12 +2,13 @@ package access
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -88,13 +89,19 @@ func (g *growths) wait(ctx context.Context, volumeID string, limit time.Duration
 	}
 }
 
-// freezeBriefly freezes the volume's filesystem for a moment, if it is mounted for writing. Error:
-// filesystem.ErrFrozen, so that what follows does not wait for another program to thaw it.
-func (p *Provider) freezeBriefly(ctx context.Context, v *staged.Volume) error {
+// checkThawed returns filesystem.ErrFrozen if the volume's filesystem is mounted for writing and
+// frozen, so that what follows does not wait for another program to thaw it.
+func (p *Provider) checkThawed(v *staged.Volume) error {
 	targets := freeze.Targets{}
 	if err := p.For(v).AddFreezeTargets(v, &targets); err != nil {
-		return fmt.Errorf("freeze volume %s: %w", v.VolumeID, err)
+		return err
 	}
 
-	return p.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
+	for _, each := range targets.Filesystems {
+		if err := filesystem.CheckThawed(each.Root); err != nil {
+			return errors.Join(err, targets.Close())
+		}
+	}
+
+	return targets.Close()
 }

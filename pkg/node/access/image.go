@@ -184,7 +184,7 @@ func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size in
 	}
 
 	// A frozen filesystem would block the growth until it is thawed.
-	if err := m.freezeBriefly(ctx, v); err != nil {
+	if err := m.checkThawed(v); err != nil {
 		return err
 	}
 
@@ -212,7 +212,12 @@ func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size in
 
 	// A freeze writes back the log, which may have the growth of an earlier call, too, that
 	// was killed after it.
-	return m.freezeBriefly(ctx, v)
+	targets := freeze.Targets{}
+	if err := m.AddFreezeTargets(v, &targets); err != nil {
+		return err
+	}
+
+	return m.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
 }
 
 func (m mountedImage) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (Stats, error) {

@@ -41,7 +41,7 @@ func MountOptions(capability volume.Capability, readOnly bool) (mount.Options, e
 // detached and has no mounts beneath it: it contains nothing but the volume. Before the first change it
 // calls checkThawed: a frozen filesystem blocks it without end.
 func SetGroup(
-	ctx context.Context, capability volume.Capability, options mount.Options, tree *mount.Detached, checkThawed func(context.Context) error,
+	ctx context.Context, capability volume.Capability, options mount.Options, tree *mount.Detached, checkThawed func() error,
 ) error {
 	if capability.MountGroup == "" || options.ReadOnly() {
 		return nil
@@ -63,7 +63,7 @@ func SetGroup(
 		return err
 	}
 
-	if err := checkThawed(ctx); err != nil {
+	if err := checkThawed(); err != nil {
 		return err
 	}
 
@@ -93,7 +93,7 @@ func (p *Provider) bind(
 	}
 	defer tree.Close()
 
-	checkThawed := func(ctx context.Context) error { return p.freezeBriefly(ctx, v) }
+	checkThawed := func() error { return p.checkThawed(v) }
 	if err := SetGroup(ctx, publication.Capability, options, tree, checkThawed); err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (v *Volumes) create(ctx context.Context, r *Volume, target *mount.Target) e
 }
 
 // neverFrozen is the check of a filesystem that was just made.
-func neverFrozen(context.Context) error { return nil }
+func neverFrozen() error { return nil }
 
 // store creates the pool object. It formats an image in place, unlike staging, which keeps the
 // old image until the new one is complete: if this is interrupted, the image is deleted and
