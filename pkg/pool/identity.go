@@ -238,7 +238,7 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 		return "", errors.Join(err, removeMissing(root, aside))
 	}
 
-	if err := errors.Join(linkInto(root, aside, layout.Identity), removeMissing(root, aside)); err != nil {
+	if err := errors.Join(moveInto(root, aside, layout.Identity), removeMissing(root, aside)); err != nil {
 		return "", err
 	}
 
@@ -260,26 +260,26 @@ func writeAside(root *os.Root, name string, text []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// linkInto links the file to its name, unless another process has done so. On a filesystem without
-// hard links it uses RENAME_NOREPLACE.
-func linkInto(root *os.Root, from, to string) error {
-	err := root.Link(from, to)
+// moveInto moves the file to its name, unless another process has done so. On a filesystem without
+// RENAME_NOREPLACE it links the file to its name.
+func moveInto(root *os.Root, from, to string) error {
+	directory, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	err = unix.Renameat2(int(directory.Fd()), from, int(directory.Fd()), to, unix.RENAME_NOREPLACE)
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 
-	directory, openErr := root.Open(".")
-	if openErr != nil {
-		return errors.Join(err, openErr)
-	}
-	defer directory.Close()
-
-	renameErr := unix.Renameat2(int(directory.Fd()), from, int(directory.Fd()), to, unix.RENAME_NOREPLACE)
-	if renameErr == nil || errors.Is(renameErr, unix.EEXIST) {
+	linkErr := root.Link(from, to)
+	if linkErr == nil || errors.Is(linkErr, fs.ErrExist) {
 		return nil
 	}
 
-	return errors.Join(err, renameErr)
+	return errors.Join(err, linkErr)
 }
 
 func removeMissing(root *os.Root, name string) error {

@@ -151,9 +151,9 @@ func poolMutants() []regression {
 			tests:  in("pkg/pool", "TestLookSaysWhatIsTheMatterWithThePool"),
 		},
 		{
-			name: "pool/identity-of-another-process-replaced", in: "pool.linkInto",
-			old:    `err := root.Link(from, to)`,
-			new:    `err := root.Rename(from, to)`,
+			name: "pool/identity-of-another-process-replaced", in: "pool.moveInto",
+			old:    `int(directory.Fd()), to, unix.RENAME_NOREPLACE)`,
+			new:    `int(directory.Fd()), to, 0)`,
 			breaks: "of two processes that start with a new shared pool, one refuses it at its next start",
 			tests:  in("pkg/pool", "TestProcessesAgreeOnAnIdentity"),
 		},
