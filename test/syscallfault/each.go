@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -47,6 +48,30 @@ type watch struct {
 	failing string
 	errno   syscall.Errno
 	failed  bool
+	// made maps the ids in names to those in calls.
+	made map[string]string
+}
+
+var (
+	id = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+	// inode is the number in the path of a file without a name, or an inode with its device and time.
+	inode = regexp.MustCompile(`#\d+|\d+:\d+-\d+-[0-9.]+`)
+)
+
+// steady replaces what differs from run to run, so that another run makes the same calls: numbers of
+// inodes and the ids that a run makes. Those that a test has chosen have a group of zeros.
+func (w *watch) steady(name string) string {
+	return inode.ReplaceAllLiteralString(id.ReplaceAllStringFunc(name, func(id string) string {
+		if strings.Contains(id, "-0000-") {
+			return id
+		}
+
+		if w.made[id] == "" {
+			w.made[id] = fmt.Sprintf("ID%d", len(w.made)+1)
+		}
+
+		return w.made[id]
+	}), "inode")
 }
 
 func (w *watch) decide(call *Call) syscall.Errno {
@@ -55,6 +80,7 @@ func (w *watch) decide(call *Call) syscall.Errno {
 		return 0
 	}
 
+	name = w.steady(name)
 	key := call.Name + " " + name
 	if call.Detail != 0 {
 		key = fmt.Sprintf("%s+%#x %s", call.Name, call.Detail, name)
@@ -152,7 +178,7 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 		c.Prepare(t, directory)
 	}
 
-	w := &watch{directory: directory, unsynced: unsynced{}, seen: map[string]int{}, failing: failing, errno: errno}
+	w := &watch{directory: directory, unsynced: unsynced{}, seen: map[string]int{}, made: map[string]string{}, failing: failing, errno: errno}
 	asked := request{Operation: c.Operation, Directory: directory}
 
 	phase := func(name string, w *watch) string {
@@ -165,6 +191,8 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 
 	failure := phase("run", w)
 	calls := w.each()
+
+	require.Equal(t, failing != "", w.failed, "want: the operation makes the call that was made to fail")
 
 	if failure == "" {
 		failure = "none"
