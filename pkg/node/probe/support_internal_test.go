@@ -1,0 +1,142 @@
+package probe
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// node has the volumes in use, of which it knows no device.
+type node struct {
+	inUse    map[string]*staged.Volume
+	usage    mount.Usage
+	guest    error
+	attached bool
+}
+
+func (n *node) InUse(id string) (*staged.Volume, staged.Record, bool) {
+	found, ok := n.inUse[id]
+
+	return found, found, ok
+}
+
+func (n *node) IDsInUse() []string {
+	var ids []string
+	for id := range n.inUse {
+		ids = append(ids, id)
+	}
+
+	return ids
+}
+
+func (n *node) RawDevices(string) (RawDevices, error) {
+	return RawDevices{Staged: -1, ReadOnly: -1}, nil
+}
+func (n *node) HadRawDevice(string, int) bool { return n.attached }
+
+func (n *node) GuestUsage(context.Context, *staged.Volume, int64) (mount.Usage, error) {
+	return n.usage, n.guest
+}
+
+func (n *node) RevokeLostDevices(context.Context, *staged.Volume) error { return nil }
+func (n *node) PoolOf(*staged.Volume) (*pool.Pool, error)               { return nil, pool.ErrUnknown }
+
+// checks is the node as the checks depend on it. No check is made.
+type checks struct{ fsck.Volumes }
+
+func (checks) CheckReachable(string) error     { return nil }
+func (checks) LastPeriod(string) time.Duration { return 0 }
+func (checks) ProbeAfterOperation(string)      {}
+
+// fixture is a Prober of a node with two pools.
+type fixture struct {
+	*Prober
+
+	t             *testing.T
+	node          *node
+	first, second *pool.Pool
+	records       *staged.Records[*fsck.Result]
+	id            string
+}
+
+func newFixture(t *testing.T, options ...func(*Config)) *fixture {
+	t.Helper()
+
+	pools, err := pool.OpenSet(map[string]string{"first": t.TempDir(), "second": t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pools.Close()) })
+
+	f, log := &fixture{t: t, node: &node{inUse: map[string]*staged.Volume{}}}, slog.New(slog.DiscardHandler)
+	store := state.New(t.TempDir(), state.Options{Log: log})
+	f.records = fsck.NewRecords(store)
+
+	require.NoError(t, store.Open(t.Context()))
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+
+	f.first, err = pools.Get("first")
+	require.NoError(t, err)
+	f.second, err = pools.Get("second")
+	require.NoError(t, err)
+	f.id, err = volume.NewID()
+	require.NoError(t, err)
+
+	config := Config{
+		Volumes: f.node, Pools: pools, Loops: loop.NewLoops(loop.LoopsOptions{}), Operations: operation.NewGroup(), IOErrorHold: time.Minute, Log: log,
+		Checker: fsck.New(fsck.Config{Volumes: checks{}, Records: f.records, Pools: pools, Period: time.Hour, Log: log}),
+	}
+	for _, option := range options {
+		option(&config)
+	}
+
+	f.Prober = New(config)
+
+	return f
+}
+
+// image returns the record of an image in the first pool, staged for writing.
+func (f *fixture) image() *staged.Volume {
+	return &staged.Volume{
+		VolumeID: f.id, StagingPath: "/staged",
+		Capability: volume.Capability{Mode: "SINGLE_NODE_WRITER", FSType: filesystem.Ext4},
+		Parameters: volume.Parameters{Pool: "first", Backing: volume.BackingImage},
+	}
+}
+
+// checked records a check of the volume.
+func (f *fixture) checked(result fsck.Result) {
+	f.t.Helper()
+
+	result.VolumeID, result.Pool, result.FSType = f.id, "first", filesystem.Ext4
+	result.How = fsck.HowStage
+
+	if result.Verdict == "" {
+		result.Verdict = fsck.VerdictClean
+	}
+
+	require.NoError(f.t, f.records.PutLazily(&result))
+}
+
+// state returns the state of a probe of the volume, as it begins.
+func (f *fixture) state() *probeState {
+	view, _ := f.view(f.id)
+
+	return f.newState(view)
+}
+
+func suspected() *fsck.Suspicion {
+	return &fsck.Suspicion{Reason: health.FilesystemErrors, Message: "suspected", At: time.Now()}
+}
