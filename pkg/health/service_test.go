@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -106,4 +107,22 @@ func TestOtherDriversHaveNoReport(t *testing.T) {
 
 	_, err := health.NewClient(served.Connect(t, func(grpc.ServiceRegistrar) {})).Report(t.Context())
 	rpccode.Require(t, err, codes.Unimplemented)
+}
+
+func TestAReportThatFailsIsTheCallersError(t *testing.T) {
+	t.Parallel()
+
+	service := &health.Service{
+		Report: func(context.Context) (health.Report, error) {
+			return health.Report{}, status.Error(codes.Unavailable, "the driver is ending")
+		},
+		Check: func(context.Context, string, string) (health.CheckReport, error) { return health.CheckReport{}, nil },
+	}
+	connection := served.Connect(t, service.Register)
+
+	_, err := health.NewClient(connection).Report(t.Context())
+	rpccode.Require(t, err, codes.Unavailable)
+
+	err = connection.Invoke(t.Context(), "/touchstone.v1.Health/Check", wrapperspb.Bytes([]byte("volume")), &wrapperspb.BytesValue{})
+	rpccode.Require(t, err, codes.InvalidArgument)
 }

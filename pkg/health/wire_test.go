@@ -87,6 +87,10 @@ func TestLegacyConditionNamesEveryEntry(t *testing.T) {
 				health.NewEntry(health.FilesystemCorrupted, "check it"), health.NewEntry(health.OutOfCapacity, "it is full")),
 			abnormal: true, text: "FilesystemCorrupted: check it; OutOfCapacity: it is full",
 		},
+		"just not too long": {
+			record:   record("a", health.NewEntry(health.IOErrors, strings.Repeat("x", 118))),
+			abnormal: true, text: "IOErrors: " + strings.Repeat("x", 118),
+		},
 		"too long for one string": {
 			record:   record("a", health.NewEntry(health.IOErrors, long), health.NewEntry(health.DiskFailure, long)),
 			abnormal: true, text: "IOErrors: " + strings.Repeat("ö", 24) + "…; DiskFailure: " + strings.Repeat("ö", 24) + "…",
