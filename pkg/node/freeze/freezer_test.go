@@ -31,7 +31,10 @@ func TestMain(m *testing.M) {
 }
 
 // mounted is an ext4 filesystem on a loop device.
-type mounted struct{ directory string }
+type mounted struct {
+	directory string
+	device    int
+}
 
 func newMounted(t *testing.T, loops *loop.Loops) mounted {
 	t.Helper()
@@ -52,7 +55,7 @@ func newMounted(t *testing.T, loops *loop.Loops) mounted {
 
 	defer device.Close()
 
-	m := mounted{directory: t.TempDir()}
+	m := mounted{directory: t.TempDir(), device: device.Number}
 	require.NoError(t, unix.Mount(device.Path, m.directory, filesystem.Ext4, 0, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(m.directory, unix.MNT_DETACH)) })
 
