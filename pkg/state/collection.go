@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -286,7 +287,8 @@ func (c *Collection[T]) version(name string) version {
 var errNull = errors.New("record is null")
 
 func (c *Collection[T]) decode(key string, encoded []byte) (any, error) {
-	if string(encoded) == "null" {
+	// A change to null deletes, and is not decoded. With a space before it, it is none.
+	if string(bytes.TrimSpace(encoded)) == "null" {
 		return nil, errNull
 	}
 
