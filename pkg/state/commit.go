@@ -22,9 +22,7 @@ type batch struct {
 	err  error
 }
 
-func newBatch(lines []byte) *batch {
-	return &batch{lines: lines[:0], done: make(chan struct{})}
-}
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
 // add appends the changes of a transaction, one line each, and returns the number of the last one.
 func (b *batch) add(sequence uint64, changes []mutation) uint64 {
@@ -67,8 +65,7 @@ func (s *Store) flush() {
 	}
 
 	s.flushing = b
-	s.pending = newBatch(s.spare)
-	s.spare = nil
+	s.pending = newBatch()
 	publish := s.seal()
 
 	s.mu.Unlock()
@@ -89,20 +86,11 @@ func (s *Store) flush() {
 
 	s.mu.Lock()
 	s.flushing = nil
-
-	if cap(b.lines) <= spareBytes {
-		s.spare = b.lines
-	}
-
 	s.mu.Unlock()
 
-	b.lines, b.changes, b.lazy = nil, nil, nil
 	close(b.done)
 	s.compactIfLarge()
 }
-
-// spareBytes bounds the buffer that is kept between two batches.
-const spareBytes = 1 << 20
 
 func (s *Store) seal() []func() {
 	var publish []func()
@@ -171,7 +159,7 @@ func (s *Store) takeBack(failure error, keepLazy bool) []*batch {
 
 	s.sequence = s.durable
 	s.flushing = nil
-	s.pending = newBatch(nil)
+	s.pending = newBatch()
 
 	if keepLazy {
 		s.redoLazy(failed)
@@ -201,18 +189,10 @@ func (s *Store) redoLazy(failed []*batch) {
 
 // awaitSpace makes the store writable again when the journal can grow again.
 func (s *Store) awaitSpace() {
-	for retry := time.NewTicker(s.options.RetrySpace); ; {
+	for done := false; !done; done = s.regainSpace() {
 		select {
-		case <-retry.C:
+		case <-time.After(s.options.RetrySpace):
 		case <-s.stopped.Done():
-			retry.Stop()
-
-			return
-		}
-
-		if s.regainSpace() {
-			retry.Stop()
-
 			return
 		}
 	}
@@ -238,9 +218,6 @@ func (s *Store) regainSpace() bool {
 
 	switch {
 	case errors.Is(err, errNoSpace):
-		// A part of what was to be preallocated may have been.
-		_ = s.journal.wipe()
-
 		return false
 	case err != nil:
 		s.fail(err)

@@ -14,7 +14,7 @@ func (s *Store) setThreshold() {
 
 // compactIfLarge starts a compaction in the background when it is due. The caller holds the token.
 func (s *Store) compactIfLarge() {
-	if s.options.CompactAbove < 0 || s.journal.end < s.compactAt || s.Err() != nil || s.stopped.Err() != nil {
+	if s.options.CompactAbove < 0 || s.journal.end < s.compactAt || s.stopped.Err() != nil {
 		return
 	}
 	select {
@@ -79,12 +79,8 @@ func (s *Store) compact(ctx context.Context) error {
 func (s *Store) freeze() (sequence uint64, all []version, end int64, err error) {
 	s.token <- struct{}{}
 	defer func() { <-s.token }()
-	err = s.Err()
-	if err == nil && s.journal == nil {
-		err = ErrNotOpen
-	}
-	if err != nil {
-		return 0, nil, 0, err
+	if s.journal == nil {
+		return 0, nil, 0, ErrNotOpen
 	}
 	return s.durable, s.versions(), s.journal.end, nil
 }

@@ -68,7 +68,6 @@ type Store struct {
 	sequence    uint64
 	pending     *batch
 	flushing    *batch
-	spare       []byte
 	lazy        *time.Timer
 
 	failure atomic.Pointer[error]
@@ -119,7 +118,7 @@ func New(dir string, opts Options) *Store {
 	return &Store{
 		dir: dir, options: opts,
 		collections: map[string]collection{},
-		pending:     newBatch(nil),
+		pending:     newBatch(),
 		token:       make(chan struct{}, 1),
 		compacting:  make(chan struct{}, 1),
 		stop:        stop, stopped: stopped,
