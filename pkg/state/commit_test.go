@@ -214,16 +214,21 @@ func TestFailsClosed(t *testing.T) {
 func TestCompactionFailure(t *testing.T) {
 	t.Parallel()
 
-	tests := map[string]bool{ // step: stays writable
-		"create " + draftFile: true,
-		"write " + draftFile:  true,
-		"sync " + draftFile:   true,
-		"rename " + draftFile: false,
-		"sync directory":      false,
-	}
-
-	for step, writable := range tests {
-		t.Run(step, func(t *testing.T) {
+	for _, test := range []struct {
+		step     string
+		cause    error
+		writable bool
+	}{
+		{"create " + draftFile, syscall.EIO, true},
+		{"write " + draftFile, syscall.EIO, true},
+		{"sync " + draftFile, syscall.EIO, true},
+		{"rename " + draftFile, syscall.EIO, false},
+		{"rename " + draftFile, syscall.ENOSPC, true},
+		{"rename " + draftFile, syscall.EDQUOT, true},
+		{"sync directory", syscall.EIO, false},
+		{"sync directory", syscall.ENOSPC, false},
+	} {
+		t.Run(test.step+" "+test.cause.Error(), func(t *testing.T) {
 			t.Parallel()
 
 			m := newMachine(1)
@@ -233,21 +238,21 @@ func TestCompactionFailure(t *testing.T) {
 
 			failures := 0
 			m.fail = func(now string) error {
-				if now == step && failures == 0 {
+				if now == test.step && failures == 0 {
 					failures++
 
-					return syscall.EIO
+					return test.cause
 				}
 
 				return nil
 			}
 
-			require.ErrorIs(t, f.Compact(t.Context()), syscall.EIO)
+			require.ErrorIs(t, f.Compact(t.Context()), test.cause)
 			require.Equal(t, 1, failures, "want: the failed compaction is reported once")
 
 			want := []string{"a"}
 
-			if writable {
+			if test.writable {
 				require.NoError(t, f.Err())
 				require.NoError(t, f.put("b", &volume{}))
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/logs"
 )
 
 // based returns a machine with a store whose base has ten records, and its size.
@@ -125,7 +127,8 @@ func TestCompactsOnce(t *testing.T) {
 				return cause
 			}
 
-			f := open(t, dir, state.Options{FS: m, CompactAbove: int64(base)})
+			log := &logs.Buffer{}
+			f := open(t, dir, state.Options{FS: m, CompactAbove: int64(base), Log: slog.New(slog.NewTextHandler(log, nil))})
 			require.NoError(t, f.put("w", &volume{Note: strings.Repeat("n", base)}))
 
 			for i := range 5 {
@@ -139,8 +142,46 @@ func TestCompactsOnce(t *testing.T) {
 			require.NoError(t, f.put("y", &volume{Note: strings.Repeat("n", 2*chunk)}))
 			require.NoError(t, f.Close())
 			require.EqualValues(t, 3, attempts.Load(), "compactions that were tried")
+			require.Equal(t, cause != nil, strings.Contains(log.String(), "was not compacted"), "want: the log has a failure, and nothing else")
 		})
 	}
+}
+
+// TestClosedAfterACompaction: the line of a clean end follows what was changed during a compaction, and
+// is not needed behind a base. A store that ends compacts nothing.
+func TestClosedAfterACompaction(t *testing.T) {
+	t.Parallel()
+
+	for changes := range 2 {
+		dir := t.TempDir()
+		m := newMachine(1)
+		f := open(t, dir, state.Options{FS: m, CompactAbove: -1})
+		require.NoError(t, f.put("a", &volume{}))
+
+		left := changes
+		m.beforeSync = func(name string) {
+			if name == draftFile && left > 0 {
+				left--
+
+				require.NoError(t, f.put("b", &volume{}))
+			}
+		}
+		require.NoError(t, f.Compact(t.Context()))
+		require.NoError(t, f.Close())
+
+		text := string(m.names[filepath.Join(dir, journalFile)].now)
+		require.Equal(t, changes, strings.Count(text, `"closed":2`), "the journal: %s", strings.TrimRight(text, "\n"))
+		require.NotContains(t, text, `"closed":1`)
+	}
+
+	m := newMachine(1)
+	compactions := count(m, "create "+draftFile)
+	f := open(t, t.TempDir(), state.Options{FS: m, CompactAbove: 1, LazyFlush: 1 << 40})
+	compactions.Store(0) // that of the first journal
+
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 1) }))
+	require.NoError(t, f.Close())
+	require.Zero(t, compactions.Load(), "want: the end waits for no compaction")
 }
 
 // TestLargeBase: a base is written in parts, with syncs between them, and its writing can be given up.
