@@ -173,12 +173,11 @@ func (s *Store) redoLazy(failed []*batch) {
 	for _, b := range failed {
 		for _, changes := range b.lazy {
 			err := s.apply(func(tx *Tx) error {
-				var err error
 				for _, each := range changes {
-					err = errors.Join(err, each.redo(tx))
+					_ = each.redo(tx) // its error aborts the transaction
 				}
 
-				return err
+				return nil
 			}, true)
 			if err != nil {
 				s.options.Log.Error("a lazy change of the state is lost with one that has failed", "dir", s.dir, "error", err)

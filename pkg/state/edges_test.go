@@ -49,8 +49,10 @@ func TestLinesOfNoForm(t *testing.T) {
 		"closed too early":             {base + sealed(`"closed":2}`), "follows", 5},
 		"closed too late":              {base + lines[4] + sealed(`"closed":5}`), "follows", 6},
 		"closed within a transaction":  {base + change(`"sequence":4,"batch":4,`, `"more":true,`) + sealed(`"closed":4}`), "follows", 6},
-		"a deletion in the base": {strings.Join(lines[:3], "") + sealed(`"collection":"volumes","key":"v2","record":null}`) + lines[4],
-			"form", 4},
+		"a deletion in the base": {
+			strings.Join(lines[:3], "") + sealed(`"collection":"volumes","key":"v2","record":null}`) + lines[4],
+			"form", 4,
+		},
 		"a record of the base twice": {strings.Join(lines[:3], "") + lines[2] + lines[4], "order", 4},
 		"a record that is nil":       {base + sealed(`"sequence":4,"batch":4,"collection":"volumes","key":"w","record": null}`), "null", 5},
 		"an edited record that is nil": {lines[0] + strings.Replace(lines[1], `"record":`, `"record": null`, 1)[:strings.Index(lines[1], `"record":`)] +
@@ -176,7 +178,7 @@ func TestOptionsOfACollection(t *testing.T) {
 
 	dir := t.TempDir()
 	prepared := map[string]int64{}
-	make := func() (*state.Store, *state.Collection[*volume]) {
+	build := func() (*state.Store, *state.Collection[*volume]) {
 		s := state.New(dir, state.Options{})
 
 		return s, state.Register(s, "volumes",
@@ -185,7 +187,7 @@ func TestOptionsOfACollection(t *testing.T) {
 			state.WithPrepare(func(key string, v *volume) { prepared[key] = v.Bytes }))
 	}
 
-	s, volumes := make()
+	s, volumes := build()
 	require.NoError(t, s.Open(t.Context()))
 
 	put := func(key string, v *volume) error {
@@ -210,7 +212,7 @@ func TestOptionsOfACollection(t *testing.T) {
 	})
 	require.NoError(t, s.Close())
 
-	s, volumes = make()
+	s, volumes = build()
 	require.NoError(t, s.Open(t.Context()))
 	require.Equal(t, map[string]int64{"a": 4, "b": 0, "c": 0}, prepared)
 	require.Equal(t, "c", found("note", "two"))
@@ -298,7 +300,8 @@ func TestVerifyByAReader(t *testing.T) {
 	denied := 0
 	m.fail = func(step string) error {
 		if step == "open "+journalFile {
-			if denied++; denied == 2 { // behind the question whether it exists
+			denied++
+			if denied == 2 { // behind the question whether it exists
 				return syscall.EACCES
 			}
 		}

@@ -169,6 +169,17 @@ func TestRepairGivesUpTheMark(t *testing.T) {
 	require.NoError(t, open(t, dir, state.Options{}).Close())
 }
 
+// TestMarkBehindARemnant: a part of a change that the mark names is damage, for both reasons.
+func TestMarkBehindARemnant(t *testing.T) {
+	t.Parallel()
+
+	dir := example(t)
+	text := unclean(t, dir)
+	write(t, dir, text[:len(text)-20])
+	requireDamage(t, dir, 7, "changes up to 6 were durable")
+	requireDamage(t, dir, 7, "checksum is wrong")
+}
+
 // TestDamagedMark: the mark is a help that may be missing or unreadable.
 func TestDamagedMark(t *testing.T) {
 	t.Parallel()

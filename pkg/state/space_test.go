@@ -1,6 +1,9 @@
 package state_test
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -11,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/logs"
 )
 
 const waitLimit = time.Minute
@@ -21,9 +26,11 @@ const waitLimit = time.Minute
 func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 	t.Parallel()
 
-	m := newMachine(1)
+	log, m := &logs.Buffer{}, newMachine(1)
 	dir := t.TempDir()
-	f := open(t, dir, state.Options{FS: m, LazyFlush: time.Hour, RetrySpace: time.Millisecond, CompactAbove: -1})
+	f := open(t, dir, state.Options{
+		FS: m, LazyFlush: time.Hour, RetrySpace: time.Millisecond, CompactAbove: -1, Log: slog.New(slog.NewTextHandler(log, nil)),
+	})
 	require.NoError(t, f.put("a", &volume{Name: "one", Bytes: 5}))
 	require.NoError(t, f.put("gone", &volume{}))
 
@@ -63,6 +70,7 @@ func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 	require.NoError(t, f.put("c", &volume{Name: "two", Bytes: 7}), "the name that was taken back is free")
 	require.Equal(t, want, f.all())
 	require.EqualValues(t, 512, *f.sum, "want: the index has the later change")
+	require.NotContains(t, log.String(), "is lost", "want: a lazy change that can be made again is")
 	require.NoError(t, f.Close())
 
 	// A compaction would write what the failed writes have left over.
@@ -187,4 +195,61 @@ func TestFailedSyncAfterNoSpaceIsFinal(t *testing.T) {
 	require.ErrorIs(t, f.put("c", &volume{}), syscall.EIO)
 	require.NoError(t, f.Close())
 	require.Equal(t, []string{"a"}, keys(open(t, dir, state.Options{FS: m})))
+}
+
+// TestLazyChangeOfAFailedOne: a lazy change that is possible only after one that has failed is lost with
+// it, and the log says so. The store goes on without both.
+func TestLazyChangeOfAFailedOne(t *testing.T) {
+	t.Parallel()
+
+	log, m := &logs.Buffer{}, newMachine(1)
+	f := open(t, t.TempDir(), state.Options{
+		FS: m, LazyFlush: time.Hour, RetrySpace: time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	require.NoError(t, f.put("a", &volume{Name: "one", Bytes: 5}))
+
+	entered, leave, failures := make(chan struct{}), make(chan struct{}), 1
+	m.fail = func(step string) error {
+		if step != "write "+journalFile || failures == 0 {
+			return nil
+		}
+
+		failures--
+
+		close(entered)
+		<-leave
+
+		return syscall.ENOSPC
+	}
+
+	results, accepted := make(chan error, 2), make(chan struct{})
+
+	go func() { results <- f.put("first", &volume{}) }()
+
+	await.Receive(t, entered, "the first write")
+
+	go func() {
+		results <- f.Update(context.Background(), func(tx *state.Tx) error {
+			defer close(accepted)
+
+			return f.volumes.In(tx).Delete("a")
+		})
+	}()
+
+	await.Receive(t, accepted, "the deletion to be accepted")
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error {
+		return errors.Join(f.volumes.In(tx).Put("c", &volume{Bytes: 50}), f.volumes.In(tx).Put("b", &volume{Name: "one", Bytes: 500}))
+	}))
+	close(leave)
+
+	for range 2 {
+		require.ErrorIs(t, await.Receive(t, results, "the changes to fail"), syscall.ENOSPC)
+	}
+
+	require.Eventually(t, func() bool { return f.Err() == nil }, waitLimit, time.Millisecond, "the store accepts changes again")
+	require.ErrorIs(t, f.put("b", &volume{Name: "one"}), state.ErrDuplicate)
+	require.NoError(t, f.put("d", &volume{}))
+	require.Equal(t, []string{"a", "d"}, keys(f))
+	require.EqualValues(t, 5, *f.sum, "want: the index has no change that was lost")
+	require.Contains(t, log.String(), "is lost with one that has failed")
 }

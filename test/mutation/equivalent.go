@@ -2,4 +2,41 @@ package main
 
 // equivalent are mutants of the operators that change no behaviour which a user or a caller can
 // observe, by name, with the reason. They are not drawn.
-var equivalent = map[string]string{}
+var equivalent = map[string]string{
+	"pkg/state Collection.seal: drop: c.dirty = false":                                            "a collection without changes is copied, too: the copy is equal",
+	"pkg/state Collection.seal: never: !c.dirty":                                                  "a collection without changes is copied, too: the copy is equal",
+	"pkg/state View.Put: swap: c.dirty = true":                                                    "two assignments under one lock, of which neither uses the other",
+	"pkg/state View.Delete: swap: c.dirty = true":                                                 "two assignments under one lock, of which neither uses the other",
+	"pkg/state Collection.recover: swap: c.dirty = true":                                          "an observer must not use the store",
+	"pkg/state Collection.recover: swap: ch.old, ch.hadOld = c.latest.put(key, value, c.indexes)": "two assignments under one lock, of which neither uses the other",
+	"pkg/state Collection.recoverDeleted: swap: c.dirty = true":                                   "an observer must not use the store",
+	"pkg/state newCollection: swap: c.latest = newTable[T](len(c.indexes))":                       "two assignments, of which neither uses the other",
+	"pkg/state batch.add: swap: b.last = sequence":                                                "two assignments under one lock, of which neither uses the other",
+	"pkg/state Store.flush: swap: s.flushing = b":                                                 "two assignments under one lock, of which neither uses the other",
+	"pkg/state Store.flush: swap: close(b.done)":                                                  "compactIfLarge waits for nothing",
+	"pkg/state Store.takeBack: swap: each.revert()":                                               "an observer must not use the store",
+	"pkg/state Store.takeBack: swap: s.sequence = s.durable":                                      "two assignments under one lock, of which neither uses the other",
+	"pkg/state Store.takeBack: swap: s.flushing = nil":                                            "two assignments under one lock, of which neither uses the other",
+	"pkg/state Store.UpdateLazily: swap: s.background.Add(1)":                                     "the timer's function waits for the lock that is held here",
+	"pkg/state Store.switchTo: swap: next.closed = next.end == next.base":                         "install does not change where the journal ends",
+	"pkg/state Store.switchTo: swap: s.journal = next":                                            "the caller holds the token, and the previous journal is closed in any case",
+	"pkg/state Store.load: swap: s.sequence, s.durable = read.last, read.last":                    "two assignments under one lock, of which neither uses the other",
+	"pkg/state Store.Open: swap: s.lock = lock":                                                   "two assignments under one lock, of which neither uses the other",
+	"pkg/state Store.Repair: swap: done.Backups = append(done.Backups, backup)":                   "the result has the backup whether renew fails or not",
+	"pkg/state inOrder: swap: close(todo)":                                                        "both queues end, and what is in them is done in its own order",
+	"pkg/state inspected.recoverDeleted: swap: c.collection.recoverDeleted(key)":                  "two collections, of which neither uses the other",
+	"pkg/state journal.writeBase: swap: synced = j.end":                                           "the sync does not change where the draft ends",
+	"pkg/state loader.parse: swap: p.lines, p.size, p.torn = blank, blank, errEmpty":              "two assignments, of which neither uses the other", //nolint:dupword // code
+	"pkg/state loader.parse: swap: p.size = len(rest) - len(after)":                               "parseLine does not use the size",
+	"pkg/state loader.parse: swap: l.parseLine(&p, text, whole)":                                  "parseLine does not use what follows the line",
+	"pkg/state loader.applyHeader: swap: l.headed, l.last = true, p.Sequence":                     "two assignments, of which neither uses the other",
+	"pkg/state loader.applyRecord: swap: l.newest = key":                                          "applyToRecord does not use the newest key",
+	"pkg/state loader.applyGood: swap: l.begun = l.begun[:0]":                                     "two assignments, of which neither uses the other",
+	"pkg/state loader.applyGood: swap: l.last = p.Sequence":                                       "finish does not use the last change",
+	"pkg/state loader.applyToRecord: swap: delete(l.refused, key)":                                "two maps, of which neither uses the other",
+	"pkg/state loader.checkTail: swap: at = len(written)":                                         "the text of the reason does not use it",
+	"pkg/state chunk.free: swap: clear(c.lines)":                                                  "the lines that are not cleared are overwritten before they are read",
+	"pkg/state parseRecord: swap: ok = ok && found && bytes.IndexByte(value, '\\\\') < 0":         "the value is not used unless the line is one of the base",
+	"pkg/state appendQuoted: replace &&: r != '-' && !unicode.IsLetter(r)":                        "the encoding by encoding/json, which is slower, is the same",
+	"pkg/state appendQuoted: replace &&: r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r)": "the encoding by encoding/json, which is slower, is the same",
+}
