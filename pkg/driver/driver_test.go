@@ -413,6 +413,7 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 	await.Receive(t, entered, "the call to begin")
 	r.stop()
 	require.ErrorIs(t, r.wait(t), driver.ErrDrain)
+	require.ErrorContains(t, r.wait(t), "within 800µs", "a fifth of the timeout is kept for the end")
 	require.ErrorIs(t, await.Receive(t, result, "the operation that outlasts the drain"), operation.ErrDraining)
 	require.NoFileExists(t, r.socket())
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +81,50 @@ func TestSocketAndPageTellTheSame(t *testing.T) {
 	_, body = get(t, "http://"+address+"/metrics")
 	require.Contains(t, body, `touchstone_pool_bytes{kind="total",pool="default"} `)
 	require.Contains(t, body, `touchstone_volume_conditions{reason="VolumeNotFound",status="INACCESSIBLE",view="controller"} 1`)
+}
+
+// TestAPoolThatComesBack has a condition and an error of its calls while it is gone, and is served again
+// by itself. Another pool at its path is not.
+func TestAPoolThatComesBack(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, func(config *driver.Config) { config.Health.RelistPeriod = 20 * time.Millisecond })
+	client, co := health.NewClient(r.conn), csi.NewControllerClient(r.conn)
+	at := r.config.Pools["default"]
+	aside := at + ".aside"
+
+	awaitCondition := func(says string) {
+		require.Eventually(t, func() bool {
+			report, err := client.Report(t.Context())
+			require.NoError(t, err)
+
+			conditions := report.Storage[0].Conditions
+			if says == "" {
+				return len(conditions) == 0
+			}
+
+			return len(conditions) == 1 && conditions[0].Reason == health.PoolUnreachable && strings.Contains(conditions[0].Message, says)
+		}, waitLimit, 10*time.Millisecond, "want: the condition of the pool says %q", says)
+	}
+
+	require.NoError(t, os.Rename(at, aside))
+	awaitCondition("no such file or directory; repair, or mount, the filesystem of " + at)
+
+	_, err := co.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	rpccode.Require(t, err, codes.Unavailable)
+
+	require.NoError(t, os.Mkdir(at, 0o750))
+	awaitCondition("is not the one in the state")
+
+	_, err = co.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	rpccode.Require(t, err, codes.Unavailable)
+
+	require.NoError(t, os.RemoveAll(at))
+	require.NoError(t, os.Rename(aside, at))
+	awaitCondition("")
+
+	_, err = co.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	require.NoError(t, err)
 }
 
 func TestNothingIsNullInTheReport(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -23,6 +24,9 @@ func TestAStartThatFails(t *testing.T) {
 	file, missing := filepath.Join(directory, "file"), filepath.Join(directory, "none", "file")
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(damaged, "state.jsonl"), []byte("{"), 0o600))
+
+	embedded := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(embedded, layout.EmbeddedImage), nil, 0o600))
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -45,8 +49,12 @@ func TestAStartThatFails(t *testing.T) {
 		"socket is a directory":         {func(c *driver.Config) { c.Endpoint = directory }, "--endpoint"},
 		"HTTP address is taken":         {func(c *driver.Config) { c.HTTPEndpoint = taken }, "http-endpoint"},
 		"TCP address is taken":          {func(c *driver.Config) { c.TCPEndpoint = taken }, "tcp-endpoint"},
-		"ready-file has no directory":   {func(c *driver.Config) { c.ReadyFile = missing }, "ready-file"},
-		"ready-file is a directory":     {func(c *driver.Config) { c.ReadyFile = directory }, "ready-file"},
+		"pool is a file":                {func(c *driver.Config) { c.Pools = map[string]string{"default": file} }, file},
+		"embedded pool is shared": {func(c *driver.Config) {
+			c.Shared, c.Pools = true, map[string]string{"default": embedded}
+		}, "leave shared out"},
+		"ready-file has no directory": {func(c *driver.Config) { c.ReadyFile = missing }, "ready-file"},
+		"ready-file is a directory":   {func(c *driver.Config) { c.ReadyFile = directory }, "ready-file"},
 		"kubelet's directory is a file": {func(c *driver.Config) {
 			c.Mode, c.SimulateNode, c.KubeletDir, c.Registration.Directory = driver.ModeAll, true, directory, file
 		}, file},
