@@ -3,6 +3,7 @@ package jsoncall_test
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,11 +22,15 @@ const service = "example.v1.Counter"
 
 // number is what the calls return.
 type number struct {
-	Value int64 `json:"value"`
+	Value int64  `json:"value"`
+	Text  string `json:"text,omitempty"`
 }
 
+// large is more than grpc's limit.
+var large = strings.Repeat("x", 5<<20)
+
 // connect serves one method and one stream, each of which counts up to what is requested. A negative
-// number is refused; 13 has an answer that is no JSON.
+// number is refused; 13 has an answer that is no JSON, and 17 a large one.
 func connect(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 
@@ -35,8 +40,10 @@ func connect(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
 			return nil, status.Error(codes.OutOfRange, "less than 0")
 		case to == 13:
 			return make(chan int), nil
+		case to == 17:
+			return number{to, large}, nil
 		default:
-			return number{to}, nil
+			return number{Value: to}, nil
 		}
 	}
 
@@ -47,7 +54,7 @@ func connect(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
 		})},
 		jsoncall.Stream(service, "Count", func(_ context.Context, request *wrapperspb.Int64Value, send func(any) error) error {
 			for i := range max(request.GetValue(), 0) {
-				if err := send(number{i}); err != nil {
+				if err := send(number{Value: i}); err != nil {
 					return err
 				}
 			}
@@ -101,7 +108,7 @@ func TestAsk(t *testing.T) {
 			if test.says != "" {
 				require.ErrorContains(t, err, test.says)
 			} else {
-				require.Equal(t, number{test.given}, got)
+				require.Equal(t, number{Value: test.given}, got)
 			}
 		})
 	}
@@ -184,5 +191,57 @@ func TestInterceptorsSeeTheCall(t *testing.T) {
 	var got number
 
 	require.NoError(t, jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, "Get"), wrapperspb.Int64(1), &got))
-	require.Equal(t, number{2}, got)
+	require.Equal(t, number{Value: 2}, got)
+}
+
+// TestLargeAnswers exceed grpc's default limit.
+func TestLargeAnswers(t *testing.T) {
+	t.Parallel()
+
+	connection := connect(t)
+
+	var got number
+
+	require.NoError(t, jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, "Get"), wrapperspb.Int64(17), &got))
+	require.Equal(t, number{17, large}, got)
+	require.NoError(t, jsoncall.Follow(t.Context(), connection, jsoncall.FullMethod(service, "Count"), wrapperspb.Int64(17),
+		func(each number) error {
+			got = each
+
+			return nil
+		}))
+	require.Equal(t, number{17, large}, got)
+}
+
+// rawCodec sends bytes as they are.
+type rawCodec struct{}
+
+func (rawCodec) Name() string                  { return "proto" }
+func (rawCodec) Unmarshal([]byte, any) error   { return nil }
+func (rawCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+
+// TestRequestsThatCannotBeRead are not answered, and calls without a connection fail.
+func TestRequestsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+
+	connection := connect(t)
+	unreadable := []byte{0x08, 0xff}
+	err := connection.Invoke(t.Context(), jsoncall.FullMethod(service, "Get"), unreadable, new([]byte), grpc.ForceCodec(rawCodec{}))
+	rpccode.Require(t, err, codes.Internal)
+
+	stream, err := connection.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, jsoncall.FullMethod(service, "Count"),
+		grpc.ForceCodec(rawCodec{}))
+	require.NoError(t, err)
+	require.NoError(t, stream.SendMsg(unreadable))
+	rpccode.Require(t, stream.RecvMsg(new([]byte)), codes.Internal)
+
+	require.NoError(t, connection.Close())
+
+	var got number
+
+	err = jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, "Get"), wrapperspb.Int64(1), &got)
+	rpccode.Require(t, err, codes.Canceled)
+
+	err = jsoncall.Follow(t.Context(), connection, jsoncall.FullMethod(service, "Count"), wrapperspb.Int64(1), func(number) error { return nil })
+	rpccode.Require(t, err, codes.Canceled)
 }

@@ -8,11 +8,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/served"
@@ -178,4 +181,71 @@ func TestAHiddenSocketComesBack(t *testing.T) {
 
 	_, err = listener.Hide()
 	require.ErrorIs(t, err, socket.ErrPath)
+}
+
+// TestAHiddenSocketLeavesItsPathToOthers: what another process has made meanwhile stays.
+func TestAHiddenSocketLeavesItsPathToOthers(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	listener := listen(t, path)
+
+	restore, err := listener.Hide()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte("another's"), 0o600))
+	restore()
+
+	kept, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "another's", string(kept))
+	require.NoError(t, listener.Close())
+
+	left, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "want: the hidden socket is removed, and the other file stays")
+}
+
+// TestWhoServesASocket is named as far as it is known.
+func TestWhoServesASocket(t *testing.T) {
+	t.Parallel()
+
+	for want, err := range map[string]socket.InUseError{
+		"/a.sock is already served by another process":        {Path: "/a.sock"},
+		"/a.sock is already served by another process, pid 7": {Path: "/a.sock", PID: 7},
+		"/a.sock is already served by x v1":                   {Path: "/a.sock", Driver: "x v1"},
+		"/a.sock is already served by x v1, pid 7":            {Path: "/a.sock", Driver: "x v1", PID: 7},
+	} {
+		require.EqualError(t, &err, want)
+	}
+}
+
+// TestListenWaitsForAnotherStart in the same directory, and ends with its context.
+func TestListenWaitsForAnotherStart(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "a.sock")
+	dir, err := os.Open(filepath.Dir(path))
+	require.NoError(t, err)
+	require.NoError(t, flock.TryLock(dir, unix.LOCK_EX))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err = socket.Listen(ctx, path, noName)
+	require.ErrorContains(t, err, "which another start holds")
+	require.NoFileExists(t, path)
+
+	listened := make(chan error, 1)
+
+	go func() {
+		listener, err := socket.Listen(t.Context(), path, noName)
+		if err == nil {
+			err = listener.Close()
+		}
+		listened <- err
+	}()
+
+	require.Never(t, func() bool { return len(listened) > 0 }, 100*time.Millisecond, time.Millisecond, "want: Listen waits for the lock")
+	require.NoError(t, dir.Close())
+	require.NoError(t, await.Receive(t, listened, "Listen to return once the lock is free"))
 }

@@ -1,0 +1,56 @@
+package socket
+
+import (
+	"math"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestEnded has a process in each state: only one that has ended, or can only end, leaves its sockets.
+func TestEnded(t *testing.T) {
+	t.Parallel()
+
+	start := func() *exec.Cmd {
+		command := exec.CommandContext(t.Context(), "sleep", "600")
+		require.NoError(t, command.Start())
+		t.Cleanup(func() {
+			_ = command.Process.Kill()
+			_ = command.Wait()
+		})
+
+		return command
+	}
+
+	live, stopped, zombie, reaped := start(), start(), start(), start()
+	require.NoError(t, unix.Kill(stopped.Process.Pid, unix.SIGSTOP))
+	require.NoError(t, unix.Kill(zombie.Process.Pid, unix.SIGKILL))
+	require.NoError(t, reaped.Process.Kill())
+	require.Error(t, reaped.Wait(), "want: a killed process fails")
+
+	for name, test := range map[string]struct {
+		pid  int
+		want bool
+	}{
+		"no process":           {0, false},
+		"no number":            {-1, false},
+		"this one":             {os.Getpid(), false},
+		"a live one":           {live.Process.Pid, false},
+		"a stopped one":        {stopped.Process.Pid, false},
+		"one that is a zombie": {zombie.Process.Pid, true},
+		"one that is gone":     {reaped.Process.Pid, true},
+		"none of that number":  {math.MaxInt32, true},
+	} {
+		began := time.Now()
+		require.Equal(t, test.want, ended(t.Context(), int32(test.pid)), name)
+		require.Less(t, time.Since(began), exitTimeout, "want: %s is known at once", name)
+	}
+
+	require.Eventually(t, func() bool { return exiting(int32(zombie.Process.Pid)) }, time.Minute, time.Millisecond, "want: a zombie can only end")
+	require.False(t, exiting(int32(live.Process.Pid)), "want: a live process can do more than end")
+	require.True(t, exiting(int32(reaped.Process.Pid)), "want: a process that is gone has ended")
+}
