@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -109,11 +108,6 @@ func (f *stateFlags) verify(command *cobra.Command) error {
 	pools, err := pairs("pool", "NAME=DIRECTORY", f.pools)
 	if err != nil {
 		return usageError(command, err)
-	}
-
-	// Otherwise a mistyped directory would be a clean, empty state.
-	if _, err := os.Stat(f.directory); err != nil {
-		return exitWith(exitCannot, fmt.Errorf("state-dir: %w", err))
 	}
 
 	report, err := audit.Verify(command.Context(), f.directory, pools)

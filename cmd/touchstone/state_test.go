@@ -172,6 +172,7 @@ func TestWhatCannotBeCompared(t *testing.T) {
 		"no name":          {[]string{"--pool=" + empty}, 2, 2, "NAME=DIRECTORY"},
 		"pool not mounted": {[]string{"--pool=x=" + filepath.Join(s.dir, "unmounted")}, 2, 2, "mount -o loop,discard"},
 		"no state":         {[]string{"--state-dir=" + other}, 1, 2, "no state"},
+		"no directory":     {[]string{"--state-dir=" + filepath.Join(s.dir, "none")}, 2, 2, "no such file"},
 	} {
 		for verb, want := range map[string]int{"verify": test.verify, "repair": test.repair} {
 			before := tree(t, s.pool(t, "images"))
