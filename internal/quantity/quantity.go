@@ -7,6 +7,7 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -22,12 +23,15 @@ var (
 // digits.
 var syntax = regexp.MustCompile(`^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([numkKMGTPE]i?|[eE][+-]?[0-9]{1,2})?$`)
 
-// Parse returns a quantity, rounded up. Errors: ErrSyntax; ErrRange, where Quantity.Value would
-// return another number.
+// Parse returns a quantity, rounded away from zero. Errors: ErrSyntax; ErrRange, for a number that an
+// int64 does not hold.
 func Parse(text string) (int64, error) {
 	if !syntax.MatchString(text) {
 		return 0, ErrSyntax
 	}
+
+	// Of a negative quantity of more than 18 digits, and of -1Ei, Quantity.Value returns another number.
+	text, negative := strings.CutPrefix(text, "-")
 
 	parsed, err := resource.ParseQuantity(text)
 	if err != nil {
@@ -35,8 +39,12 @@ func Parse(text string) (int64, error) {
 	}
 
 	// ParseQuantity makes the largest number of a larger one, so that this one is not known.
-	if parsed.CmpInt64(math.MaxInt64) >= 0 || parsed.CmpInt64(math.MinInt64) <= 0 {
+	if parsed.CmpInt64(math.MaxInt64) >= 0 {
 		return 0, ErrRange
+	}
+
+	if negative {
+		return -parsed.Value(), nil
 	}
 
 	return parsed.Value(), nil

@@ -15,6 +15,7 @@ func TestParse(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "-0": 0, "4096": 4096, "+5": 5, "5.": 5, "1.5Gi": 3 << 29, "64Mi": 64 << 20, "10G": 1e10, "1e9": 1e9, "1E9": 1e9,
 		"100Ti": 100 << 40, "7Ei": 7 << 60, "1e18": 1e18, "9223372036854775806": 1<<63 - 2,
+		"-9223372036854775806": -1<<63 + 2, "-1000000000000000000": -1e18, "-1Ei": -1 << 60, "-7Ei": -7 << 60, "-1.5": -2, "-1n": -1,
 		".5": 1, "1m": 1, "1n": 1, "1e-20": 1, "-1": -1, "-1Gi": -1 << 30,
 	} {
 		got, err := quantity.Parse(text)
@@ -31,6 +32,7 @@ func TestParse(t *testing.T) {
 		// Minutes and gigabytes for resource.ParseQuantity.
 		"1e-100000000": quantity.ErrSyntax, "1e100000000": quantity.ErrSyntax,
 		// Other numbers for Quantity.Value.
+		"9223372036854775807": quantity.ErrRange, "-9223372036854775807": quantity.ErrRange, "-8Ei": quantity.ErrRange,
 		"9223372036854775808": quantity.ErrRange, "99999999999999999999": quantity.ErrRange, "1e19": quantity.ErrRange, "1e30": quantity.ErrRange,
 		"8Ei": quantity.ErrRange, "16Ei": quantity.ErrRange, "99999999999999Ei": quantity.ErrRange, "-99999999999999999999": quantity.ErrRange,
 	} {
@@ -39,4 +41,27 @@ func TestParse(t *testing.T) {
 	}
 
 	require.Less(t, time.Since(began), time.Minute, "want: parsing takes no long time")
+}
+
+// TestBytes is the flag: what is refused leaves its value.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+
+	var size quantity.Bytes
+
+	for _, test := range []struct {
+		text, want string
+		err        error
+	}{
+		{"1Ki", "1024", nil},
+		{"-1", "1024", quantity.ErrSyntax},
+		{"x", "1024", quantity.ErrSyntax},
+		{"8Ei", "1024", quantity.ErrRange},
+		{"-8Ei", "1024", quantity.ErrRange},
+		{"-0", "0", nil},
+		{"1", "1", nil},
+	} {
+		require.ErrorIs(t, size.Set(test.text), test.err, test.text)
+		require.Equal(t, test.want, size.String(), "the size after %s", test.text)
+	}
 }
