@@ -26,6 +26,10 @@ type node struct {
 	usage    mount.Usage
 	guest    error
 	attached bool
+	// pool is that of each volume, nil for an unknown one. meanwhile runs in each probe.
+	pool      *pool.Pool
+	meanwhile func()
+	revoking  error
 }
 
 func (n *node) InUse(id string) (*staged.Volume, staged.Record, bool) {
@@ -52,8 +56,19 @@ func (n *node) GuestUsage(context.Context, *staged.Volume, int64) (mount.Usage, 
 	return n.usage, n.guest
 }
 
-func (n *node) RevokeLostDevices(context.Context, *staged.Volume) error { return nil }
-func (n *node) PoolOf(*staged.Volume) (*pool.Pool, error)               { return nil, pool.ErrUnknown }
+func (n *node) RevokeLostDevices(context.Context, *staged.Volume) error { return n.revoking }
+
+func (n *node) PoolOf(*staged.Volume) (*pool.Pool, error) {
+	if n.meanwhile != nil {
+		n.meanwhile()
+	}
+
+	if n.pool == nil {
+		return nil, pool.ErrUnknown
+	}
+
+	return n.pool, nil
+}
 
 // checks is the node as the checks depend on it. No check is made.
 type checks struct{ fsck.Volumes }

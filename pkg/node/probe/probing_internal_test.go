@@ -1,0 +1,276 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// during runs do during an operation on the volume.
+func (f *fixture) during(do func()) {
+	f.t.Helper()
+
+	_, err := operation.Do(f.t.Context(), f.config.Operations, operation.Call{Key: OperationKey(f.id), Method: "test"},
+		func(context.Context) (struct{}, error) {
+			do()
+
+			return struct{}{}, nil
+		})
+	require.NoError(f.t, err)
+}
+
+// raw returns the volume as a raw-block one, whose device is missing.
+func (f *fixture) raw() *staged.Volume {
+	used := f.image()
+	used.Capability.Block = true
+
+	return used
+}
+
+// TestProbesOfVolumesWithoutAMount need no device or mount to be made.
+func TestProbesOfVolumesWithoutAMount(t *testing.T) {
+	t.Parallel()
+
+	image := func(f *fixture) { require.NoError(f.t, f.first.EnsureImage(f.id, 1<<20, false)) }
+	directory := func(f *fixture) *staged.Volume {
+		used := f.image()
+		used.Parameters.Backing, used.Ephemeral = volume.BackingDirectory, true
+
+		return used
+	}
+
+	for name, test := range map[string]struct {
+		volume  func(f *fixture) *staged.Volume
+		prepare func(f *fixture)
+		err     error
+		want    []health.Reason
+	}{
+		"raw device":           {(*fixture).raw, image, nil, []health.Reason{health.DeviceMissing}},
+		"raw, and its image":   {(*fixture).raw, func(*fixture) {}, nil, []health.Reason{health.DeviceMissing, health.BackingFileMissing}},
+		"raw, in no pool":      {(*fixture).raw, func(f *fixture) { f.node.pool = nil }, pool.ErrUnknown, nil},
+		"not revoked":          {(*fixture).raw, func(f *fixture) { f.node.revoking = os.ErrPermission }, os.ErrPermission, nil},
+		"inline directory":     {directory, func(f *fixture) { require.NoError(f.t, f.first.EnsureDirectory(f.id, 0)) }, nil, nil},
+		"no inline directory":  {directory, func(*fixture) {}, nil, []health.Reason{health.VolumeNotFound}},
+		"unstaged meanwhile":   {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { delete(f.node.inUse, f.id) } }, health.ErrGone, nil},
+		"published meanwhile":  {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { f.node.inUse[f.id] = f.raw() } }, health.ErrKeep, nil},
+		"with a damaged check": {(*fixture).raw, func(f *fixture) { image(f); f.checked(fsck.Result{Verdict: fsck.VerdictDamaged}) }, nil, []health.Reason{health.DeviceMissing, health.FilesystemCorrupted}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFixture(t)
+			f.node.pool = f.first
+			used := test.volume(f)
+			f.node.inUse[f.id] = used
+			test.prepare(f)
+
+			began := time.Now()
+			observed, err := f.probe(t.Context(), f.id)
+			require.ErrorIs(t, err, test.err)
+			require.ElementsMatch(t, test.want, reasons(observed.Entries))
+			require.Equal(t, test.err == nil, !f.observations.last(f.id).at.Before(began), "want: only a whole probe is an observation")
+			require.Equal(t, errors.Is(test.err, health.ErrKeep), observed.Again == retryAfterChange, "want: a volume that changes is probed again soon")
+
+			if test.err == nil && used.Ephemeral {
+				require.Equal(t, f.id, f.observations.volumeOf(f.id))
+			}
+
+			if name == "with a damaged check" {
+				require.Equal(t, time.Hour, f.observations.CheckPeriod(f.id), "want: the period of a volume that was checked")
+			}
+		})
+	}
+}
+
+// TestProbesDuringAnOperation keep what is known where the operation may cause the finding.
+func TestProbesDuringAnOperation(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	f.node.pool, f.node.inUse[f.id] = f.first, f.raw()
+	f.during(func() {
+		observed, err := f.probe(t.Context(), f.id)
+		require.ErrorIs(t, err, health.ErrKeep)
+		require.Equal(t, retryAfterChange, observed.Again)
+
+		f.node.pool = nil
+		_, err = f.probe(t.Context(), f.id)
+		require.ErrorIs(t, err, health.ErrKeep, "want: the operation may cause the failure, too")
+	})
+
+	inline := f.image()
+	inline.Parameters.Backing, inline.Ephemeral = volume.BackingDirectory, true
+	require.NoError(t, f.first.EnsureDirectory(f.id, 0))
+	f.node.pool, f.node.inUse[f.id] = f.first, inline
+	f.during(func() {
+		observed, err := f.probe(t.Context(), f.id)
+		require.NoError(t, err, "want: the operation has changed nothing that was observed")
+		require.Equal(t, retryWhileBusy, observed.Again)
+	})
+
+	observed, err := f.probe(t.Context(), f.id)
+	require.NoError(t, err)
+	require.Zero(t, observed.Again, "want: without an operation there is no early probe")
+}
+
+// TestProbesOfAPoolAreLimited, of a volume whose files are all in the pool.
+func TestProbesOfAPoolAreLimited(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	used := f.image()
+	used.Parameters.Backing, used.Ephemeral = volume.BackingDirectory, true
+	f.node.pool, f.node.inUse[f.id] = f.first, used
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	for range maxInPool {
+		_, err := f.pools.Acquire(t.Context(), "first")
+		require.NoError(t, err)
+	}
+
+	for _, each := range []*staged.Volume{used, f.raw(), f.image()} {
+		f.node.inUse[f.id] = each
+
+		s := f.state()
+		s.pool = f.first
+
+		if each.ExposesRawDevice() {
+			require.ErrorIs(t, s.probeRawDevices(ended), ErrPoolUnreachable)
+		}
+
+		if each.IsImage() {
+			require.ErrorIs(t, s.probeBacking(ended), ErrPoolUnreachable)
+		} else {
+			require.ErrorIs(t, s.run(ended), ErrPoolUnreachable)
+		}
+	}
+}
+
+// run runs the monitor until the end of the test.
+func (f *fixture) run() {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		f.Monitor().Run(ctx)
+	}()
+
+	f.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+func TestHealthOfAVolume(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		prepare func(f *fixture)
+		busy    bool
+		code    codes.Code
+		want    []health.Reason
+		isNil   bool
+	}{
+		"in use": {prepare: func(f *fixture) { f.node.inUse[f.id] = f.raw() }, want: []health.Reason{health.DeviceMissing, health.BackingFileMissing}},
+		"in use, and not to be probed": {
+			prepare: func(f *fixture) { f.node.inUse[f.id], f.node.pool = f.raw(), nil }, want: []health.Reason{health.ProbeTimedOut},
+		},
+		"unknown": {prepare: func(*fixture) {}, code: codes.NotFound},
+		"stored":  {prepare: func(f *fixture) { require.NoError(f.t, f.first.EnsureImage(f.id, 1<<20, false)) }},
+		"deleted, and damaged": {
+			prepare: func(f *fixture) { f.checked(fsck.Result{Verdict: fsck.VerdictDamaged}) }, code: codes.NotFound,
+		},
+		"being staged": {prepare: func(f *fixture) { f.node.inUse[f.id] = f.raw() }, busy: true, isNil: true},
+		"being staged again": {prepare: func(f *fixture) {
+			require.NoError(f.t, f.first.EnsureImage(f.id, 1<<20, false))
+			f.StagingFailed(f.image(), errors.New("broken"))
+		}, busy: true, want: []health.Reason{health.StagingFailed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFixture(t)
+			f.node.pool = f.first
+			test.prepare(f)
+
+			var (
+				record *health.Record
+				err    error
+			)
+
+			if test.busy {
+				f.during(func() { record, err = f.Health(t.Context(), f.id) })
+			} else {
+				f.run()
+
+				record, err = f.Health(t.Context(), f.id)
+			}
+
+			rpccode.Require(t, rpc.Status(err), test.code)
+
+			if err == nil {
+				require.Equal(t, test.isNil, record == nil, "want: a volume that is being staged is healthy")
+			}
+
+			if record != nil {
+				require.ElementsMatch(t, test.want, reasons(record.Entries))
+			}
+		})
+	}
+}
+
+// TestHealthDoesNotWaitForAProbeThatHangs but for ResponseTimeout, and has the last record then.
+func TestHealthDoesNotWaitForAProbeThatHangs(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	hang := make(chan struct{})
+	f.node.meanwhile = func() { <-hang }
+	f.node.inUse[f.id] = f.raw()
+	f.run()
+	t.Cleanup(sync.OnceFunc(func() { close(hang) }))
+
+	began := time.Now()
+	record, err := f.Health(t.Context(), f.id)
+	require.NoError(t, err)
+	require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(record.Entries))
+	require.GreaterOrEqual(t, time.Since(began), ResponseTimeout, "want: it waits for the probe until then")
+
+	entry := health.NewEntry(health.IOErrors, "errors")
+	require.True(t, f.monitor.Set(f.id, health.Observation{Entries: []health.Entry{entry}}, time.Now()), "want: the record is new")
+
+	record, err = f.ProbeNow(t.Context(), f.id)
+	require.NoError(t, err)
+	require.Equal(t, []health.Reason{health.IOErrors}, reasons(record.Entries), "want: the last record")
+
+	began = time.Now()
+	record, err = f.Health(t.Context(), f.id)
+	require.NoError(t, err)
+	require.Equal(t, []health.Reason{health.IOErrors}, reasons(record.Entries))
+	require.Less(t, time.Since(began), ResponseTimeout, "want: it answers from the record")
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err = f.ProbeNow(ended, f.id)
+	require.ErrorIs(t, err, context.Canceled)
+}
