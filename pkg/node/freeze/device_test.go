@@ -29,7 +29,7 @@ func newUnmountedFixture(t *testing.T) (*freeze.Freezer, mounted) {
 	records := freeze.NewRecords(left)
 
 	require.NoError(t, left.Open(t.Context()))
-	require.NoError(t, records.Put(t.Context(), &freeze.Frozen{VolumeID: "volume", FSType: filesystem.Ext4}))
+	require.NoError(t, records.Put(t.Context(), &freeze.Frozen{VolumeID: m.id, FSType: filesystem.Ext4}))
 	require.NoError(t, left.Close())
 
 	store := state.New(directory, state.Options{Log: log})
@@ -71,16 +71,16 @@ func TestAFrozenFilesystemWithoutAMountIsThawedAtItsDevice(t *testing.T) {
 
 	t.Run("by its record", func(t *testing.T) {
 		f, m := newUnmountedFixture(t)
-		require.True(t, f.IsFrozen("volume"), "want: the record of the killed driver")
+		require.True(t, f.IsFrozen(m.id), "want: the record of the killed driver")
 		f.ThawRecorded()
-		require.False(t, f.IsFrozen("volume"), "want: the record goes with the freeze")
+		require.False(t, f.IsFrozen(m.id), "want: the record goes with the freeze")
 		m.requireThawed(t, path(m.device))
 	})
 	t.Run("by its number", func(t *testing.T) {
 		f, m := newUnmountedFixture(t)
-		require.NoError(t, f.ThawDevice("volume", filesystem.Ext4, m.device, false))
+		require.NoError(t, f.ThawDevice(m.id, filesystem.Ext4, m.device, false))
 		m.requireThawed(t, path(m.device))
-		require.NoError(t, f.ThawDevice("volume", filesystem.Ext4, m.device, false), "want: a filesystem that is not frozen stays as it is")
+		require.NoError(t, f.ThawDevice(m.id, filesystem.Ext4, m.device, false), "want: a filesystem that is not frozen stays as it is")
 	})
 }
 

@@ -17,7 +17,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
@@ -32,6 +34,8 @@ func TestMain(m *testing.M) {
 
 // mounted is an ext4 filesystem on a loop device.
 type mounted struct {
+	// id is the volume's: no other image of the machine has its name.
+	id        string
 	directory string
 	device    int
 }
@@ -40,7 +44,10 @@ func newMounted(t *testing.T, loops *loop.Loops) mounted {
 	t.Helper()
 	namespace.NeedRoot(t)
 
-	image, err := os.Create(filepath.Join(t.TempDir(), "volume.img"))
+	id, err := volume.NewID()
+	require.NoError(t, err)
+
+	image, err := os.Create(filepath.Join(t.TempDir(), id+layout.ImageSuffix))
 	require.NoError(t, err)
 
 	defer image.Close()
@@ -55,7 +62,7 @@ func newMounted(t *testing.T, loops *loop.Loops) mounted {
 
 	defer device.Close()
 
-	m := mounted{directory: t.TempDir(), device: device.Number}
+	m := mounted{id: id, directory: t.TempDir(), device: device.Number}
 	require.NoError(t, unix.Mount(device.Path, m.directory, filesystem.Ext4, 0, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(m.directory, unix.MNT_DETACH)) })
 
@@ -99,18 +106,18 @@ func newFixture(t *testing.T, limit time.Duration) fixture {
 	t.Helper()
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
-	volume := newMounted(t, loops)
+	m := newMounted(t, loops)
 	log := slog.New(slog.DiscardHandler)
 	store := state.New(t.TempDir(), state.Options{Owner: t.Name(), Log: log})
 	f := fixture{
-		mounted: volume,
+		mounted: m,
 		Freezer: freeze.New(freeze.Config{
 			Limit: limit, Loops: loops, Log: log,
-			OpenRoot: func(string) (*os.File, error) { return os.Open(volume.directory) },
+			OpenRoot: func(string) (*os.File, error) { return os.Open(m.directory) },
 		}, store),
 		targets: func() freeze.Targets {
 			return freeze.Targets{Filesystems: []freeze.Filesystem{
-				{VolumeID: "volume", FSType: filesystem.Ext4, Root: volume.open(t)},
+				{VolumeID: "volume", FSType: filesystem.Ext4, Root: m.open(t)},
 			}}
 		},
 	}
