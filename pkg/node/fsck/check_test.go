@@ -145,6 +145,10 @@ func TestOfflineVerdicts(t *testing.T) {
 			f.RecordFormatted(t.Context(), f.record())
 			require.NoError(f.t, os.Truncate(f.image(), 0))
 		}, fsck.VerdictDamaged, "no ext4 superblock", nil},
+		"checked before, and another pool has failed": {exits(0), func(f *fixture) {
+			f.RecordFormatted(t.Context(), f.record())
+			require.NoError(f.t, f.pools.Fail("first", errTool))
+		}, fsck.VerdictClean, "", checked},
 		"not unmounted": {func(t *testing.T, command filesystem.Command) (filesystem.Result, error) {
 			t.Helper()
 

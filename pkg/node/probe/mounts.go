@@ -54,10 +54,6 @@ func expectedMounts(record *staged.Volume) ([]expectedMount, error) {
 
 // hasReadOnlyFlag reports whether the mount flags include "ro".
 func hasReadOnlyFlag(capability volume.Capability) (bool, error) {
-	if len(capability.MountFlags) == 0 {
-		return false, nil
-	}
-
 	options, err := mount.ParseFlags(capability.MountFlags)
 
 	return options.ReadOnly(), err
