@@ -26,6 +26,8 @@ var equivalent = map[string]string{
 	"pkg/state Store.takeBack: swap: s.flushing = nil":                                            "two assignments under one lock, of which neither uses the other",
 	"pkg/state Store.UpdateLazily: swap: s.background.Add(1)":                                     "the timer's function waits for the lock that is held here",
 	"pkg/state Store.switchTo: swap: next.closed = next.end == next.base":                         "install does not change where the journal ends",
+	"pkg/state Store.switchTo: never: err != nil":                                                 "a warning is not logged: the journal was replaced, and is not used again",
+	"pkg/state Store.switchTo: replace !=: err != nil #2":                                         "a warning is not logged: the journal was replaced, and is not used again",
 	"pkg/state Store.switchTo: swap: s.journal = next":                                            "the caller holds the token, and the previous journal is closed in any case",
 	"pkg/state Store.load: swap: s.sequence, s.durable = read.last, read.last":                    "two assignments under one lock, of which neither uses the other",
 	"pkg/state Store.Open: swap: s.lock = lock":                                                   "two assignments under one lock, of which neither uses the other",

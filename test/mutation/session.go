@@ -86,7 +86,12 @@ func (b *build) anyFails(ctx context.Context, m mutant) (verdict, error) {
 		}
 
 		if name, _, _ := strings.Cut(v.test, "/"); name != "" && v.outcome != timedOut {
-			again, err := b.test(ctx, command{pkg: tests.pkg, run: "^" + name + "$"}, m.name)
+			repeated := command{pkg: tests.pkg, run: "^" + name + "$"}
+			if v.outcome == panicked {
+				repeated = tests // the goroutine that panicked may be of another test than that one
+			}
+
+			again, err := b.test(ctx, repeated, m.name)
 			if err != nil {
 				return again, err
 			}
