@@ -358,3 +358,36 @@ func TestEndsWhileItWaitsForSpace(t *testing.T) {
 		require.NoError(t, f.Close())
 	}
 }
+
+// TestLockThatCannotBeOpened ends each use of the directory with its cause.
+func TestLockThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+
+	dir := example(t)
+	lock := filepath.Join(dir, "lock")
+	require.NoError(t, os.Remove(lock))
+	require.NoError(t, os.Symlink("lock", lock))
+
+	_, err := newFixture(dir, state.Options{}).Verify(nil)
+	require.ErrorIs(t, err, syscall.ELOOP)
+
+	_, err = newFixture(dir, state.Options{}).Repair()
+	require.ErrorIs(t, err, syscall.ELOOP)
+	require.ErrorIs(t, newFixture(dir, state.Options{}).Open(t.Context()), syscall.ELOOP)
+}
+
+// TestRepairWithoutABackup changes nothing: the journal as it was must be kept first.
+func TestRepairWithoutABackup(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	m := killed(t, dir)
+	edit(t, m, dir)
+	require.NoError(t, os.Remove(filepath.Join(dir, journalFile))) // which Repair copies
+
+	before := string(m.names[filepath.Join(dir, journalFile)].now)
+	done, err := newFixture(dir, state.Options{FS: m}).Repair()
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Empty(t, done.Backups, "want: there is no backup")
+	require.Equal(t, before, string(m.names[filepath.Join(dir, journalFile)].now))
+}
