@@ -107,10 +107,30 @@ func TestAPoolThatComesBack(t *testing.T) {
 		}, waitLimit, 10*time.Millisecond, "want: the condition of the pool says %q", says)
 	}
 
+	_, err := co.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		}},
+	})
+	require.NoError(t, err)
+
+	// The volumes of the pool are probed at once, long before the next relist of all.
+	awaitVolume := func(healthy bool) {
+		require.Eventually(t, func() bool {
+			report, err := client.Report(t.Context())
+			require.NoError(t, err)
+
+			return len(report.Volumes) == 1 && (len(report.Volumes[0].Conditions) == 0) == healthy
+		}, waitLimit, 10*time.Millisecond, "want: the volume has the condition of its pool")
+	}
+
 	require.NoError(t, os.Rename(at, aside))
 	awaitCondition("no such file or directory; repair, or mount, the filesystem of " + at)
 
-	_, err := co.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	awaitVolume(false)
+
+	_, err = co.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
 	rpccode.Require(t, err, codes.Unavailable)
 
 	require.NoError(t, os.Mkdir(at, 0o750))
@@ -122,6 +142,7 @@ func TestAPoolThatComesBack(t *testing.T) {
 	require.NoError(t, os.RemoveAll(at))
 	require.NoError(t, os.Rename(aside, at))
 	awaitCondition("")
+	awaitVolume(true)
 
 	_, err = co.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
 	require.NoError(t, err)
