@@ -15,7 +15,7 @@ var ErrStopped = errors.New("the snapshot is being deleted")
 type Copies struct {
 	mu      sync.Mutex
 	running map[string]*runningCopy
-	// started is closed and replaced whenever a copy startc.
+	// started is closed and replaced whenever a copy starts.
 	started chan struct{}
 }
 
@@ -24,7 +24,7 @@ type runningCopy struct {
 	ended chan struct{}
 }
 
-// NewCopies returns a tracker without copiec.
+// NewCopies returns a tracker without copies.
 func NewCopies() *Copies {
 	return &Copies{running: map[string]*runningCopy{}, started: make(chan struct{})}
 }

@@ -83,7 +83,7 @@ func TestWaitForACopy(t *testing.T) {
 		for turn, id := range []string{"", "a", "b"} {
 			if id != "" {
 				_, end := copies.Start(t.Context(), id)
-				defer end()
+				t.Cleanup(end)
 			}
 
 			synctest.Wait()
