@@ -1,0 +1,289 @@
+package controller
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+func newID(t *testing.T) string {
+	t.Helper()
+
+	id, err := volume.NewID()
+	require.NoError(t, err)
+
+	return id
+}
+
+// imagePath returns the path of a volume's image.
+func (s *site) imagePath(id string) string {
+	s.t.Helper()
+
+	v, ok := s.volumes.Get(id)
+	require.True(s.t, ok, "want: the volume is recorded")
+
+	return filepath.Join(s.pool(v.Parameters.Pool), "images", id+".img")
+}
+
+// served returns the default pool.
+func (s *site) served() *pool.Pool {
+	s.t.Helper()
+
+	p, err := s.Pool("default", "test")
+	require.NoError(s.t, err)
+
+	return p
+}
+
+// TestImagesLostByAPowerFailureAreMadeAgain: of the volumes of a pool that were never attached, and only
+// where no attachment will do it.
+func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	lost, other, used := s.create("lost"), s.create("other", with("pool", "fast")), s.create("used")
+	require.NoError(t, s.publish(t.Context(), used, ownNode))
+	require.NoError(t, s.unpublish(t.Context(), used, ownNode))
+
+	paths := []string{s.imagePath(lost), s.imagePath(other), s.imagePath(used)}
+	for _, each := range paths {
+		require.NoError(t, os.Remove(each))
+	}
+
+	require.NoError(t, s.allocatePristineDurably(t.Context(), "default"))
+	require.NoFileExists(t, paths[0], "the attachment will make it")
+
+	set := &Config{}
+	without("PUBLISH_UNPUBLISH_VOLUME")(set)
+	s.config.Capabilities = set.Capabilities
+
+	require.NoError(t, s.allocatePristineDurably(t.Context(), "default"))
+	require.FileExists(t, paths[0])
+	require.NoFileExists(t, paths[1], "it is in another pool")
+	require.NoFileExists(t, paths[2], "its data is lost")
+
+	for id, want := range map[string]bool{lost: false, other: true, used: false} {
+		v, err := s.find(id)
+		require.NoError(t, err)
+		require.Equal(t, want, v.Pristine, "want: it is recorded that the image of %s is durable", v.Name)
+	}
+
+	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("fast"), "images")))
+	require.Error(t, s.allocatePristineDurably(t.Context(), "fast"), "want: an image that cannot be made fails the recovery")
+}
+
+// TestOrphansAreCollected: empty images without a record go, all else stays.
+func TestOrphansAreCollected(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	known, p := s.create("known"), s.served()
+	empty, full, creating, unknown := newID(t), newID(t), newID(t), newID(t)
+
+	for _, id := range []string{empty, full, creating} {
+		require.NoError(t, p.EnsureImage(id, mib, false))
+	}
+
+	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
+	require.NoError(t, os.WriteFile(p.SnapshotPath(unknown, volume.BackingImage), nil, 0o600))
+	require.NoError(t, p.SetAttributes(unknown, volume.Mutable{IOScheduler: "none"}))
+	s.creating.Store(creating, nil)
+
+	require.NoError(t, s.RecoverPool(t.Context(), p))
+
+	for id, want := range map[string]bool{known: true, empty: false, full: true, creating: true} {
+		_, err := os.Stat(p.VolumePath(id, volume.BackingImage))
+		require.Equal(t, want, err == nil, "%v", err)
+	}
+
+	require.FileExists(t, p.SnapshotPath(unknown, volume.BackingImage))
+	require.Empty(t, s.inPool("default", "attributes"), "want: no parameters of a volume that is gone")
+	require.True(t, s.existsOrCreating(known), "want: it is recorded")
+	require.False(t, s.existsOrCreating(empty), "want: it is not recorded")
+
+	for _, directory := range []string{"snapshots", "images"} {
+		require.NoError(t, os.RemoveAll(filepath.Join(s.pool("default"), directory)))
+		require.NoError(t, os.WriteFile(filepath.Join(s.pool("default"), directory), nil, 0o600))
+		require.Error(t, s.collectOrphans(t.Context(), p), "want: an unreadable directory fails the recovery")
+	}
+}
+
+// TestThePoolGetsTheParametersOfItsRecords: of the volumes that are in it and ready.
+func TestThePoolGetsTheParametersOfItsRecords(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	limited, plain, other := s.create("limited", withMutable), s.create("plain"), s.create("other", withMutable, with("pool", "fast"))
+	deleting := s.create("deleting", withMutable)
+	found, err := s.find(deleting)
+	require.NoError(t, err)
+
+	gone := found.Clone()
+	gone.Phase = record.PhaseDeleting
+
+	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error { return s.volumes.In(tx).Put(deleting, gone) }))
+
+	for _, name := range s.pools.Names() {
+		for _, each := range s.inPool(name, "attributes") {
+			require.NoError(t, os.Remove(filepath.Join(s.pool(name), "attributes", each)))
+		}
+	}
+
+	s.node.applyErr = errBroken // one node must not keep the pool from being served
+
+	require.NoError(t, s.RecoverPool(t.Context(), s.served()))
+	require.Equal(t, []string{limited + ".json"}, s.inPool("default", "attributes"), "want: neither those of %s nor of %s", plain, deleting)
+	require.Empty(t, s.inPool("fast", "attributes"), "want: %s is left alone", other)
+}
+
+// TestPublishedParametersAreNotWrittenAgain: only what differs is written.
+func TestPublishedParametersAreNotWrittenAgain(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	v, err := s.find(s.create("limited", withMutable))
+	require.NoError(t, err)
+
+	p := s.served()
+	path := filepath.Join(s.pool("default"), "attributes", v.ID+".json")
+	before, err := os.Stat(path)
+	require.NoError(t, err)
+	require.NoError(t, publishMutable(v, p))
+
+	after, err := os.Stat(path)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after), "want: the file is as it was")
+
+	for _, content := range []string{"no JSON", `{"readIOPS":"7"}`} {
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		require.NoError(t, publishMutable(v, p))
+
+		there, err := p.Attributes(v.ID)
+		require.NoError(t, err)
+		require.True(t, there.Equal(v.Mutable), "want: the pool has what the record has, not %s", content)
+	}
+}
+
+// TestInterruptedCopiesAreResumed: the copies of acknowledged snapshots of the pool, unless their group
+// is not ready or an operation on them runs.
+func TestInterruptedCopiesAreResumed(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	sourceID := s.create("source")
+	interrupted, busy := s.snapshot("interrupted", sourceID), s.snapshot("busy", s.create("busy"))
+	other := s.snapshot("other", s.create("other", with("pool", "fast")))
+	orphan := s.snapshot("orphan", s.create("gone"))
+	ready := s.snapshot("ready", sourceID)
+	members := s.group("group", sourceID).GetSnapshots()
+	groupID := members[0].GetGroupSnapshotId()
+	s.removeSource(orphan)
+
+	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
+		for _, id := range []string{interrupted, busy, other, orphan, members[0].GetSnapshotId()} {
+			found, _ := s.snapshots.In(tx).Get(id)
+			require.NoError(t, s.snapshots.In(tx).Put(id, found.InPhase(record.PhaseCopying)))
+		}
+
+		group, _ := s.Service.groups.In(tx).Get(groupID)
+
+		return s.Service.groups.In(tx).Put(groupID, group.InPhase(record.PhaseDeleting))
+	}))
+
+	for _, name := range []string{"default", "fast"} {
+		for _, each := range s.inPool(name, "snapshots") {
+			require.NoError(t, os.Remove(filepath.Join(s.pool(name), "snapshots", each)))
+		}
+	}
+
+	release := s.hold("snapshot " + busy)
+
+	require.NoError(t, s.resumeCopies(t.Context(), "default"))
+	require.Eventually(t, func() bool { return s.ops.Len() == 1 }, await.Limit, time.Millisecond, "want: the copies end")
+	release()
+
+	for id, want := range map[string]record.Phase{
+		interrupted: record.PhaseReady, busy: record.PhaseCopying, other: record.PhaseCopying, orphan: record.PhaseFailed,
+		ready: record.PhaseReady, members[0].GetSnapshotId(): record.PhaseCopying,
+	} {
+		found, ok := s.snapshots.Get(id)
+		require.True(t, ok, "want: the snapshot is recorded")
+		require.Equal(t, want, found.Phase, "the snapshot %q", found.Name)
+	}
+
+	require.Equal(t, []string{interrupted + ".img"}, s.inPool("default", "snapshots"))
+
+	current, _ := s.snapshots.Get(ready)
+	require.NoError(t, s.takeAgain(t.Context(), current), "a snapshot that is ready is not taken again")
+	require.Equal(t, []string{interrupted + ".img"}, s.inPool("default", "snapshots"))
+	require.NoError(t, s.takeAgain(t.Context(), &record.Snapshot{ID: newID(t)}), "one that is gone is not taken again")
+}
+
+// removeSource deletes the source of a snapshot.
+func (s *site) removeSource(snapshotID string) {
+	s.t.Helper()
+
+	found, ok := s.snapshots.Get(snapshotID)
+	require.True(s.t, ok, "want: the snapshot is recorded")
+	require.NoError(s.t, s.remove(s.t.Context(), found.SourceVolumeID))
+}
+
+// TestUnfinishedObjectsAreRemoved: what a crash has left of volumes, snapshots and groups is removed, and
+// what is finished stays.
+func TestUnfinishedObjectsAreRemoved(t *testing.T) {
+	t.Parallel()
+
+	for _, phase := range []record.Phase{record.PhaseCreating, record.PhaseDeleting} {
+		t.Run(string(phase), func(t *testing.T) {
+			t.Parallel()
+
+			s := newSite(t)
+			kept, half := s.create("kept"), s.create("half")
+			keptSnapshot, halfSnapshot := s.snapshot("kept", kept), s.snapshot("half", kept)
+			keptGroup, halfGroup := s.group("kept", kept), s.group("half", kept)
+
+			require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
+				v, _ := s.volumes.In(tx).Get(half)
+				v = v.Clone()
+				v.Phase = phase
+				require.NoError(t, s.volumes.In(tx).Put(half, v))
+
+				for _, id := range []string{halfSnapshot, halfGroup.GetSnapshots()[0].GetSnapshotId()} {
+					found, _ := s.snapshots.In(tx).Get(id)
+					require.NoError(t, s.snapshots.In(tx).Put(id, found.InPhase(phase)))
+				}
+
+				group, _ := s.Service.groups.In(tx).Get(halfGroup.GetGroupSnapshotId())
+
+				return s.Service.groups.In(tx).Put(group.ID, group.InPhase(phase))
+			}))
+
+			members, err := s.recoverGroups()
+			require.NoError(t, err)
+			require.Equal(t, map[string]bool{halfGroup.GetSnapshots()[0].GetSnapshotId(): true}, members)
+			s.restart()
+			s.settle()
+			s.flush()
+
+			require.Equal(t, []string{kept + ".img"}, s.inPool("default", "images"))
+			require.ElementsMatch(t, []string{keptSnapshot + ".img", keptGroup.GetSnapshots()[0].GetSnapshotId() + ".img"},
+				s.inPool("default", "snapshots"))
+			require.Len(t, s.allRecords(), 4, "want: the volume, its snapshot, its group and the member are kept")
+			s.requireSound()
+
+			// The names are free.
+			s.create("half")
+			s.snapshot("half", kept)
+			s.group("half", kept)
+		})
+	}
+}

@@ -1,0 +1,290 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// TestCallsNoticeWhatHappensWhileTheyWait holds the operation of the volume that a call is about. What
+// happens meanwhile is seen by the call when its turn comes.
+func TestCallsNoticeWhatHappensWhileTheyWait(t *testing.T) {
+	t.Parallel()
+
+	deleted := func(s *site, id string) {
+		require.NoError(s.t, s.store.Update(s.t.Context(), func(tx *state.Tx) error { return s.volumes.In(tx).Delete(id) }))
+	}
+	failed := func(s *site, _ string) { s.failPool("default") }
+
+	for name, test := range map[string]struct {
+		// ahead are the operations of the call itself.
+		ahead int
+		codes map[string]codes.Code
+	}{
+		"publish":        {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+		"expand":         {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+		"modify":         {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+		"delete":         {1, map[string]codes.Code{"deleted": codes.OK, "failed": codes.Unavailable}},
+		"unpublish":      {1, map[string]codes.Code{"deleted": codes.OK, "failed": codes.OK}},
+		"snapshot":       {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+		"clone":          {2, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+		"group snapshot": {2, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+	} {
+		for event, happen := range map[string]func(*site, string){"deleted": deleted, "failed": failed} {
+			t.Run(name+" "+event, func(t *testing.T) {
+				t.Parallel()
+
+				s := newSite(t)
+				run := operations()[name](s)
+				id := s.firstVolume()
+				release, answer := s.hold("volume "+id), make(chan error, 1)
+
+				go func() { answer <- run(t.Context()) }()
+
+				require.Eventually(t, func() bool { return s.ops.Len() == 1+test.ahead }, await.Limit, time.Millisecond, "want: the call waits")
+				happen(s, id)
+				release()
+				rpccode.Require(t, await.Receive(t, answer, "the call"), test.codes[event])
+			})
+		}
+	}
+}
+
+func (s *site) firstVolume() string {
+	first := ""
+
+	s.volumes.Ascend("", func(id string, _ *record.Volume) bool {
+		first = id
+
+		return false
+	})
+
+	return first
+}
+
+// hold keeps the operations of a key waiting until release is called.
+func (s *site) hold(key string) (release func()) {
+	s.t.Helper()
+
+	released := make(chan struct{})
+	call := operation.Call{Key: key, Method: "hold"}
+
+	require.NoError(s.t, operation.Start(s.t.Context(), s.ops, call, func(context.Context) { <-released }))
+
+	return func() { close(released) }
+}
+
+// TestAClosedStateFailsEachChange: what changes records returns the error of the state.
+func TestAClosedStateFailsEachChange(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, without("PUBLISH_UNPUBLISH_VOLUME"))
+	id := s.create("volume")
+	snapshotID := s.snapshot("snapshot", id)
+	members := s.group("group", id)
+
+	v, err := s.find(id)
+	require.NoError(t, err)
+
+	copying, _ := s.snapshots.Get(snapshotID)
+	copying = copying.InPhase(record.PhaseCopying)
+	group, _ := s.Service.groups.Get(members.GetGroupSnapshotId())
+	pristine := v.Clone()
+	pristine.Pristine = true
+
+	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
+		require.NoError(t, s.volumes.In(tx).Put(id, pristine))
+
+		return s.snapshots.In(tx).Put(snapshotID, copying)
+	}))
+
+	p, err := s.poolOf(v)
+	require.NoError(t, err)
+	require.NoError(t, s.store.Close())
+
+	ctx := t.Context()
+
+	for name, change := range map[string]func() error{
+		"record":                    func() error { return s.record(ctx, v, p) },
+		"updateRecord":              func() error { _, err := s.updateRecord(ctx, id, func(*record.Volume) error { return nil }); return err },
+		"markDeleting":              func() error { return s.markDeleting(v) },
+		"forget":                    func() error { return s.forget(id) },
+		"recoverVolumes":            s.recoverVolumes,
+		"removeUnfinishedSnapshots": s.removeUnfinishedSnapshots,
+		"recoverGroups":             func() error { _, err := s.recoverGroups(); return err },
+		"Recover":                   func() error { return s.Recover(ctx) },
+		"RecoverPool":               func() error { return s.RecoverPool(ctx, p) },
+		"allocatePristineDurably":   func() error { return s.allocatePristineDurably(ctx, "default") },
+		"reserve":                   func() error { return s.reserve(ctx, nil, copying) },
+		"acceptSnapshots":           func() error { return s.acceptSnapshots(ctx, group, copying) },
+		"recordCopying":             func() error { return s.recordCopying(ctx, "snapshot") },
+		"recordFailed":              func() error { return s.recordFailed(ctx, errBroken, []*record.Snapshot{copying}) },
+		"eraseSnapshots":            func() error { return s.eraseSnapshots(ctx, group, nil) },
+		"removeSnapshots":           func() error { return s.removeSnapshots(ctx, group) },
+	} {
+		require.ErrorIs(t, change(), state.ErrNotOpen, name)
+	}
+
+	require.ErrorIs(t, s.undo(ctx, v, p, errBroken), state.ErrNotOpen)
+	require.ErrorIs(t, s.undoSnapshots(ctx, errBroken, nil, copying), state.ErrNotOpen)
+}
+
+// TestAReadOnlyStateIsRecoveredLater: while the state takes no changes, what is half-done stays for the
+// next start, and a removal succeeds.
+func TestAReadOnlyStateIsRecoveredLater(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	id := s.create("volume")
+	made := s.group("group", id)
+
+	v, err := s.find(id)
+	require.NoError(t, err)
+
+	p, err := s.poolOf(v)
+	require.NoError(t, err)
+
+	s.disk.failAt(1)
+	rpccode.Require(t, s.modify(t.Context(), id, "readIOPS", "1"), codes.Unavailable)
+
+	group, _ := s.Service.groups.Get(made.GetGroupSnapshotId())
+
+	require.NoError(t, s.Recover(t.Context()))
+	require.NoError(t, s.markDeleting(v))
+	require.NoError(t, s.removeUnfinishedSnapshots())
+
+	err = s.undo(t.Context(), v, p, errBroken)
+	require.ErrorIs(t, err, errBroken)
+	require.NotErrorIs(t, err, state.ErrReadOnly)
+	require.NotZero(t, s.config.Removals.Len(), "want: the record is forgotten later")
+
+	err = s.undoSnapshots(t.Context(), errBroken, group)
+	require.ErrorIs(t, err, errBroken)
+	require.NotErrorIs(t, err, state.ErrReadOnly)
+}
+
+// TestSnapshotLocks: a snapshot that is read is not deleted, and one that is deleted is not read; a
+// refused deletion of a group leaves none of its members locked.
+func TestSnapshotLocks(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	made := s.group("group", s.create("one"), s.create("two"))
+
+	var members []*record.Snapshot
+
+	for _, each := range made.GetSnapshots() {
+		found, release, err := s.LockSnapshot(each.GetSnapshotId())
+		require.NoError(t, err)
+		release()
+
+		members = append(members, found)
+	}
+
+	_, release, err := s.LockSnapshot(members[1].ID)
+	require.NoError(t, err)
+
+	_, err = s.lockSnapshots(members)
+	rpccode.Require(t, rpc.Status(err), codes.Aborted)
+
+	_, again, err := s.LockSnapshot(members[0].ID)
+	require.NoError(t, err, "want: the first member is not left locked")
+	again()
+	release()
+
+	unlock, err := s.lockSnapshots(members)
+	require.NoError(t, err)
+
+	for _, each := range members {
+		_, _, err := s.LockSnapshot(each.ID)
+		rpccode.Require(t, rpc.Status(err), codes.Aborted)
+	}
+
+	unlock()
+
+	for _, each := range members {
+		_, release, err := s.LockSnapshot(each.ID)
+		require.NoError(t, err)
+		release()
+	}
+
+	for id, want := range map[string]codes.Code{"": codes.InvalidArgument, "../x": codes.InvalidArgument, s.firstVolume(): codes.NotFound} {
+		_, _, err := s.LockSnapshot(id)
+		rpccode.Require(t, rpc.Status(err), want)
+
+		// The lock of what does not exist is not left.
+		free, err := s.locks.TryLock(id)
+		require.NoError(t, err)
+		free()
+	}
+}
+
+// TestSnapshotsOfEachPhase: what a CO sees of a snapshot, and what its calls answer.
+func TestSnapshotsOfEachPhase(t *testing.T) {
+	t.Parallel()
+
+	for phase, want := range map[record.Phase]struct{ get, lock, again codes.Code }{
+		record.PhaseReady:    {codes.OK, codes.OK, codes.OK},
+		record.PhaseCopying:  {codes.OK, codes.Aborted, codes.Internal},
+		record.PhaseFailed:   {codes.OK, codes.Aborted, codes.Internal},
+		record.PhaseCreating: {codes.NotFound, codes.NotFound, codes.OK},
+		record.PhaseDeleting: {codes.NotFound, codes.NotFound, codes.OK},
+	} {
+		t.Run(string(phase), func(t *testing.T) {
+			t.Parallel()
+
+			s := newSite(t)
+			sourceID := s.create("source")
+			id := s.snapshot("snapshot", sourceID)
+			found, _ := s.snapshots.Get(id)
+
+			require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
+				return s.snapshots.In(tx).Put(id, found.InPhase(phase))
+			}))
+
+			got, err := s.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: id})
+			rpccode.Require(t, err, want.get)
+
+			if want.get == codes.OK {
+				require.Equal(t, phase == record.PhaseReady, got.GetSnapshot().GetReadyToUse(), "want: only a ready one is ready to use")
+			}
+
+			_, release, err := s.LockSnapshot(id)
+			rpccode.Require(t, rpc.Status(err), want.lock)
+
+			if err == nil {
+				release()
+			}
+
+			free, err := s.locks.TryLock(id)
+			require.NoError(t, err, "want: a refused lock is released")
+			free()
+
+			listed, err := s.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SnapshotId: id})
+			require.NoError(t, err)
+			require.Equal(t, want.get == codes.OK, len(listed.GetEntries()) == 1, "want: only a visible one is listed")
+
+			made, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: sourceID})
+			rpccode.Require(t, err, want.again)
+
+			if err == nil {
+				require.True(t, made.GetSnapshot().GetReadyToUse(), "want: it is taken")
+				require.Equal(t, phase != record.PhaseDeleting, made.GetSnapshot().GetSnapshotId() == id, "want: the one of that name")
+			}
+
+			_, err = s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: s.create("other")})
+			rpccode.Require(t, err, codes.AlreadyExists)
+		})
+	}
+}
