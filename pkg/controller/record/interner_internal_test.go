@@ -69,6 +69,34 @@ func TestSharingSharesMemory(t *testing.T) {
 	require.Same(t, shared[0], shared[1], "want: equal properties are kept once")
 }
 
+// TestWhatIsNotPlainIsNotShared: what distinguishes volumes without being part of the key.
+func TestWhatIsNotPlainIsNotShared(t *testing.T) {
+	t.Parallel()
+
+	plain := volume.Capability{FSType: "ext4", Mode: "SINGLE_NODE_WRITER"}
+
+	for name, test := range map[string]struct {
+		want   bool
+		change func(p *Properties)
+	}{
+		"plain":              {true, func(*Properties) {}},
+		"no filesystem":      {true, func(p *Properties) { p.Capabilities[0].FSType = "" }},
+		"unknown filesystem": {false, func(p *Properties) { p.Capabilities[0].FSType = "unheard of" }},
+		"two capabilities":   {false, func(p *Properties) { p.Capabilities = append(p.Capabilities, plain) }},
+		"no capability":      {false, func(p *Properties) { p.Capabilities = nil }},
+		"options of mkfs":    {false, func(p *Properties) { p.Parameters.MkfsOptions = "-m 0" }},
+		"mutable parameters": {false, func(p *Properties) { p.Mutable.IOScheduler = "none" }},
+		"mount flags":        {false, func(p *Properties) { p.Capabilities[0].MountFlags = []string{"noatime"} }},
+		"a mount group":      {false, func(p *Properties) { p.Capabilities[0].MountGroup = "5" }},
+	} {
+		p := &Properties{Capabilities: []volume.Capability{plain}}
+		test.change(p)
+
+		_, ok := p.plain()
+		require.Equal(t, test.want, ok, "want: only plain properties are shared, not with %s", name)
+	}
+}
+
 // TestSetMutableKeepsOtherRecords changes one of two records that share their properties.
 func TestSetMutableKeepsOtherRecords(t *testing.T) {
 	t.Parallel()
