@@ -44,9 +44,6 @@ func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 	}
 
 	capability := Capability{Mode: given.GetAccessMode().GetMode().String()}
-	if err := capability.Check(); err != nil {
-		return Capability{}, err
-	}
 
 	switch access := given.GetAccessType().(type) {
 	case *csi.VolumeCapability_Block:

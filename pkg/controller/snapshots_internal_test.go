@@ -1,0 +1,386 @@
+package controller
+
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// setPhase records a snapshot in a phase.
+func (s *site) setPhase(id string, phase record.Phase) *record.Snapshot {
+	s.t.Helper()
+
+	var changed *record.Snapshot
+
+	require.NoError(s.t, s.store.Update(s.t.Context(), func(tx *state.Tx) error {
+		found, _ := s.snapshots.In(tx).Get(id)
+		changed = found.InPhase(phase)
+		changed.Sequence = 0
+
+		return s.snapshots.In(tx).Put(id, changed)
+	}))
+
+	return changed
+}
+
+// TestASnapshotThatIsBeingCopied is answered as not ready, and only as the one that was asked for.
+func TestASnapshotThatIsBeingCopied(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	sourceID := s.create("source")
+	id := s.snapshot("snapshot", sourceID)
+	request := &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: sourceID}
+
+	s.setPhase(id, record.PhaseCopying)
+
+	_, end := s.copies.Start(t.Context(), id)
+	release := s.hold("volume " + sourceID)
+
+	made, err := s.CreateSnapshot(t.Context(), request)
+	require.NoError(t, err)
+	require.False(t, made.GetSnapshot().GetReadyToUse(), "want: it is not ready")
+
+	for name, change := range map[string]func(r *csi.CreateSnapshotRequest){
+		"source":      func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = newID(t) },
+		"consistency": func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{volume.KeyConsistency: "none"} },
+	} {
+		other := &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: sourceID}
+		change(other)
+
+		_, err = s.CreateSnapshot(t.Context(), other)
+		rpccode.Require(t, err, codes.AlreadyExists, "another %s", name)
+	}
+
+	// One that is not acknowledged is awaited.
+	s.setPhase(id, record.PhaseCreating)
+
+	answer := make(chan error, 1)
+
+	go func() {
+		_, err := s.CreateSnapshot(t.Context(), request)
+		answer <- err
+	}()
+
+	require.Eventually(t, func() bool { return s.ops.Len() == 2 }, await.Limit, time.Millisecond, "want: the call waits")
+	end()
+	release()
+	require.NoError(t, await.Receive(t, answer, "the call"))
+	s.requireSound()
+}
+
+// TestASlowCopyIsAcknowledged after the time of grace: it is recorded, with a sequence, before the
+// answer.
+func TestASlowCopyIsAcknowledged(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	sourceID := s.create("source")
+	id := s.snapshot("snapshot", sourceID)
+	s.config.CopyGrace = time.Millisecond
+
+	s.setPhase(id, record.PhaseCreating)
+
+	_, end := s.copies.Start(t.Context(), id)
+	release := s.hold("volume " + sourceID)
+
+	made, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: sourceID})
+	require.NoError(t, err)
+	require.Equal(t, id, made.GetSnapshot().GetSnapshotId())
+	require.False(t, made.GetSnapshot().GetReadyToUse(), "want: it is not ready")
+
+	found, _ := s.snapshots.Get(id)
+	require.Equal(t, record.PhaseCopying, found.Phase)
+	require.NotZero(t, found.Sequence, "want: it is in the order of snapshots")
+	end()
+	release()
+
+	for _, phase := range []record.Phase{record.PhaseReady, record.PhaseFailed, record.PhaseDeleting} {
+		s.setPhase(id, phase)
+		require.NoError(t, s.recordCopying(t.Context(), "snapshot"))
+
+		found, _ := s.snapshots.Get(id)
+		require.Equal(t, phase, found.Phase)
+	}
+
+	require.NoError(t, s.recordCopying(t.Context(), "unknown"), "there is nothing to record")
+}
+
+// TestSnapshotsAreInOrder: the one that was taken later has the larger sequence, and one that was
+// acknowledged keeps its own.
+func TestSnapshotsAreInOrder(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	sourceID := s.create("source")
+	before := time.Now()
+	first, _ := s.snapshots.Get(s.snapshot("first", sourceID))
+	second, _ := s.snapshots.Get(s.snapshot("second", sourceID))
+
+	require.True(t, first.TakenBefore(second), "want: %d is before %d", first.Sequence, second.Sequence)
+	require.Positive(t, first.Sequence, "want: it has a sequence")
+	require.False(t, first.CreatedAt.Before(before), "want: the time is that of the copy")
+
+	members := s.group("group", sourceID, s.create("other")).GetSnapshots()
+	for _, each := range members {
+		require.False(t, each.GetCreationTime().AsTime().Before(before), "want: the time is that of the copy")
+	}
+
+	copying := first.InPhase(record.PhaseCopying)
+	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error { return s.snapshots.In(tx).Put(copying.ID, copying) }))
+
+	again := copying.InPhase(record.PhaseCopying)
+	again.CreatedAt, again.Sequence = time.Now().Add(time.Hour), 0
+	require.NoError(t, s.acceptSnapshots(t.Context(), nil, again))
+
+	found, _ := s.snapshots.Get(first.ID)
+	require.Equal(t, record.PhaseReady, found.Phase)
+	require.Equal(t, first.Sequence, found.Sequence, "want: the sequence that was acknowledged")
+	require.True(t, first.CreatedAt.Equal(found.CreatedAt), "want: the time that was acknowledged")
+
+	// What was deleted meanwhile is not acknowledged.
+	s.setPhase(first.ID, record.PhaseDeleting)
+	rpccode.Require(t, rpc.Status(s.acceptSnapshots(t.Context(), nil, again)), codes.Aborted)
+	rpccode.Require(t, rpc.Status(s.acceptSnapshots(t.Context(), nil, &record.Snapshot{ID: newID(t)})), codes.Aborted)
+	rpccode.Require(t, rpc.Status(s.reserve(t.Context(), nil, again)), codes.Aborted)
+
+	rpccode.Require(t, rpc.Status(s.reserve(t.Context(), nil, s.renamed(first, "second"))), codes.AlreadyExists)
+	rpccode.Require(t, rpc.Status(s.reserve(t.Context(), &record.Group{ID: newID(t), Name: "group"})), codes.AlreadyExists)
+}
+
+// renamed returns another snapshot with a name.
+func (s *site) renamed(of *record.Snapshot, name string) *record.Snapshot {
+	other := of.InPhase(record.PhaseCreating)
+	other.ID, other.Name = newID(s.t), name
+
+	return other
+}
+
+// TestWhatCannotBeUndoneIsRemovedLater: the object of a failed creation that cannot be removed now. Its
+// name is free, and the removal is repeated.
+func TestWhatCannotBeUndoneIsRemovedLater(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	volumeID := s.create("volume")
+	snapshotID := s.snapshot("snapshot", s.create("source"))
+	v, err := s.find(volumeID)
+	require.NoError(t, err)
+
+	s.hide(volumeID)
+
+	taken := s.setPhase(snapshotID, record.PhaseCreating)
+	p := s.served()
+	s.closePool("default")
+
+	for _, err := range []error{s.undo(t.Context(), v, p, errBroken), s.undoSnapshots(t.Context(), errBroken, nil, taken)} {
+		require.ErrorIs(t, err, errBroken)
+		require.ErrorIs(t, err, fs.ErrClosed, "what cannot be removed is reported")
+	}
+
+	require.Equal(t, 2, s.config.Removals.Len(), "want: both are removed later")
+	s.flush()
+
+	_, _, found := s.volumes.Lookup(record.NameIndex, "volume")
+	require.False(t, found, "want: the name of the volume is free")
+
+	_, _, found = s.snapshots.Lookup(record.NameIndex, "snapshot")
+	require.False(t, found, "want: the name of the snapshot is free")
+
+	s.failPool("default")
+	s.restart()
+	s.requireSound()
+	require.Len(t, s.allRecords(), 1, "want: only the source of the snapshot is recorded")
+}
+
+// TestAFailedCopyOfAnAcknowledgedSnapshot stays as one that has failed, at the end of the driver as one
+// that is copied again.
+func TestAFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
+	t.Parallel()
+
+	draining, drain := context.WithCancelCause(t.Context())
+	drain(operation.ErrDraining)
+
+	for want, ctx := range map[record.Phase]context.Context{record.PhaseFailed: t.Context(), record.PhaseCopying: draining} {
+		s := newSite(t)
+		sourceID := s.create("source")
+		copying := s.setPhase(s.snapshot("copying", sourceID), record.PhaseCopying)
+		creating := s.setPhase(s.snapshot("creating", sourceID), record.PhaseCreating)
+		gone := &record.Snapshot{ID: newID(t), Parameters: copying.Parameters}
+
+		require.ErrorIs(t, s.undoSnapshots(ctx, errBroken, nil, gone, creating, copying), errBroken)
+		s.flush()
+
+		found, ok := s.snapshots.Get(copying.ID)
+		require.True(t, ok, "want: what was acknowledged stays")
+		require.Equal(t, want, found.Phase)
+
+		_, ok = s.snapshots.Get(creating.ID)
+		require.False(t, ok, "want: what was not acknowledged is forgotten")
+		require.Empty(t, s.inPool("default", "snapshots"), "want: no copy is left")
+
+		require.NoError(t, s.recordFailed(t.Context(), errBroken, []*record.Snapshot{gone}), "there is nothing to record")
+	}
+}
+
+// TestProgressEnds: no task is left of copies that are made, or that fail.
+func TestProgressEnds(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range []string{"restore", "clone", "snapshot", "group snapshot"} {
+		registry := progress.NewRegistry(slog.New(slog.DiscardHandler))
+		s := newSite(t, func(c *Config) { c.Progress = registry })
+		run := operations()[name](s)
+		ended, end := context.WithCancel(t.Context())
+		end()
+
+		require.Error(t, run(ended), "want: the call ends with its caller")
+
+		restore := s.spoil("default", "scratch")
+		require.Error(t, run(t.Context()), "want: %s needs scratch", name)
+		require.Empty(t, registry.List(), "want: the task of a copy that fails has ended")
+		restore()
+		require.NoError(t, run(t.Context()))
+		require.Empty(t, registry.List(), "want: the task of a copy has ended")
+	}
+}
+
+// TestDirectoriesSayWhetherTheirSizeIsLimited as their pool does; images do not.
+func TestDirectoriesSayWhetherTheirSizeIsLimited(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+
+	for backing, want := range map[string]volume.SizeLimit{
+		"image": "", "directory": volume.SizeLimitOf(s.served().DirectorySupport().Limited),
+	} {
+		v, err := s.find(s.create(backing, with("backing", backing)))
+		require.NoError(t, err)
+		require.Equal(t, want, v.SizeLimit)
+	}
+}
+
+// TestSnapshotOfAnImageThatIsMissing: only one that was never used can have been lost without its data.
+func TestSnapshotOfAnImageThatIsMissing(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+
+	for _, used := range []bool{false, true} {
+		id := s.create("volume")
+
+		if used {
+			require.NoError(t, s.publish(t.Context(), id, ownNode))
+			require.NoError(t, s.unpublish(t.Context(), id, ownNode))
+		}
+
+		require.NoError(t, os.Remove(s.imagePath(id)))
+
+		_, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: id})
+		if used {
+			rpccode.Require(t, err, codes.NotFound)
+		} else {
+			require.NoError(t, err)
+			s.requireSound()
+
+			_, err = s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: s.snapshot("snapshot", id)})
+			require.NoError(t, err)
+		}
+
+		require.NoError(t, s.remove(t.Context(), id))
+		s.settle()
+		s.flush()
+	}
+}
+
+// TestListSnapshots: all, those of a volume, and one, from a token on.
+func TestListSnapshots(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	sourceID, otherID := s.create("source"), s.create("other")
+	ids := []string{s.snapshot("a", sourceID), s.snapshot("b", otherID), s.snapshot("c", sourceID), s.snapshot("d", sourceID)}
+	hidden := s.snapshot("hidden", sourceID)
+	s.setPhase(hidden, record.PhaseCreating)
+
+	for name, test := range map[string]struct {
+		request *csi.ListSnapshotsRequest
+		want    []string
+		token   string
+	}{
+		"all":                        {&csi.ListSnapshotsRequest{}, ids, ""},
+		"all, from a token":          {&csi.ListSnapshotsRequest{StartingToken: ids[1]}, ids[2:], ""},
+		"a page of all":              {&csi.ListSnapshotsRequest{MaxEntries: 2}, ids[:2], ids[1]},
+		"of a volume":                {&csi.ListSnapshotsRequest{SourceVolumeId: sourceID}, []string{ids[0], ids[2], ids[3]}, ""},
+		"a page of a volume":         {&csi.ListSnapshotsRequest{SourceVolumeId: sourceID, MaxEntries: 2}, []string{ids[0], ids[2]}, ids[2]},
+		"of a volume, from a token":  {&csi.ListSnapshotsRequest{SourceVolumeId: sourceID, StartingToken: ids[0]}, ids[2:], ""},
+		"one":                        {&csi.ListSnapshotsRequest{SnapshotId: ids[1]}, ids[1:2], ""},
+		"one of its volume":          {&csi.ListSnapshotsRequest{SnapshotId: ids[1], SourceVolumeId: otherID}, ids[1:2], ""},
+		"one of another volume":      {&csi.ListSnapshotsRequest{SnapshotId: ids[1], SourceVolumeId: sourceID}, nil, ""},
+		"one behind the token":       {&csi.ListSnapshotsRequest{SnapshotId: ids[1], StartingToken: ids[0]}, ids[1:2], ""},
+		"the one of the token":       {&csi.ListSnapshotsRequest{SnapshotId: ids[1], StartingToken: ids[1]}, nil, ""},
+		"an unknown one":             {&csi.ListSnapshotsRequest{SnapshotId: "x"}, nil, ""},
+		"one that is being created":  {&csi.ListSnapshotsRequest{SnapshotId: hidden}, nil, ""},
+		"of a volume that is no one": {&csi.ListSnapshotsRequest{SourceVolumeId: "x"}, nil, ""},
+	} {
+		answer, err := s.ListSnapshots(t.Context(), test.request)
+		require.NoError(t, err, name)
+
+		var got []string
+		for _, each := range answer.GetEntries() {
+			got = append(got, each.GetSnapshot().GetSnapshotId())
+		}
+
+		require.Equal(t, test.want, got, name)
+		require.Equal(t, test.token, answer.GetNextToken(), name)
+	}
+
+	for name, test := range map[string]struct {
+		request *csi.ListSnapshotsRequest
+		want    codes.Code
+	}{
+		"negative":   {&csi.ListSnapshotsRequest{MaxEntries: -1}, codes.InvalidArgument},
+		"no token":   {&csi.ListSnapshotsRequest{StartingToken: "x"}, codes.Aborted},
+		"zero is no": {&csi.ListSnapshotsRequest{MaxEntries: 0}, codes.OK},
+	} {
+		_, err := s.ListSnapshots(t.Context(), test.request)
+		rpccode.Require(t, err, test.want, "%s", name)
+	}
+}
+
+// TestRemovalsAreNamed by what they remove, and are of its pool.
+func TestRemovalsAreNamed(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	one := &record.Snapshot{ID: "s", Parameters: volume.Parameters{Pool: "fast"}}
+
+	for want, task := range map[[2]string][]*record.Snapshot{{"fast", "snapshot s"}: {one}} {
+		made := s.removalOfSnapshots(nil, task)
+		require.Equal(t, want, [2]string{made.Pool, made.Object})
+	}
+
+	made := s.removalOfSnapshots(&record.Group{ID: "g"}, []*record.Snapshot{one})
+	require.Equal(t, [2]string{"fast", "group snapshot g"}, [2]string{made.Pool, made.Object})
+
+	made = s.removalOfSnapshots(&record.Group{ID: "g"}, nil)
+	require.Equal(t, [2]string{"", "group snapshot g"}, [2]string{made.Pool, made.Object})
+	require.Equal(t, pool.Object{ID: "s", Snapshot: true}, one.Object())
+}
