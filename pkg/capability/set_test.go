@@ -1,6 +1,10 @@
 package capability_test
 
 import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -109,4 +113,91 @@ func TestCheckAccessMode(t *testing.T) {
 			require.NoError(t, err, mode)
 		}
 	}
+}
+
+// TestCapabilitiesOfOneService: the capabilities that both services have can be disabled in one of them.
+func TestCapabilitiesOfOneService(t *testing.T) {
+	t.Parallel()
+
+	set, err := capability.Without("node:EXPAND_VOLUME")
+	require.NoError(t, err)
+	require.True(t, set.Has(capability.ExpandVolume), "want: the controller has it")
+	require.True(t, set.HasController(capability.ExpandVolume), "want: the controller has it")
+	require.False(t, set.HasNode(capability.ExpandVolume), "want: the node does not have it")
+
+	for method, want := range map[string]bool{
+		csi.Controller_ControllerExpandVolume_FullMethodName: false, csi.Node_NodeExpandVolume_FullMethodName: true,
+	} {
+		_, disabled := set.DisabledBy(method)
+		require.Equal(t, want, disabled, method)
+	}
+
+	for _, unknown := range []string{"pool:EXPAND_VOLUME", "node:LIST_VOLUMES", "controller:VOLUME_MOUNT_GROUP", "node:", ":EXPAND_VOLUME"} {
+		_, err := capability.Without(unknown)
+		require.ErrorIs(t, err, capability.ErrUnknown, unknown)
+	}
+}
+
+// TestAnswersHaveWhatIsNotDisabled: each capability is in the answers of its services, and no answer has
+// one that is disabled.
+func TestAnswersHaveWhatIsNotDisabled(t *testing.T) {
+	t.Parallel()
+
+	all := answers(capability.Set{})
+	require.NotEmpty(t, all, "want: there are capabilities")
+
+	for _, name := range capability.Names() {
+		name, _, _ = strings.Cut(name, " ")
+
+		set, err := capability.Without(name)
+		if errors.Is(err, capability.ErrContradiction) {
+			continue
+		}
+
+		require.NoError(t, err, name)
+		require.False(t, set.Has(capability.Name(name)), "want: %s is disabled", name)
+
+		left := answers(set)
+		for _, each := range all {
+			_, short, _ := strings.Cut(each, " ")
+			if short == name {
+				require.NotContains(t, left, each)
+			}
+		}
+
+		for _, each := range left {
+			require.Contains(t, all, each)
+
+			_, short, _ := strings.Cut(each, " ")
+			require.True(t, set.Has(capability.Name(short)), "want: %s is not disabled", each)
+		}
+
+		for _, each := range all {
+			_, short, _ := strings.Cut(each, " ")
+			if _, err := strconv.Atoi(short); err == nil {
+				continue // it is of an earlier version of the spec, and has no name in this one
+			}
+
+			require.Equal(t, set.Has(capability.Name(short)), slices.Contains(left, each), "want: %s is answered unless it is disabled", each)
+		}
+	}
+}
+
+// answers are all answers of a set: the service and the capability.
+func answers(set capability.Set) []string {
+	var all []string
+
+	for _, each := range set.Controller() {
+		all = append(all, "controller "+each.GetRpc().GetType().String())
+	}
+
+	for _, each := range set.GroupController() {
+		all = append(all, "group "+each.GetRpc().GetType().String())
+	}
+
+	for _, each := range set.Node() {
+		all = append(all, "node "+each.GetRpc().GetType().String())
+	}
+
+	return all
 }

@@ -94,7 +94,8 @@ func TestASlowCopyIsAcknowledged(t *testing.T) {
 	s := newSite(t)
 	sourceID := s.create("source")
 	id := s.snapshot("snapshot", sourceID)
-	s.config.CopyGrace = time.Millisecond
+
+	s.restart(func(c *Config) { c.CopyGrace = time.Millisecond })
 
 	s.setPhase(id, record.PhaseCreating)
 

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -67,6 +68,48 @@ func TestGetPluginInfoNamesThePlugin(t *testing.T) {
 	require.Equal(t, "csi.example.org", info.GetName())
 	require.Equal(t, "v1.2", info.GetVendorVersion())
 	require.Equal(t, map[string]string{"mode": "node"}, info.GetManifest())
+
+	// Further entries change, and leave the manifest as it is.
+	config := identity.Config{
+		Name: "csi.example.org", Manifest: map[string]string{"mode": "node"}, MoreManifest: func() map[string]string { return map[string]string{"more": "1"} },
+	}
+
+	info, err = identity.New(config).GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"mode": "node", "more": "1"}, info.GetManifest())
+	require.Equal(t, map[string]string{"mode": "node"}, config.Manifest)
+}
+
+// TestGetPluginCapabilitiesWithoutSome: what is disabled is not advertised.
+func TestGetPluginCapabilitiesWithoutSome(t *testing.T) {
+	t.Parallel()
+
+	for _, disabled := range []string{
+		"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS", "GROUP_CONTROLLER_SERVICE", "SNAPSHOT_METADATA_SERVICE",
+		"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", "EXPAND_VOLUME", "ONLINE",
+	} {
+		set, err := capability.Without(disabled)
+		require.NoError(t, err, disabled)
+
+		response, err := identity.New(identity.Config{Topology: true, Capabilities: set}).
+			GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
+		require.NoError(t, err)
+
+		expansions := 0
+
+		for _, each := range response.GetCapabilities() {
+			require.NotEqual(t, disabled, each.GetService().GetType().String())
+
+			if expansion := each.GetVolumeExpansion(); expansion != nil {
+				expansions++
+
+				require.Equal(t, disabled == "ONLINE", expansion.GetType() == csi.PluginCapability_VolumeExpansion_OFFLINE,
+					"want: offline only without ONLINE")
+			}
+		}
+
+		require.Equal(t, disabled != "EXPAND_VOLUME", expansions == 1, "want: one kind of expansion, or none")
+	}
 }
 
 func TestGetPluginCapabilitiesFollowsTheConfig(t *testing.T) {
