@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -89,7 +90,7 @@ func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
 
 // size returns the size of the volume's image, 0 for a directory. Error: NOT_FOUND.
 func (s *Simulated) size(v *staged.Volume) (int64, error) {
-	stored, err := s.config.Pools.Get(v.Parameters.Pool)
+	stored, err := access.PoolIn(s.config.Pools, v)
 	if err != nil {
 		return 0, err
 	}

@@ -182,11 +182,15 @@ func (p *Provider) Observer() *observe.Observer { return p.observe }
 
 // PoolOf returns the pool that stores a volume in use.
 func (p *Provider) PoolOf(v *staged.Volume) (*pool.Pool, error) {
-	pools := p.config.Pools
 	if v.Ephemeral {
-		pools = p.config.Ephemeral
+		return PoolIn(p.config.Ephemeral, v)
 	}
 
+	return PoolIn(p.config.Pools, v)
+}
+
+// PoolIn returns the pool of the set that stores a volume in use.
+func PoolIn(pools *pool.Set, v *staged.Volume) (*pool.Pool, error) {
 	found, err := pools.Get(v.Parameters.Pool)
 
 	switch {
