@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+var (
+	errLeft = errors.New("the caller has left")
+	errDone = errors.New("done")
+)
+
+// TestAnOperationOfItsCaller runs operations whose caller stays, leaves before they begin, and leaves
+// while they run.
+func TestAnOperationOfItsCaller(t *testing.T) {
+	t.Parallel()
+
+	o := &operations{group: operation.NewGroup()}
+	do := func(context.Context) error { return errDone }
+
+	require.ErrorIs(t, o.run(t.Context(), "volume", "check", do), errDone, "the caller stays")
+	require.ErrorIs(t, o.start(t.Context(), "volume", "refresh", do), errDone)
+
+	blocked, begun, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+
+	go func() {
+		ended <- o.start(context.WithoutCancel(t.Context()), "volume", "refresh", func(context.Context) error {
+			close(begun)
+			<-blocked
+
+			return nil
+		})
+	}()
+
+	await.Receive(t, begun, "the first operation")
+
+	ctx, leave := context.WithCancelCause(t.Context())
+	leave(errLeft)
+	require.ErrorIs(t, o.run(ctx, "volume", "check", func(context.Context) error { panic("it began after its caller left") }), errLeft)
+	require.NoError(t, o.run(t.Context(), "another", "check", func(context.Context) error { return nil }), "another volume does not wait")
+
+	close(blocked)
+	require.NoError(t, await.Receive(t, ended, "the first operation's end"))
+
+	ctx, leave = context.WithCancelCause(t.Context())
+	err := o.run(ctx, "volume", "check", func(within context.Context) error {
+		leave(errLeft)
+		<-within.Done()
+
+		return errors.Join(errDone, context.Cause(within))
+	})
+	require.ErrorIs(t, err, errDone, "want: what runs is awaited")
+	require.ErrorIs(t, err, errLeft, "want: it knows why it ends")
+}
+
+// TestOperationsDoNotJoin gives each operation a key of its own.
+func TestOperationsDoNotJoin(t *testing.T) {
+	t.Parallel()
+
+	o := &operations{group: operation.NewGroup()}
+	first, second := o.call("volume", "refresh"), o.call("volume", "refresh")
+	require.NotEqual(t, first, second)
+}

@@ -1,0 +1,119 @@
+package node
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// TestOwnStaging is which stagings are the driver's, and which of them end with their last publication.
+func TestOwnStaging(t *testing.T) {
+	t.Parallel()
+
+	require.Equal(t, "/kubelet/plugins/staging.csi.example", OwnStagingDir("/kubelet", "csi.example"))
+
+	dir := t.TempDir()
+	dirs, err := mount.NewAllowedDirs(dir)
+	require.NoError(t, err)
+
+	own := ownStaging{dir: filepath.Join(dir, "own"), dirs: dirs}
+	ofDriver, ofCO := &staged.Volume{VolumeID: "a", StagingPath: own.path("a")}, &staged.Volume{VolumeID: "a", StagingPath: filepath.Join(dir, "b")}
+
+	require.True(t, own.ends(ofDriver), "want: the driver's staging ends")
+	require.False(t, own.ends(ofCO), "want: the CO ends its staging")
+
+	always := own
+	always.always = true
+	require.True(t, always.ends(ofCO), "want: each staging ends where the CO stages none")
+
+	require.NoError(t, own.remove(ofDriver), "a path that does not exist is removed")
+
+	for _, path := range []string{ofDriver.StagingPath, ofCO.StagingPath} {
+		require.NoError(t, os.MkdirAll(path, 0o700))
+	}
+
+	require.NoError(t, own.remove(ofCO))
+	require.DirExists(t, ofCO.StagingPath, "want: the CO's path stays")
+	require.NoError(t, own.remove(ofDriver))
+	require.NoDirExists(t, ofDriver.StagingPath)
+}
+
+// TestCheckAllowed refuses paths that no volume can be at.
+func TestCheckAllowed(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	dirs, err := mount.NewAllowedDirs(dir)
+	require.NoError(t, err)
+
+	require.NoError(t, checkAllowed(dirs, filepath.Join(dir, "target")))
+	require.NoError(t, checkAllowed(dirs, filepath.Join(dir, "missing", "target")), "nothing can be there")
+	require.Error(t, checkAllowed(dirs, "/elsewhere/target"), "want: another directory is refused")
+}
+
+func TestCheckUsedAt(t *testing.T) {
+	t.Parallel()
+
+	v := &staged.Volume{VolumeID: "a", StagingPath: "/staging", Publications: []staged.Publication{{TargetPath: "/target"}}}
+
+	for path, want := range map[string]codes.Code{"/staging": codes.OK, "/target": codes.OK, "/other": codes.NotFound, "": codes.NotFound} {
+		rpccode.Require(t, checkUsedAt(v, path), want, "path %q", path)
+	}
+}
+
+// TestIncompleteConfig refuses what a node cannot run without, and sets the defaults of the rest.
+func TestIncompleteConfig(t *testing.T) {
+	t.Parallel()
+
+	complete := func() Config {
+		return Config{Common: plugin.Common{NodeID: "here", Admission: &pool.Admission{}}, Ephemeral: pool.NewSet(nil)}
+	}
+
+	for want, change := range map[error]func(*Config){
+		errNoNodeID:    func(c *Config) { c.NodeID = "" },
+		errNoEphemeral: func(c *Config) { c.Ephemeral = nil },
+		errNoAdmission: func(c *Config) { c.Admission = nil },
+	} {
+		config := complete()
+		change(&config)
+		require.ErrorIs(t, config.complete(), want)
+
+		_, err := New(config)
+		require.ErrorIs(t, err, want)
+	}
+
+	config := complete()
+	require.NoError(t, config.complete())
+	require.Equal(t, probe.DefaultIOErrorHold, config.IOErrorHold)
+	require.Equal(t, cgroup.DefaultCgroupRoot, config.CgroupRoot)
+
+	config.IOErrorHold, config.CgroupRoot = time.Nanosecond, "/cgroup"
+	require.NoError(t, config.complete())
+	require.Equal(t, time.Nanosecond, config.IOErrorHold)
+	require.Equal(t, "/cgroup", config.CgroupRoot)
+}
+
+// TestStorageHealth reports the conditions of the storage's monitor.
+func TestStorageHealth(t *testing.T) {
+	t.Parallel()
+
+	require.Empty(t, storageHealth(nil).GetBackendHealth(), "want: nothing is known without a monitor")
+
+	monitor := health.New(health.Config{Name: "storage", Log: slog.New(slog.DiscardHandler)})
+	monitor.Set("pool", health.Observation{Entries: []health.Entry{health.NewEntry(health.PoolUnreachable, "gone")}}, time.Now())
+	require.Len(t, storageHealth(monitor).GetBackendHealth(), 1, "want: the condition of the pool")
+}
