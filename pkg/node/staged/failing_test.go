@@ -1,0 +1,80 @@
+package staged_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+)
+
+// TestAFailedChangeIsNoneInMemory changes records of a store that accepts no change: those in memory
+// stay as they are on disk.
+func TestAFailedChangeIsNoneInMemory(t *testing.T) {
+	t.Parallel()
+
+	const other = "01890000-0000-7000-8000-000000000002"
+
+	records, closeStore := open(t, t.TempDir())
+	require.NoError(t, records.Put(t.Context(), of(volumeID)))
+	closeStore()
+
+	changed := of(volumeID).WithoutPublication("/a")
+
+	for name, err := range map[string]error{
+		"Put":          records.Put(t.Context(), changed),
+		"PutAll":       records.PutAll(t.Context(), []*staged.Volume{changed, of(other)}),
+		"PutLazily":    records.PutLazily(changed),
+		"DeleteLazily": records.DeleteLazily(volumeID),
+	} {
+		require.Error(t, err, "want: %s fails", name)
+	}
+
+	require.Equal(t, []*staged.Volume{of(volumeID)}, records.All())
+}
+
+// TestPutAllIsAllOrNothing has one record of several that the driver would not write.
+func TestPutAllIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+
+	records, closeStore := open(t, t.TempDir())
+	defer closeStore()
+
+	require.ErrorContains(t, records.PutAll(t.Context(), []*staged.Volume{of(volumeID), of("../x")}), "record 2 volumes")
+	require.Empty(t, records.All(), "want: none of the records is stored")
+}
+
+// TestRecordsOfSeveralVolumesAtOnce changes and reads records at the same time.
+func TestRecordsOfSeveralVolumesAtOnce(t *testing.T) {
+	t.Parallel()
+
+	records, closeStore := open(t, t.TempDir())
+	defer closeStore()
+
+	var changing sync.WaitGroup
+
+	for worker := range 8 {
+		changing.Go(func() {
+			for i := range 300 {
+				id := fmt.Sprintf("01890000-0000-7000-8000-00000000%d%03d", worker, i)
+
+				if records.PutLazily(of(id)) != nil || len(records.All()) == 0 {
+					t.Errorf("record %s is not stored", id)
+				}
+
+				if _, ok := records.Get(id); !ok {
+					t.Errorf("record %s is missing", id)
+				}
+
+				if i%2 == 0 && records.DeleteLazily(id) != nil {
+					t.Errorf("record %s is not deleted", id)
+				}
+			}
+		})
+	}
+
+	changing.Wait()
+	require.Len(t, records.All(), 8*150, "want: the records that were not deleted")
+}

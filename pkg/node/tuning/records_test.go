@@ -1,0 +1,240 @@
+package tuning_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
+	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// TestRecordsAreChecked has records that the driver would not have written.
+func TestRecordsAreChecked(t *testing.T) {
+	t.Parallel()
+
+	tuned := tuning.Tuned{Number: 0, VolumeID: "volume", Scheduler: "none"}
+	limited := tuning.Limited{TargetPath: "/a", VolumeID: "volume", Pod: podUID, Number: 0}
+
+	require.NoError(t, tuned.Check())
+	require.NoError(t, limited.Check())
+
+	for name, change := range map[string]func(*tuning.Tuned){
+		"a negative number":    func(r *tuning.Tuned) { r.Number = -1 },
+		"no scheduler":         func(r *tuning.Tuned) { r.Scheduler = "" },
+		"an id that is a path": func(r *tuning.Tuned) { r.VolumeID = "../x" },
+	} {
+		bad := tuned
+		change(&bad)
+		require.Error(t, bad.Check(), "a queue's record with %s", name)
+	}
+
+	for name, change := range map[string]func(*tuning.Limited){
+		"a negative number":    func(r *tuning.Limited) { r.Number = -1 },
+		"no pod":               func(r *tuning.Limited) { r.Pod = "" },
+		"an id that is a path": func(r *tuning.Limited) { r.VolumeID = "../x" },
+	} {
+		bad := limited
+		change(&bad)
+		require.Error(t, bad.Check(), "a limit's record with %s", name)
+	}
+}
+
+// TestLimitsOfAnotherUseDoNotCount has the pod use another volume or device, and another pod use the
+// volume: the limits of the publication that ends are removed.
+func TestLimitsOfAnotherUseDoNotCount(t *testing.T) {
+	t.Parallel()
+
+	const otherPod = "7f0a1f5e-0000-4000-8000-0123456789ff"
+
+	for name, change := range map[string]func(*tuning.Limited){
+		"another volume": func(l *tuning.Limited) { l.VolumeID = "other" },
+		"another device": func(l *tuning.Limited) { l.Number = 6 },
+		"another pod":    func(l *tuning.Limited) { l.Pod = otherPod },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+			write(t, filepath.Join(filepath.Dir(filepath.Dir(f.ioMax)), "pod"+otherPod, "io.max"), "")
+
+			other := limited("/b")
+			change(&other)
+			require.NoError(t, f.SetLimits(t.Context(), other, wanted))
+			require.NoError(t, f.SetLimits(t.Context(), limited("/a"), wanted))
+			requireFile(t, readOnly, f.ioMax)
+
+			require.NoError(t, f.RemoveLimits("/a"))
+			requireFile(t, unset, f.ioMax)
+		})
+	}
+}
+
+// TestALimitThatCannotBeRemovedIsTriedAgain keeps the record of limits until they are removed.
+func TestALimitThatCannotBeRemovedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+
+	f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+	require.NoError(t, f.SetLimits(t.Context(), limited("/a"), wanted))
+
+	// A directory cannot be written.
+	require.NoError(t, os.Remove(f.ioMax))
+	require.NoError(t, os.Mkdir(f.ioMax, 0o755))
+	require.ErrorContains(t, f.RemoveLimits("/a"), "for pod "+podUID)
+	require.ErrorContains(t, f.SetLimits(t.Context(), limited("/a"), wanted), "mutable parameters of volume")
+
+	require.NoError(t, os.Remove(f.ioMax))
+	write(t, f.ioMax, readOnly)
+	require.NoError(t, f.RemoveLimits("/a"))
+	requireFile(t, unset, f.ioMax)
+}
+
+// TestLimitsMoveWithTheirDevice replaces the record of a path whose volume has another device.
+func TestLimitsMoveWithTheirDevice(t *testing.T) {
+	t.Parallel()
+
+	f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+	moved := limited("/a")
+	moved.Number = 6
+
+	require.NoError(t, f.SetLimits(t.Context(), moved, wanted))
+	require.NoError(t, f.SetLimits(t.Context(), limited("/a"), wanted))
+	requireFile(t, readOnly, f.ioMax)
+	require.NoError(t, f.RemoveLimits("/a"))
+	requireFile(t, unset, f.ioMax)
+}
+
+func TestEachLimitIsSet(t *testing.T) {
+	t.Parallel()
+
+	for want, wanted := range map[string]volume.Mutable{
+		"7:5 rbps=4096 wbps=max riops=max wiops=max": {ReadBytesPerSecond: new(int64(4096))},
+		"7:5 rbps=max wbps=4096 riops=max wiops=max": {WriteBytesPerSecond: new(int64(4096))},
+		"7:5 rbps=max wbps=max riops=4096 wiops=max": {ReadIOPS: new(int64(4096))},
+		"7:5 rbps=max wbps=max riops=max wiops=4096": {WriteIOPS: new(int64(4096))},
+	} {
+		f := newFixture(t)
+		require.True(t, tuning.HasLimits(wanted), "want: a limit for %s", want)
+		require.NoError(t, f.SetLimits(t.Context(), limited("/a"), wanted))
+		requireFile(t, want, f.ioMax)
+	}
+
+	require.False(t, tuning.HasLimits(volume.Mutable{IOScheduler: "none"}), "want: a scheduler is no limit")
+}
+
+// TestAnUnchangedSchedulerIsNotRestored: only a scheduler that the driver has changed is.
+func TestAnUnchangedSchedulerIsNotRestored(t *testing.T) {
+	t.Parallel()
+
+	for name, wanted := range map[string]volume.Mutable{
+		"nothing":             {},
+		"the one that it has": {IOScheduler: "none"},
+		"read-ahead":          {ReadAheadKiB: new(int64(64))},
+	} {
+		f := newFixture(t)
+		require.NoError(t, f.SetQueue(t.Context(), "volume", 5, wanted), name)
+
+		write(t, f.scheduler, "none [mq-deadline]\n")
+		f.ResetQueue("volume", 5)
+		requireFile(t, "none [mq-deadline]\n", f.scheduler)
+	}
+}
+
+func TestReadAheadIsSet(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	requireFile(t, "64", filepath.Join(filepath.Dir(f.scheduler), "read_ahead_kb"))
+}
+
+// TestAQueueThatCannotBeSetFailsTheCall: a device that has gone, and a scheduler that the kernel lacks.
+func TestAQueueThatCannotBeSetFailsTheCall(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	require.Error(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{IOScheduler: "none"}), "want: the device does not exist")
+	require.ErrorContains(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "bfq"}), "mutable parameters of volume")
+	require.ErrorContains(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{ReadAheadKiB: new(int64(64))}), "mutable parameters of volume")
+}
+
+// TestNothingIsChangedWithoutARecord: what no record names could never be reset.
+func TestNothingIsChangedWithoutARecord(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	scheduler := filepath.Join(dir, "block", "loop5", "queue", "scheduler")
+	ioMax := filepath.Join(dir, "cgroup", "kubepods", "pod"+podUID, "io.max")
+
+	write(t, filepath.Join(dir, "cgroup", "cgroup.controllers"), "io\n")
+	write(t, ioMax, unset)
+	write(t, scheduler, "[none] mq-deadline\n")
+	write(t, filepath.Join(filepath.Dir(scheduler), "read_ahead_kb"), "128\n")
+
+	open := func() (*tuning.Tuner, *state.Store) {
+		store := state.New(filepath.Join(dir, "state"), state.Options{Log: log})
+		tuner := tuning.New(queue.New(filepath.Join(dir, "block")), cgroup.NewLimiter(filepath.Join(dir, "cgroup"), log), store, log)
+		require.NoError(t, store.Open(t.Context()))
+		tuner.Load()
+
+		return tuner, store
+	}
+	deadline, iops := volume.Mutable{IOScheduler: "mq-deadline"}, volume.Mutable{ReadIOPS: new(int64(3))}
+
+	tuner, store := open()
+	require.NoError(t, store.Close())
+	require.Error(t, tuner.SetQueue(t.Context(), "volume", 5, deadline), "want: the record cannot be stored")
+	requireFile(t, "[none] mq-deadline\n", scheduler)
+	require.Error(t, tuner.SetLimits(t.Context(), limited("/a"), iops), "want: the record cannot be stored")
+	requireFile(t, unset, ioMax)
+	require.NoError(t, tuner.Close())
+
+	tuner, store = open()
+	require.NoError(t, tuner.SetQueue(t.Context(), "volume", 5, deadline))
+	require.NoError(t, tuner.SetLimits(t.Context(), limited("/a"), iops))
+	require.NoError(t, tuner.Close())
+	require.NoError(t, store.Close())
+
+	// The next start knows both.
+	tuner, store = open()
+	write(t, scheduler, "none [mq-deadline]\n")
+	tuner.ResetQueue("volume", 5)
+	requireFile(t, "none", scheduler)
+	require.NoError(t, tuner.RemoveLimits("/a"))
+	requireFile(t, unset, ioMax)
+	require.NoError(t, tuner.Close())
+	require.NoError(t, store.Close())
+}
+
+// TestLimitsNeedCgroups: without a hierarchy no limit is supported, and all else is.
+func TestLimitsNeedCgroups(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(f.ioMax), "..", "..")))
+	require.NoError(t, f.CheckSupported(volume.Mutable{IOScheduler: "none"}))
+	require.ErrorIs(t, f.CheckSupported(volume.Mutable{ReadIOPS: new(int64(3))}), cgroup.ErrUnsupported)
+}
+
+// TestRecoverKeepsWhatIsInUse: the scheduler of a device that is attached, or may be, stays.
+func TestRecoverKeepsWhatIsInUse(t *testing.T) {
+	t.Parallel()
+
+	for name, isAttached := range map[string]func(int) (bool, error){
+		"attached": func(int) (bool, error) { return true, nil },
+		"unknown":  func(int) (bool, error) { return false, os.ErrPermission },
+	} {
+		f := newFixture(t)
+		require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "mq-deadline"}), name)
+		write(t, f.scheduler, "none [mq-deadline]\n")
+		f.Recover(nil, isAttached)
+		requireFile(t, "none [mq-deadline]\n", f.scheduler)
+	}
+}

@@ -1,0 +1,85 @@
+package tuning
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+const usedID, unusedID = "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"
+
+// TestTheWatcherRefreshes runs a watcher: it refreshes the volumes in use at its start, when their
+// attributes change, and when a pool is served; a failure of one keeps nothing else from it.
+func TestTheWatcherRefreshes(t *testing.T) {
+	t.Parallel()
+
+	directories := map[string]string{"default": filepath.Join(t.TempDir(), "default"), "late": filepath.Join(t.TempDir(), "late")}
+	pools := pool.NewSet(directories)
+	t.Cleanup(func() { require.NoError(t, pools.Close()) })
+
+	serve := func(name string) *pool.Pool {
+		require.NoError(t, os.MkdirAll(directories[name], 0o700))
+
+		opened, err := pool.Open(name, directories[name])
+		require.NoError(t, err)
+		pools.Serve(opened)
+
+		return opened
+	}
+	first := serve("default")
+
+	refreshed, modified := make(chan string), make(chan string, 100)
+	watcher := &Watcher{
+		Pools: pools, Log: slog.New(slog.DiscardHandler),
+		InUse:    func() []string { return []string{usedID} },
+		IsInUse:  func(id string) bool { return id == usedID },
+		Modified: func(id string) { modified <- id },
+		Refresh: func(_ context.Context, id string, _ int) error {
+			refreshed <- id
+
+			return errors.New("the volume cannot be refreshed")
+		},
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		watcher.Run(ctx)
+	}()
+
+	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh at the start"))
+
+	require.NoError(t, first.SetAttributes(unusedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.Equal(t, unusedID, await.Receive(t, modified, "the change of a volume that is not in use"))
+	require.NoError(t, first.SetAttributes(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.Equal(t, usedID, await.Receive(t, modified, "the change of a volume in use"))
+	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a change"))
+
+	late := serve("late")
+	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a pool is served"))
+	require.NoError(t, late.SetAttributes(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a change in that pool"))
+
+	cancel()
+	await.Receive(t, ended, "the end of the watcher")
+}
+
+// TestQueueOf is what a volume's parameters mean for the queue of its device.
+func TestQueueOf(t *testing.T) {
+	t.Parallel()
+
+	require.EqualValues(t, -1, queueOf(volume.Mutable{}).ReadAheadKiB, "want: read-ahead stays as it is")
+	require.EqualValues(t, 0, queueOf(volume.Mutable{ReadAheadKiB: new(int64(0))}).ReadAheadKiB, "want: no read-ahead")
+	require.Equal(t, "bfq", queueOf(volume.Mutable{IOScheduler: "bfq"}).Scheduler)
+}
