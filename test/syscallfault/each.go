@@ -27,6 +27,11 @@ type Case struct {
 	// Reported are the beginnings of calls of which the operation must report a failure, even if what it
 	// has changed is durable.
 	Reported []string
+	// Mounts has calls fail that are about mounts, mount tables and loop devices, too. Of each kind of call
+	// only the first one fails, and none of a tool. The errno says nothing about the file.
+	Mounts bool
+	// Except matches the calls that do not fail; nil matches none.
+	Except *regexp.Regexp
 	// Lasting is in the message of a failure that lasts until the process ends, as that of a read-only
 	// state. Such an operation fails when it is repeated, and succeeds once it has been begun again.
 	Lasting string
@@ -39,6 +44,7 @@ type Case struct {
 // watch counts the calls beneath a directory, and fails one of them.
 type watch struct {
 	directory string
+	mounts    bool
 	unsynced  unsynced
 
 	// seen counts the calls by what they do, in the order of calls.
@@ -75,9 +81,17 @@ func (w *watch) steady(name string) string {
 }
 
 func (w *watch) decide(call *Call) syscall.Errno {
+	if w.mounts && call.Tool != "" {
+		return 0
+	}
+
 	name, err := filepath.Rel(w.directory, call.Path)
 	if err != nil || !filepath.IsLocal(name) {
-		return 0
+		name = Outside(call)
+
+		if !w.mounts || name == "" {
+			return 0
+		}
 	}
 
 	name = w.steady(name)
@@ -117,7 +131,7 @@ func (w *watch) each() []string {
 
 	for _, key := range w.calls {
 		for n := 1; n <= w.seen[key]; n++ {
-			if n <= repeated || n == w.seen[key] {
+			if n == 1 || !w.mounts && (n <= repeated || n == w.seen[key]) {
 				calls = append(calls, nth(key, n))
 			}
 		}
@@ -127,7 +141,14 @@ func (w *watch) each() []string {
 }
 
 // errnos are those that a call is answered with.
-func errnos(key string) []syscall.Errno {
+func (c *Case) errnos(key string) []syscall.Errno {
+	switch {
+	case c.Mounts && strings.HasPrefix(key, "open"):
+		return []syscall.Errno{unix.EMFILE}
+	case c.Mounts:
+		return []syscall.Errno{unix.ENOMEM}
+	}
+
 	for _, each := range []string{"write", "pwrite64", "fallocate", "ftruncate", "mkdirat", "rename", "copy_file_range", "linkat"} {
 		if strings.HasPrefix(key, each) {
 			return []syscall.Errno{unix.EIO, unix.ENOSPC}
@@ -152,7 +173,11 @@ func EachCallFailsOnce(t *testing.T, c *Case) {
 	require.NotEmpty(t, calls, "the operation makes no call beneath its directory")
 
 	for _, key := range calls {
-		for _, errno := range errnos(key) {
+		if c.Except != nil && c.Except.MatchString(key) {
+			continue
+		}
+
+		for _, errno := range c.errnos(key) {
 			t.Run(key+" "+unix.ErrnoName(errno), func(t *testing.T) { c.attempt(t, p, key, errno) })
 		}
 	}
@@ -178,7 +203,10 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 		c.Prepare(t, directory)
 	}
 
-	w := &watch{directory: directory, unsynced: unsynced{}, seen: map[string]int{}, made: map[string]string{}, failing: failing, errno: errno}
+	w := &watch{
+		directory: directory, mounts: c.Mounts, unsynced: unsynced{}, seen: map[string]int{}, made: map[string]string{},
+		failing: failing, errno: errno,
+	}
 	asked := request{Operation: c.Operation, Directory: directory}
 
 	phase := func(name string, w *watch) string {

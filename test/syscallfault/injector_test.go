@@ -1,6 +1,7 @@
 package syscallfault_test
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -94,15 +95,7 @@ func (i *injector) decide(call *syscallfault.Call) syscall.Errno {
 // key says what a call does to which kind of file, and is empty for calls that
 // concern neither pool nor state, mounts nor devices.
 func (s *site) key(call *syscallfault.Call) string {
-	class := s.class(call.Path)
-
-	switch call.Name {
-	case "fsopen", "listmount", "statmount":
-		class = call.Path + "-"
-	case "fsconfig", "fsmount":
-		class = "-"
-	}
-
+	class := cmp.Or(s.class(call.Path), syscallfault.Outside(call))
 	if class == "" {
 		return ""
 	}
@@ -150,11 +143,9 @@ var requests = map[uint64]string{
 var (
 	ids     = regexp.MustCompile(`csi-[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{12,}|[A-Za-z0-9_=-]{48,}`)
 	numbers = regexp.MustCompile(`\d+`)
-	loops   = regexp.MustCompile(`^/(dev|sys/block|sys/devices/virtual/block|sys/dev/block|sys/fs|sys/class/block)(/|$)`)
-	mounts  = regexp.MustCompile(`^/proc/(self|thread-self|\d+)/(mountinfo|mounts)$`)
 )
 
-// class is the path without what differs between runs.
+// class is a path in the driver's directories without what differs between runs, "" for another one.
 func (s *site) class(path string) string {
 	for at, name := range map[string]string{s.pool: "pool", s.state(): "state", s.kubelet(): "kubelet", s.direct(): "direct"} {
 		if beneath(path, at) {
@@ -162,14 +153,7 @@ func (s *site) class(path string) string {
 		}
 	}
 
-	switch {
-	case mounts.MatchString(path):
-		return "mountinfo"
-	case loops.MatchString(path) && path != "/dev/null":
-		return normalised(path)
-	default:
-		return ""
-	}
+	return ""
 }
 
 func normalised(path string) string {
