@@ -45,8 +45,13 @@ func openSubvolumes(pool *os.File, inspect bool) (Directories, bool, error) {
 		return nil, false, err
 	}
 
-	if _, err := btrfs.Inside(pool, firstNumber); errors.Is(err, unix.EPERM) {
+	_, err = btrfs.Inside(pool, firstNumber)
+
+	switch {
+	case errors.Is(err, unix.EPERM):
 		return plain{reason: "subvolumes of btrfs can be limited and removed with CAP_SYS_ADMIN only; give it to the driver"}, true, nil
+	case err != nil:
+		return nil, false, err
 	}
 
 	id, err := btrfs.UUID(pool)
