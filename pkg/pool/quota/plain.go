@@ -21,10 +21,11 @@ func (plain) Make(parent *os.Root, name string, mode os.FileMode) error {
 	return setMode(parent, name, mode)
 }
 
-// setMode sets the mode of a new directory: the process's umask must not decide who can use it.
+// setMode sets the mode of a new directory: the process's umask must not decide who can use it. It
+// removes the directory if it fails, because a later call leaves the mode of one that exists.
 func setMode(parent *os.Root, name string, mode fs.FileMode) error {
 	if err := parent.Chmod(name, mode); err != nil {
-		return fmt.Errorf("mode of the directory %s: %w", name, err)
+		return fmt.Errorf("mode of the directory %s: %w", name, errors.Join(err, parent.Remove(name)))
 	}
 
 	return nil
