@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 
@@ -19,6 +20,25 @@ import (
 // errNoProject is returned if all project ids of a directory are in use.
 var errNoProject = errors.New("no project id is free for the directory; list the projects of the filesystem with repquota -P")
 
+// projectCalls are those of package projectquota.
+type projectCalls struct {
+	enforced     func(file *os.File) (bool, error)
+	all          func(file *os.File, from uint32) iter.Seq2[projectquota.Project, error]
+	get          func(file *os.File, project uint32) (projectquota.Quota, error)
+	setLimits    func(file *os.File, project uint32, limit projectquota.Amount) error
+	membershipOf func(directory *os.File) (projectquota.Membership, error)
+	join         func(directory *os.File, project uint32) error
+	giveBack     func(file *os.File, project uint32, directory bool) (bool, error)
+	leave        func(directory *os.File) error
+}
+
+func kernelProjects() projectCalls {
+	return projectCalls{
+		enforced: projectquota.Enforced, all: projectquota.All, get: projectquota.Get, setLimits: projectquota.SetLimits,
+		membershipOf: projectquota.MembershipOf, join: projectquota.Join, giveBack: projectquota.Return, leave: projectquota.Leave,
+	}
+}
+
 // projects makes a project for each directory, on XFS and ext4 with project quotas.
 //
 // The kernel's count of inodes decides whether an id is in use, so there is no list of them that
@@ -26,6 +46,8 @@ var errNoProject = errors.New("no project id is free for the directory; list the
 // has a limit, and the limit is cleared before the directory is removed: no interruption leaves a
 // limit without a directory.
 type projects struct {
+	projectCalls
+
 	// pool is an open directory of the filesystem.
 	pool *os.File
 	// shares is true if files can share blocks, which then count for the project of each.
@@ -43,7 +65,9 @@ func openProjects(pool *os.File) (Directories, bool, error) {
 		return nil, false, nil
 	}
 
-	reason, err := reasonWithout(pool, stat.Type == unix.XFS_SUPER_MAGIC)
+	p := &projects{projectCalls: kernelProjects(), pool: pool, shares: stat.Type == unix.XFS_SUPER_MAGIC}
+
+	reason, err := p.reasonWithout()
 	if err != nil {
 		return nil, false, err
 	}
@@ -52,14 +76,14 @@ func openProjects(pool *os.File) (Directories, bool, error) {
 		return plain{reason: reason}, true, nil
 	}
 
-	return &projects{pool: pool, shares: stat.Type == unix.XFS_SUPER_MAGIC}, true, nil
+	return p, true, nil
 }
 
 // reasonWithout returns why projects cannot be used, empty if they can.
-func reasonWithout(pool *os.File, xfs bool) (string, error) {
-	enforced, err := projectquota.Enforced(pool)
+func (p *projects) reasonWithout() (string, error) {
+	enforced, err := p.enforced(p.pool)
 	if err == nil && enforced {
-		err = canRead(pool)
+		err = p.canRead()
 	}
 
 	switch {
@@ -68,7 +92,7 @@ func reasonWithout(pool *os.File, xfs bool) (string, error) {
 		return "project quotas can be set with CAP_SYS_ADMIN only; give it to the driver", nil
 	case err != nil:
 		return "", err
-	case !enforced && xfs:
+	case !enforced && p.shares:
 		return "the filesystem is mounted without project quotas; unmount it and mount it with the option prjquota, " +
 			"for the root filesystem with rootflags=prjquota on the kernel's command line; " +
 			"this needs a kernel with CONFIG_XFS_QUOTA, Linux 5.14 or newer, with which an embedded pool is mounted so", nil
@@ -77,7 +101,7 @@ func reasonWithout(pool *os.File, xfs bool) (string, error) {
 			"and mount it with the option prjquota; this needs a kernel with CONFIG_QUOTA and CONFIG_QFMT_V2, Linux 5.14 or newer", nil
 	}
 
-	member, err := projectquota.MembershipOf(pool)
+	member, err := p.membershipOf(p.pool)
 	if err == nil && member.Inherited {
 		return fmt.Sprintf("the pool's directory belongs to project %d, and projects cannot be inside of one another; "+
 			"use a directory without a project", member.Project), nil
@@ -87,8 +111,8 @@ func reasonWithout(pool *os.File, xfs bool) (string, error) {
 }
 
 // canRead reads one project that exists: reading one that does not, ext4 writes it first.
-func canRead(pool *os.File) error {
-	for _, err := range projectquota.All(pool, firstProject) {
+func (p *projects) canRead() error {
+	for _, err := range p.all(p.pool, firstProject) {
 		return err
 	}
 
@@ -124,7 +148,7 @@ func (p *projects) joinIn(parent *os.Root, name string) error {
 	}
 	defer directory.Close()
 
-	_, found, err := projectOf(directory)
+	_, found, err := p.projectOf(directory)
 	if err != nil || found {
 		return err
 	}
@@ -133,13 +157,13 @@ func (p *projects) joinIn(parent *os.Root, name string) error {
 		return err
 	}
 
-	return p.join(directory)
+	return p.joinNew(directory)
 }
 
-// join makes an empty directory belong to a project that has neither files nor limits.
-func (p *projects) join(directory *os.File) error {
+// joinNew makes an empty directory belong to a project that has neither files nor limits.
+func (p *projects) joinNew(directory *os.File) error {
 	for id := range projectIDs(filepath.Base(directory.Name())) {
-		found, err := projectquota.Get(p.pool, id)
+		found, err := p.get(p.pool, id)
 		if err != nil {
 			return err
 		}
@@ -148,13 +172,13 @@ func (p *projects) join(directory *os.File) error {
 			continue
 		}
 
-		if err := projectquota.Join(directory, id); err != nil {
+		if err := p.join(directory, id); err != nil {
 			return err
 		}
 
 		// Another driver may have chosen the same id meanwhile: then at least one of both finds
 		// two directories, and takes its next id, which is not the other's.
-		found, err = projectquota.Get(p.pool, id)
+		found, err = p.get(p.pool, id)
 		if err != nil {
 			return err
 		}
@@ -164,13 +188,13 @@ func (p *projects) join(directory *os.File) error {
 		}
 	}
 
-	return errors.Join(errNoProject, projectquota.Leave(directory))
+	return errors.Join(errNoProject, p.leave(directory))
 }
 
 // projectOf returns the project of a directory. It returns false for one that has none of its own,
 // such as a directory that was made while the filesystem had no quotas.
-func projectOf(directory *os.File) (uint32, bool, error) {
-	member, err := projectquota.MembershipOf(directory)
+func (p *projects) projectOf(directory *os.File) (uint32, bool, error) {
+	member, err := p.membershipOf(directory)
 	if err != nil {
 		return 0, false, err
 	}
@@ -179,12 +203,12 @@ func projectOf(directory *os.File) (uint32, bool, error) {
 }
 
 func (p *projects) Limit(directory *os.File, bytes int64) error {
-	project, found, err := projectOf(directory)
+	project, found, err := p.projectOf(directory)
 	if err != nil || !found {
 		return err
 	}
 
-	counted, err := projectquota.Get(p.pool, project)
+	counted, err := p.get(p.pool, project)
 	if err != nil {
 		return err
 	}
@@ -194,7 +218,7 @@ func (p *projects) Limit(directory *os.File, bytes int64) error {
 		return nil
 	}
 
-	return projectquota.SetLimits(p.pool, project, limit)
+	return p.setLimits(p.pool, project, limit)
 }
 
 // Confine does nothing: only a walk finds the files that have another project.
@@ -206,7 +230,7 @@ func (*projects) Grown() ([]string, error) { return nil, nil }
 // Sweep gives files that their owner has moved to another project, or that were made in a directory
 // which does not give its project to them, the project of the directory.
 func (p *projects) Sweep(ctx context.Context, directory *os.File) (bool, error) {
-	project, found, err := projectOf(directory)
+	project, found, err := p.projectOf(directory)
 	if err == nil && !found {
 		project, found, err = p.limitedProject(filepath.Base(directory.Name()))
 	}
@@ -223,7 +247,7 @@ func (p *projects) Sweep(ctx context.Context, directory *os.File) (bool, error) 
 			return err
 		}
 
-		returned, err := projectquota.Return(file, project, info.IsDir())
+		returned, err := p.giveBack(file, project, info.IsDir())
 		evaded = evaded || returned
 
 		return err
@@ -234,7 +258,7 @@ func (p *projects) Sweep(ctx context.Context, directory *os.File) (bool, error) 
 
 // limitedProject returns the project with limits that an object has, of which its directory has left.
 func (p *projects) limitedProject(id string) (uint32, bool, error) {
-	for each, err := range projectquota.All(p.pool, firstProject) {
+	for each, err := range p.all(p.pool, firstProject) {
 		if err != nil {
 			return 0, false, err
 		}
@@ -257,12 +281,12 @@ func (p *projects) Usage(directory *os.File) (Usage, bool, error) {
 }
 
 func (p *projects) read(directory *os.File) (projectquota.Quota, bool, error) {
-	project, found, err := projectOf(directory)
+	project, found, err := p.projectOf(directory)
 	if err != nil || !found {
 		return projectquota.Quota{}, false, err
 	}
 
-	counted, err := projectquota.Get(p.pool, project)
+	counted, err := p.get(p.pool, project)
 
 	return counted, err == nil, err
 }
@@ -289,13 +313,13 @@ func (*projects) Seal(*os.File) error { return nil }
 
 // Sync changes the directory, by setting the project that it has, and syncs it: fsync waits for the
 // last transaction that changed the directory, which is not before the one that changed the limit.
-func (*projects) Sync(directory *os.File) error {
-	project, found, err := projectOf(directory)
+func (p *projects) Sync(directory *os.File) error {
+	project, found, err := p.projectOf(directory)
 	if err != nil || !found {
 		return err
 	}
 
-	return errors.Join(projectquota.Join(directory, project), directory.Sync())
+	return errors.Join(p.join(directory, project), directory.Sync())
 }
 
 // Remove clears the limits of the project and leaves the tree to the caller. The directory must not
@@ -308,13 +332,13 @@ func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool
 	}
 	defer directory.Close()
 
-	member, err := projectquota.MembershipOf(directory)
+	member, err := p.membershipOf(directory)
 	if err != nil {
 		return false, err
 	}
 
 	if isProjectOf(name, member.Project) {
-		if err := projectquota.SetLimits(p.pool, member.Project, projectquota.Amount{}); err != nil {
+		if err := p.setLimits(p.pool, member.Project, projectquota.Amount{}); err != nil {
 			return false, err
 		}
 	}
@@ -324,7 +348,7 @@ func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool
 	}
 
 	// EPERM: an immutable directory, whose flag the caller clears.
-	if err := projectquota.Leave(directory); err != nil && !errors.Is(err, unix.EPERM) {
+	if err := p.leave(directory); err != nil && !errors.Is(err, unix.EPERM) {
 		return false, err
 	}
 
