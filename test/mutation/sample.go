@@ -148,7 +148,7 @@ var nearestTests = map[string][]string{
 	"pkg/pool/layout":             {"pkg/pool"},
 	"pkg/pool/quota":              {"pkg/pool", "test/driver/pools"},
 	"pkg/pool/removal":            {"test/driver/removal"},
-	"pkg/pool/tree":               {"test/driver/copies", "test/driver/removal"},
+	"pkg/pool/tree":               {"pkg/pool", "test/driver/copies", "test/driver/removal"},
 	"pkg/rpc":                     {"test/driver/requests"},
 	"pkg/state":                   {"test/crash"},
 	"pkg/strict":                  {"test/driver/strict"},

@@ -1,0 +1,13 @@
+package tree_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
+)
+
+func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
+	os.Exit(m.Run())
+}
