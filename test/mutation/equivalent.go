@@ -122,4 +122,8 @@ var equivalent = map[string]string{
 	"pkg/node/probe probeState.probeRawDevices: swap: s.attached = &Attachment{Number: devices.Staged, Sequence: d…": anyOrder,
 	"pkg/node/probe probeState.probeRawDevices: swap: s.device = device":                                             anyOrder,
 	"pkg/node/probe probeState.probeWritable: swap: s.unsettled = true":                                              anyOrder,
+
+	"pkg/pool/removal Queue.Run: drop: defer cancel()":            "the context's timer ends by itself after stopLimit",
+	"pkg/pool/removal Queue.Run: swap: workers.Wait()":            "both groups are awaited in any order",
+	"pkg/pool/removal Queue.conclude: swap: q.entries[at] = done": "both are set while the mutex is held",
 }

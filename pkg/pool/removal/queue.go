@@ -157,15 +157,11 @@ func (q *Queue) Run(ctx context.Context) {
 			workers.Go(func() { q.work(ctx, pool, batch) })
 		}
 
-		timer := time.NewTimer(next)
-
 		select {
 		case <-ctx.Done():
 		case <-q.wake:
-		case <-timer.C:
+		case <-time.After(next):
 		}
-
-		timer.Stop()
 	}
 
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
