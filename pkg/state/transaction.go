@@ -154,10 +154,6 @@ func (s *Store) apply(fn func(tx *Tx) error, lazy bool) error {
 
 	accepted = true
 
-	if len(tx.changes) == 0 {
-		return nil
-	}
-
 	s.sequence = s.pending.add(s.sequence, tx.changes)
 
 	if lazy {
