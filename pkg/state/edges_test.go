@@ -86,19 +86,19 @@ func TestEndOfTheJournal(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		content string
-		damaged bool
+		reason  string // "" is no damage
 	}{
-		"newlines":                       {whole, false},
-		"a zero behind the last line":    {zeroAt(len(text)), true},
-		"a zero among the newlines":      {zeroAt(len(text) + 1), true},
-		"a zero in the last newline":     {zeroAt(len(whole) - 1), true},
-		"a zero behind the newlines":     {whole + "\x00", false},
-		"one newline less":               {whole[:len(whole)-1], true},
-		"a checksum without a line":      {text + filled(`{"crc32c":"00000000",`)[:len(whole)-len(text)], false},
-		"the beginning of a line":        {text + filled(`{"crc32c":"0`)[:len(whole)-len(text)], false},
-		"the end of a line":              {text + filled(`"bytes":4}}`)[:len(whole)-len(text)], false},
-		"the end of a line, and a zero":  {text + filled("\"bytes\":4}}\x00")[:len(whole)-len(text)], true},
-		"another object than the line's": {text + filled(`{"crc32c":"00000000","closed":6}`)[:len(whole)-len(text)], true},
+		"newlines":                       {whole, ""},
+		"a zero behind the last line":    {zeroAt(len(text)), "is zero"},
+		"a zero among the newlines":      {zeroAt(len(text) + 1), "is zero"},
+		"a zero in the last newline":     {zeroAt(len(whole) - 1), "is zero"},
+		"a zero behind the newlines":     {whole + "\x00", ""},
+		"one newline less":               {whole[:len(whole)-1], "were durable"},
+		"a checksum without a line":      {text + filled(`{"crc32c":"00000000",`)[:len(whole)-len(text)], ""},
+		"the beginning of a line":        {text + filled(`{"crc32c":"0`)[:len(whole)-len(text)], ""},
+		"the end of a line":              {text + filled(`"bytes":4}}`)[:len(whole)-len(text)], ""},
+		"the end of a line, and a zero":  {text + filled("\"bytes\":4}}\x00")[:len(whole)-len(text)], "is zero"},
+		"another object than the line's": {text + filled(`{"crc32c":"00000000","closed":6}`)[:len(whole)-len(text)], "checksum"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,8 +109,9 @@ func TestEndOfTheJournal(t *testing.T) {
 			f := newFixture(dir, state.Options{})
 
 			err := f.Open(t.Context())
-			if test.damaged {
+			if test.reason != "" {
 				require.ErrorAs(t, err, new(*state.DamageError))
+				require.ErrorContains(t, err, test.reason)
 				require.Equal(t, test.content, read(t, dir, journalFile), "want: a refused start changes nothing")
 
 				return
