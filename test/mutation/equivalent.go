@@ -7,6 +7,9 @@ const (
 	lockedWake  = "what the first statement wakes takes the mutex, which is locked, before it reads"
 )
 
+// failedTx is the reason why an error that a view of a transaction returns may be dropped.
+const failedTx = "an error of Put or Delete fails its transaction, whose error Update returns"
+
 // equivalent are mutants of the operators that change no behaviour which a user or a caller can
 // observe, by name, with the reason. They are not drawn.
 var equivalent = map[string]string{
@@ -126,4 +129,31 @@ var equivalent = map[string]string{
 	"pkg/pool/removal Queue.Run: drop: defer cancel()":            "the context's timer ends by itself after stopLimit",
 	"pkg/pool/removal Queue.Run: swap: workers.Wait()":            "both groups are awaited in any order",
 	"pkg/pool/removal Queue.conclude: swap: q.entries[at] = done": "both are set while the mutex is held",
+
+	"pkg/controller Service.allocatePristineDurably: never: err != nil":                                               failedTx,
+	"pkg/controller Service.allocatePristineDurably: drop error: err":                                                 failedTx,
+	"pkg/controller Service.record: drop error: records.Put(v.ID, v)":                                                 failedTx,
+	"pkg/controller Service.markDeleting: never: err != nil":                                                          failedTx,
+	"pkg/controller Service.markDeleting: drop error: err":                                                            failedTx,
+	"pkg/controller Service.forget: drop error: s.volumes.In(tx).Delete(id)":                                          failedTx,
+	"pkg/controller Service.updateRecord: drop error: records.Put(id, changed)":                                       failedTx,
+	"pkg/controller Service.recordCopying: drop error: records.Put(id, copying)":                                      failedTx,
+	"pkg/controller Service.putSnapshots: never: err != nil":                                                          failedTx,
+	"pkg/controller Service.putSnapshots: drop error: err":                                                            failedTx,
+	"pkg/controller Service.putSnapshots: drop error: s.groups.In(tx).Put(group.ID, group.InPhase(group.Phase))":      failedTx,
+	"pkg/controller Service.recordFailed: never: err != nil":                                                          failedTx,
+	"pkg/controller Service.recordFailed: drop error: err":                                                            failedTx,
+	"pkg/controller Service.forgetSnapshots: never: err != nil":                                                       failedTx,
+	"pkg/controller Service.forgetSnapshots: drop error: err":                                                         failedTx,
+	"pkg/controller Service.forgetSnapshots: drop error: s.groups.In(tx).Delete(group.ID)":                            failedTx,
+	"pkg/controller Service.acceptSnapshots: drop error: s.putSnapshots(tx, group.InPhase(record.PhaseReady), ready)": failedTx,
+	"pkg/controller Service.markSnapshots: drop error: s.putSnapshots(tx, group.InPhase(record.PhaseDeleting), dele…": failedTx,
+	"pkg/controller Service.reserve: drop error: s.putSnapshots(tx, group, fresh)":                                    failedTx,
+	"pkg/controller Service.undoSnapshots: drop error: s.markSnapshots(tx, group, created)":                           failedTx,
+	"pkg/controller Service.undoSnapshots: drop error: s.forgetSnapshots(tx, group, created)":                         failedTx,
+	"pkg/controller Service.eraseSnapshots: drop error: s.forgetSnapshots(tx, group, gone)":                           failedTx,
+	"pkg/controller Service.removeSnapshots: drop error: s.markSnapshots(tx, group, gone)":                            failedTx,
+	"pkg/controller Service.removeUnfinishedSnapshots: drop error: s.markSnapshots(tx, nil, gone)":                    failedTx,
+	"pkg/controller Service.recoverGroups: never: err != nil":                                                         failedTx,
+	"pkg/controller Service.recoverGroups: drop error: err":                                                           failedTx,
 }
