@@ -310,6 +310,9 @@ type scriptedNode struct {
 	// The errors of its methods.
 	useErr, supportErr, applyErr, freezeErr error
 
+	// whileFrozen, if set, is called before the copies are taken.
+	whileFrozen func()
+
 	mu sync.Mutex
 	// What it was asked for.
 	frozen             [][]string
@@ -341,6 +344,10 @@ func (n *scriptedNode) WithFrozen(ctx context.Context, ids []string, within func
 	n.mu.Lock()
 	n.frozen = append(n.frozen, ids)
 	n.mu.Unlock()
+
+	if n.whileFrozen != nil {
+		n.whileFrozen()
+	}
 
 	return errors.Join(within(ctx), n.freezeErr)
 }

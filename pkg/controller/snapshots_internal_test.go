@@ -263,6 +263,88 @@ func TestProgressEnds(t *testing.T) {
 	}
 }
 
+// TestCopiesAreTakenWhileTheirSourcesAreFrozen: of those in use, together, at a time within.
+func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
+	t.Parallel()
+
+	for name, kind := range map[string]string{"clone": "clone", "snapshot": "snapshot", "group snapshot": "group snapshot"} {
+		registry := progress.NewRegistry(slog.New(slog.DiscardHandler))
+		s := newSite(t, func(c *Config) { c.Progress = registry })
+		run := operations()[name](s)
+		unused := s.create("unused")
+
+		s.volumes.Ascend("", func(id string, _ *record.Volume) bool {
+			if id != unused {
+				s.node.known = append(s.node.known, id)
+			}
+
+			return true
+		})
+		s.node.inUse()
+
+		var frozenAt time.Time
+
+		s.node.whileFrozen = func() {
+			frozenAt = time.Now()
+
+			for _, each := range registry.List() {
+				require.Equal(t, kind, each.Kind)
+			}
+
+			require.Len(t, registry.List(), len(s.node.known), "want: the task of each copy runs")
+			require.Empty(t, s.inPool("default", "snapshots"), "want: nothing is copied before")
+		}
+
+		require.NoError(t, run(t.Context()))
+		require.Equal(t, [][]string{s.node.known}, s.node.frozen, "what is in use is frozen once")
+
+		s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copy")
+
+			return true
+		})
+		s.Service.groups.Ascend("", func(_ string, each *record.Group) bool {
+			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copies")
+
+			return true
+		})
+	}
+}
+
+// TestWhatNeedNotBeConsistentIsCopiedInUse, without asking the node.
+func TestWhatNeedNotBeConsistentIsCopiedInUse(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	first, second := s.create("first"), s.create("second")
+	require.NoError(t, s.publish(t.Context(), first, nextNode))
+
+	none := map[string]string{volume.KeyConsistency: "none"}
+	_, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "refused", SourceVolumeId: first})
+	rpccode.Require(t, err, codes.FailedPrecondition)
+
+	_, err = s.groups.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "refused", SourceVolumeIds: []string{first, second}})
+	rpccode.Require(t, err, codes.FailedPrecondition)
+
+	_, err = s.CreateVolume(t.Context(), createRequestOf("refused", ofVolume(first)))
+	rpccode.Require(t, err, codes.FailedPrecondition)
+
+	s.node.useErr = errBroken
+
+	_, err = s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "taken", SourceVolumeId: first, Parameters: none})
+	require.NoError(t, err)
+
+	_, err = s.groups.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
+		Name: "taken", SourceVolumeIds: []string{first, second}, Parameters: none,
+	})
+	require.NoError(t, err)
+
+	_, err = s.CreateVolume(t.Context(), createRequestOf("taken", ofVolume(first), with(volume.KeyConsistency, "none")))
+	require.NoError(t, err)
+	require.Empty(t, s.node.frozen, "want: nothing is frozen")
+	s.requireSound()
+}
+
 // TestDirectoriesSayWhetherTheirSizeIsLimited as their pool does; images do not.
 func TestDirectoriesSayWhetherTheirSizeIsLimited(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,128 @@
+package metadata
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// TestPages: which parts of the metadata can be asked for.
+func TestPages(t *testing.T) {
+	t.Parallel()
+
+	snapshot := &record.Snapshot{SizeBytes: 100}
+
+	for asked, want := range map[page]codes.Code{
+		{0, 0}: codes.OK, {99, 1}: codes.OK, {100, 0}: codes.OK, {101, 0}: codes.OutOfRange, {-1, 0}: codes.OutOfRange,
+		{0, -1}: codes.InvalidArgument, {-1, -1}: codes.OutOfRange,
+	} {
+		err := asked.check()
+		if err == nil {
+			err = asked.within(snapshot)
+		}
+
+		rpccode.Require(t, rpc.Status(err), want, "from %d, at most %d", asked.from, asked.most)
+	}
+}
+
+// TestPairs: the target is a second snapshot of the volume, taken after the base.
+func TestPairs(t *testing.T) {
+	t.Parallel()
+
+	base := &record.Snapshot{ID: "a", SourceVolumeID: "v", Sequence: 2}
+
+	for name, test := range map[string]struct {
+		target record.Snapshot
+		want   codes.Code
+	}{
+		"a later one":       {record.Snapshot{ID: "b", SourceVolumeID: "v", Sequence: 3}, codes.OK},
+		"an earlier one":    {record.Snapshot{ID: "b", SourceVolumeID: "v", Sequence: 1}, codes.InvalidArgument},
+		"the same":          {*base, codes.InvalidArgument},
+		"of another volume": {record.Snapshot{ID: "b", SourceVolumeID: "w", Sequence: 3}, codes.InvalidArgument},
+	} {
+		rpccode.Require(t, rpc.Status(checkPair(base, &test.target)), test.want, "%s", name)
+	}
+}
+
+// locked counts the snapshots that are locked, which have no image.
+type locked struct {
+	held    int
+	backing volume.Backing
+	missing bool
+}
+
+func (l *locked) LockSnapshot(id string) (found *record.Snapshot, release func(), err error) {
+	if l.missing && id == "target" {
+		return nil, nil, rpc.Errorf(codes.NotFound, "snapshot %s does not exist", id)
+	}
+
+	l.held++
+
+	return &record.Snapshot{ID: id, Parameters: volume.Parameters{Backing: l.backing}}, func() { l.held-- }, nil
+}
+
+func (*locked) Pool(string, string) (*pool.Pool, error) { return nil, pool.ErrUnavailable }
+
+// TestRefusedRequestsLockNothing: whatever a request is refused for, its snapshots can be deleted.
+func TestRefusedRequestsLockNothing(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		snapshots *locked
+		base      string
+		target    string
+		want      codes.Code
+	}{
+		"no target":          {&locked{backing: volume.BackingImage}, "base", "", codes.InvalidArgument},
+		"no base":            {&locked{backing: volume.BackingImage}, "", "target", codes.InvalidArgument},
+		"an impossible base": {&locked{backing: volume.BackingImage}, "a/b", "target", codes.InvalidArgument},
+		"of directories":     {&locked{backing: volume.BackingDirectory}, "base", "target", codes.FailedPrecondition},
+		"a pool that failed": {&locked{backing: volume.BackingImage}, "base", "target", codes.Unavailable},
+		"a missing target":   {&locked{missing: true}, "target", "target", codes.NotFound},
+	} {
+		m := New(test.snapshots, 0)
+		require.Equal(t, DefaultIdle, m.idle, "the default")
+
+		_, _, err := m.openPair(&csi.GetMetadataDeltaRequest{BaseSnapshotId: test.base, TargetSnapshotId: test.target})
+		rpccode.Require(t, rpc.Status(err), test.want, "%s", name)
+		require.Zero(t, test.snapshots.held, "want: %s leaves no snapshot locked", name)
+
+		if test.base == test.target || test.target == "" {
+			continue
+		}
+
+		err = m.GetMetadataAllocated(&csi.GetMetadataAllocatedRequest{SnapshotId: test.base}, nil)
+		rpccode.Require(t, err, test.want, "%s", name)
+		require.Zero(t, test.snapshots.held, "want: %s leaves no snapshot locked", name)
+	}
+
+	rpccode.Require(t, New(&locked{}, time.Second).GetMetadataDelta(&csi.GetMetadataDeltaRequest{StartingOffset: -1}, nil), codes.OutOfRange)
+	rpccode.Require(t, New(&locked{}, time.Second).GetMetadataAllocated(&csi.GetMetadataAllocatedRequest{MaxResults: -1}, nil), codes.InvalidArgument)
+}
+
+// TestStreamsWithoutRangesHaveAMessage, and one that fails returns the failure of its last message.
+func TestStreamsWithoutRangesHaveAMessage(t *testing.T) {
+	t.Parallel()
+
+	sent, failure := 0, errors.New("gone")
+	made := newTuples(page{}, &record.Snapshot{SizeBytes: 1}, func([]*csi.BlockMetadata) error {
+		sent++
+
+		return failure
+	})
+
+	require.ErrorIs(t, made.end(), failure)
+	require.Equal(t, 1, sent, "want: a message with the size")
+	require.NoError(t, made.end())
+	require.Equal(t, 1, sent, "want: a message was sent already")
+}
