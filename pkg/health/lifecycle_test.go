@@ -246,6 +246,7 @@ func TestNamesOfEventsAndStatuses(t *testing.T) {
 	require.Zero(t, read, "want: an unknown status is none")
 	require.Equal(t, "UNKNOWN", read.String())
 
+	require.Equal(t, health.Inaccessible, health.VolumeNotFound.Status())
 	require.Equal(t, health.Degraded, health.Reason("Another").Status())
 	require.False(t, health.Reason("Another").Evented(), "want: an unknown reason has no event")
 	require.True(t, health.IOErrors.Evented(), "want: I/O errors have an event")

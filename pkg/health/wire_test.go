@@ -91,6 +91,10 @@ func TestLegacyConditionNamesEveryEntry(t *testing.T) {
 			record:   record("a", health.NewEntry(health.IOErrors, strings.Repeat("x", 118))),
 			abnormal: true, text: "IOErrors: " + strings.Repeat("x", 118),
 		},
+		"several, just not too long": {
+			record:   record("a", health.NewEntry(health.IOErrors, "EIO"), health.NewEntry(health.DiskFailure, strings.Repeat("x", 100))),
+			abnormal: true, text: "IOErrors: EIO; DiskFailure: " + strings.Repeat("x", 100),
+		},
 		"too long for one string": {
 			record:   record("a", health.NewEntry(health.IOErrors, long), health.NewEntry(health.DiskFailure, long)),
 			abnormal: true, text: "IOErrors: " + strings.Repeat("ö", 24) + "…; DiskFailure: " + strings.Repeat("ö", 24) + "…",

@@ -156,4 +156,10 @@ var equivalent = map[string]string{
 	"pkg/controller Service.removeUnfinishedSnapshots: drop error: s.markSnapshots(tx, nil, gone)":                    failedTx,
 	"pkg/controller Service.recoverGroups: never: err != nil":                                                         failedTx,
 	"pkg/controller Service.recoverGroups: drop error: err":                                                           failedTx,
+	"pkg/health PutCondition: replace >: len(before) > 0":                                                             "the condition behind nothing is a copy of it",
+	"pkg/health Monitor.notify: replace >: len(ids) > 0":                                                              "an event that affects no subject announces none",
+	"pkg/health Monitor.relistPeriodically: replace >: wait > 0":                                                      "a wait of no time ends at once",
+	"pkg/node/fsck Checker.Run: replace >: left > 0":                                                                  "a wait of no time ends at once",
+	"pkg/node/probe probeState.probeAgainAfter: replace <: wait < s.again":                                            "the same time replaces itself",
+	"pkg/node/fsck Checker.Suspect: replace >=: known.Reason.Status() >= suspicion.Reason.Status()":                   "the merged suspicion is the known one, which is written again",
 }

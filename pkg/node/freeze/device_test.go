@@ -142,8 +142,11 @@ func TestDevicesAreSynced(t *testing.T) {
 	require.NoError(t, f.WithFrozen(t.Context(), targets, within))
 	require.Equal(t, 1, called, "want: the copy is made once")
 
+	unknown := []int{1<<20 - 1}
+	require.Error(t, f.WithFrozen(t.Context(), freeze.Targets{Devices: unknown}, within), "want: a device that cannot be synced is not copied")
+
 	targets = f.targets()
-	targets.Devices = []int{1<<20 - 1}
+	targets.Devices = unknown
 	require.Error(t, f.WithFrozen(t.Context(), targets, within), "want: a device that cannot be synced is not copied")
 	require.Equal(t, 1, called, "want: no copy is made")
 	require.False(t, f.IsFrozen("volume"), "want: nothing was frozen")

@@ -202,15 +202,16 @@ func TestSuspicions(t *testing.T) {
 		given []fsck.Suspicion
 		want  fsck.Suspicion
 	}{
-		"one":                       {[]fsck.Suspicion{errs(1)}, errs(1)},
-		"later":                     {[]fsck.Suspicion{errs(1), errs(2)}, errs(2)},
-		"at the same time":          {[]fsck.Suspicion{errs(1), {Reason: health.FilesystemErrors, Message: "others", At: at.Add(1)}}, errs(1)},
-		"earlier":                   {[]fsck.Suspicion{errs(2), errs(1)}, errs(2)},
-		"worse and later":           {[]fsck.Suspicion{errs(1), corrupted(2)}, corrupted(2)},
-		"worse and earlier":         {[]fsck.Suspicion{errs(2), corrupted(1)}, corrupted(2)},
-		"less severe and later":     {[]fsck.Suspicion{corrupted(1), errs(2)}, corrupted(2)},
-		"less severe and earlier":   {[]fsck.Suspicion{corrupted(2), errs(1)}, corrupted(2)},
-		"before the last check too": {[]fsck.Suspicion{errs(1), errs(-time.Hour)}, errs(1)},
+		"one":                         {[]fsck.Suspicion{errs(1)}, errs(1)},
+		"later":                       {[]fsck.Suspicion{errs(1), errs(2)}, errs(2)},
+		"at the same time":            {[]fsck.Suspicion{errs(1), {Reason: health.FilesystemErrors, Message: "others", At: at.Add(1)}}, errs(1)},
+		"later, with another message": {[]fsck.Suspicion{errs(1), {Reason: health.FilesystemErrors, Message: "others", At: at.Add(2)}}, errs(2)},
+		"earlier":                     {[]fsck.Suspicion{errs(2), errs(1)}, errs(2)},
+		"worse and later":             {[]fsck.Suspicion{errs(1), corrupted(2)}, corrupted(2)},
+		"worse and earlier":           {[]fsck.Suspicion{errs(2), corrupted(1)}, corrupted(2)},
+		"less severe and later":       {[]fsck.Suspicion{corrupted(1), errs(2)}, corrupted(2)},
+		"less severe and earlier":     {[]fsck.Suspicion{corrupted(2), errs(1)}, corrupted(2)},
+		"before the last check too":   {[]fsck.Suspicion{errs(1), errs(-time.Hour)}, errs(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

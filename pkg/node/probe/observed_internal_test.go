@@ -178,7 +178,9 @@ func TestUnusedGatesAreForgotten(t *testing.T) {
 	leaveToo()
 	require.Empty(t, gate.byVolume, "want: the gate is not used any more")
 
+	began := time.Now()
 	reopen := gate.Close("volume")
+	require.Less(t, time.Since(began), gateTimeout, "want: without a probe inside it is closed at once")
 	require.Len(t, gate.byVolume, 1, "want: the gate is closed")
 	reopen()
 	require.Empty(t, gate.byVolume, "want: the gate is not used any more")
