@@ -282,6 +282,7 @@ func TestATaskOfABusyPoolRunsNext(t *testing.T) {
 			return nil
 		}))
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Equal(t, 3*time.Second, after, "want: the task runs as soon as the worker of its pool is free")
 		require.Zero(t, q.Len(), "want: no task is left")
 		end()
