@@ -243,11 +243,13 @@ func (o *operators) dropStatements(list []ast.Stmt) {
 	}
 }
 
-// swapEffects swaps two calls that follow each other and whose results are not used. It moves no call
-// into or out of what a mutex guards: the race detector sees that, without which the tests run here.
+// swapEffects swaps two calls or assignments that follow each other. It moves none into or out of what
+// a mutex guards, which the race detector sees, without which the tests run here, and swaps no two
+// assignments that are independent of each other.
 func (o *operators) swapEffects(list []ast.Stmt) {
 	for i := 1; i < len(list); i++ {
-		if !isEffect(list[i-1]) || !isEffect(list[i]) || o.isMutex(list[i-1]) || o.isMutex(list[i]) {
+		if !isEffect(list[i-1]) || !isEffect(list[i]) || o.isMutex(list[i-1]) || o.isMutex(list[i]) ||
+			o.areIndependent(list[i-1], list[i]) {
 			continue
 		}
 
@@ -276,6 +278,35 @@ func isEffect(statement ast.Stmt) bool {
 	default:
 		return false
 	}
+}
+
+// areIndependent reports whether two statements are assignments without calls, of which neither names
+// what the other one assigns to.
+func (o *operators) areIndependent(first, second ast.Stmt) bool {
+	a, isA := first.(*ast.AssignStmt)
+	b, isB := second.(*ast.AssignStmt)
+
+	return isA && isB && !hasCall(a) && !hasCall(b) && !o.names(b, a.Lhs) && !o.names(a, b.Lhs)
+}
+
+func hasCall(node ast.Node) bool {
+	found := false
+
+	ast.Inspect(node, func(each ast.Node) bool {
+		_, isCall := each.(*ast.CallExpr)
+		found = found || isCall
+
+		return !found
+	})
+
+	return found
+}
+
+// names reports whether a statement has the text of one of the expressions in it.
+func (o *operators) names(statement ast.Node, expressions []ast.Expr) bool {
+	return slices.ContainsFunc(expressions, func(each ast.Expr) bool {
+		return strings.Contains(o.piece(statement), o.piece(each))
+	})
 }
 
 func (o *operators) replace(operator string, node ast.Node, with string) {

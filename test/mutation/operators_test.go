@@ -21,6 +21,10 @@ func (b *box) put(f *os.File, n int) (int, error) {
 	b.n = n
 	b.log(n)
 
+	b.first = 1
+	b.second = 2
+	b.last = b.second
+
 	err := f.Sync()
 	if err != nil {
 		return 0, fmt.Errorf("sync %d: %w", n+1, err)
@@ -56,6 +60,11 @@ func TestOperatorsChangeOnePlaceEach(t *testing.T) {
 		"pkg/p box.put: drop: b.n = n":                                     "",
 		"pkg/p box.put: drop: b.log(n)":                                    "",
 		"pkg/p box.put: swap: b.n = n":                                     "b.log(n)\n\tb.n = n",
+		"pkg/p box.put: drop: b.first = 1":                                 "",
+		"pkg/p box.put: drop: b.second = 2":                                "",
+		"pkg/p box.put: drop: b.last = b.second":                           "",
+		"pkg/p box.put: swap: b.log(n)":                                    "b.first = 1\n\n\tb.log(n)",
+		"pkg/p box.put: swap: b.second = 2":                                "b.last = b.second\n\tb.second = 2",
 		"pkg/p box.put: drop sync: f.Sync()":                               "error(nil)",
 		"pkg/p box.put: never: err != nil":                                 "false && (err != nil)",
 		"pkg/p box.put: replace !=: err != nil":                            "==",
@@ -78,4 +87,24 @@ func TestADrawIsTheSameForASeed(t *testing.T) {
 	require.NotEqual(t, first, other, "draws with two seeds")
 	require.Empty(t, draw(all, 10, 1, func(pkg string) bool { return pkg != "pkg/state" }), "a package that is not asked for")
 	require.Len(t, draw(all, 1000, 1, every), 100, "a draw of more than there are")
+}
+
+// TestEquivalentMutantsExist finds names in the list that no mutant has any more.
+func TestEquivalentMutantsExist(t *testing.T) {
+	t.Parallel()
+
+	root, err := moduleRoot()
+	require.NoError(t, err)
+
+	all, err := operatorMutants(t.Context(), root)
+	require.NoError(t, err)
+
+	names := map[string]bool{}
+	for _, m := range all {
+		names[m.name] = true
+	}
+
+	for name := range equivalent {
+		require.True(t, names[name], "a mutant is listed as equivalent that there is not: %s", name)
+	}
 }
