@@ -240,3 +240,16 @@ func (r *recorder) Run(_ context.Context, command filesystem.Command) (filesyste
 }
 
 var errRecorded = errors.New("recorded")
+
+// attachClaimed attaches an image, and returns the path of its device.
+func attachClaimed(t *testing.T, image *os.File) string {
+	t.Helper()
+
+	device, err := loop.NewLoops(loop.LoopsOptions{First: first}).Attach(t.Context(), image, loop.AttachOptions{
+		AutoClear: true, Exclusive: true, PreferredNumber: -1,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, device.Close()) })
+
+	return device.Path
+}

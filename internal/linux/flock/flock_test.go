@@ -65,3 +65,27 @@ func TestALockThatIsAboutToGoIsAwaited(t *testing.T) {
 	require.NoError(t, first.Close())
 	require.NoError(t, await.Receive(t, locked, "the lock that was released"))
 }
+
+// TestUnlock releases a lock while the file stays open.
+func TestUnlock(t *testing.T) {
+	t.Parallel()
+
+	first, second := open(t)
+	require.NoError(t, flock.TryLock(first, unix.LOCK_EX))
+	require.ErrorIs(t, flock.TryLock(second, unix.LOCK_SH), unix.EWOULDBLOCK)
+	require.NoError(t, flock.Unlock(first))
+	require.NoError(t, flock.TryLock(second, unix.LOCK_EX))
+	require.NoError(t, second.Close())
+	require.ErrorIs(t, flock.Unlock(second), unix.EBADF)
+}
+
+// TestUnsupported distinguishes a filesystem without locks from a lock that is refused.
+func TestUnsupported(t *testing.T) {
+	t.Parallel()
+
+	for err, want := range map[error]bool{
+		unix.EOPNOTSUPP: true, unix.ENOLCK: true, unix.ENOSYS: true, unix.EWOULDBLOCK: false, unix.EBADF: false, nil: false,
+	} {
+		require.Equal(t, want, flock.Unsupported(err), "%v means that there are no locks", err)
+	}
+}
