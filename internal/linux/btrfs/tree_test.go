@@ -63,12 +63,12 @@ func TestSubvolumesAreFound(t *testing.T) {
 
 	place, found, err := btrfs.PlaceOf(parent, c)
 	require.NoError(t, err)
-	require.True(t, found, "want: a subvolume has a place")
+	require.True(t, found, "want: the subvolume is found")
 	require.Equal(t, btrfs.Place{Outer: b, Name: "c"}, place)
 
 	_, found, err = btrfs.PlaceOf(parent, e+1)
 	require.NoError(t, err)
-	require.False(t, found, "want: an id without a subvolume has no place")
+	require.False(t, found, "want: an id without a subvolume is not found")
 
 	all, err := btrfs.From(parent, b)
 	require.NoError(t, err)

@@ -334,8 +334,8 @@ func TestBackoff(t *testing.T) {
 	require.ErrorIs(t, (&backoff{pause: time.Hour, longest: time.Hour}).wait(ctx), cause)
 
 	b := &backoff{pause: time.Microsecond, longest: 3 * time.Microsecond}
-	for _, want := range []time.Duration{2, 3, 3} {
+	for _, want := range []time.Duration{2 * time.Microsecond, 3 * time.Microsecond, 3 * time.Microsecond} {
 		require.NoError(t, b.wait(t.Context()))
-		require.Equal(t, want*time.Microsecond, b.pause, "want: the pause doubles up to the longest one")
+		require.Equal(t, want, b.pause, "want: the pause doubles up to the longest one")
 	}
 }
