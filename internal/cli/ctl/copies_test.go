@@ -285,7 +285,7 @@ func TestWithoutATerminalNothingIsToldUnlessAsked(t *testing.T) {
 
 	var side bytes.Buffer
 
-	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--timeout", "200ms", "--endpoint", endpoint)
+	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--timeout", "600ms", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "DEADLINE_EXCEEDED")
 	require.Empty(t, side.String(), "want: no progress is written without a terminal")
 	require.Empty(t, requests[*emptypb.Empty](driver), "want: the driver is not asked for progress")
