@@ -97,6 +97,10 @@ func (q *Quotas) Read(group Group) (Counted, error) {
 		"referenced": &found.Referenced, "exclusive": &found.Exclusive, "max_referenced": &found.Limit, "limit_flags": &flags,
 	} {
 		text, err := sysfs.Read(filepath.Join(directory, name))
+		if errors.Is(err, unix.ENODEV) { // the kernel removes the group meanwhile
+			err = fs.ErrNotExist
+		}
+
 		if err != nil {
 			return Counted{}, fmt.Errorf("quota group %s: %w", group, err)
 		}
