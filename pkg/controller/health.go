@@ -238,10 +238,21 @@ func (s *Service) observe(ctx context.Context, v *record.Volume) (stored, error)
 
 	size, err := p.Size(v.Object())
 	if err == nil && v.Parameters.Backing == volume.BackingDirectory {
-		err = p.ConfineDirectory(v.ID)
+		err = keepLimit(v, p)
 	}
 
 	return stored{sizeBytes: size, evadedFor: p.LimitEvadedFor(v.ID)}, err
+}
+
+// keepLimit has the size limit of the volume's directory count all files in it, and sets the limit again
+// that an interruption has left unset.
+func keepLimit(v *record.Volume, p *pool.Pool) error {
+	_, limited, err := p.DirectoryQuota(v.ID)
+	if err != nil || limited || v.SizeLimit != volume.SizeByQuota {
+		return err
+	}
+
+	return p.LimitDirectory(v.ID, v.CapacityBytes)
 }
 
 func (s *Service) unreachable(poolName string) bool {

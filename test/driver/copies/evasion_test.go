@@ -73,6 +73,34 @@ func TestEvadedSizeLimitsAreReported(t *testing.T) {
 	harness.RequireEntries(t, d, map[string]int{"directories": 0, "removing": 0, "scratch": 0})
 }
 
+// TestALostSizeLimitIsSetAgain removes the quota group of a volume: a driver that dies while it makes a
+// spoilt group again leaves that.
+func TestALostSizeLimitIsSetAgain(t *testing.T) {
+	d := onBtrfs(t, harness.Relists)
+	claim := harness.NewVolume(t, d, directoryRequest("limited", nil))
+	harness.BringUp(t, d, claim)
+
+	pool, err := os.Open(d.Config.Pools["default"])
+	require.NoError(t, err)
+
+	defer pool.Close()
+
+	group := groupOf(t, claim.TargetPath)
+	require.NoError(t, btrfs.RemoveGroup(pool, group))
+
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		groups, err := btrfs.Groups(pool)
+		require.NoError(c, err)
+		require.Contains(c, groups, group)
+	}, time.Minute, 10*time.Millisecond, "want: the volume has a quota group again")
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		require.ErrorIs(c, writeFile(claim, "file", 2*directoryBytes), unix.EDQUOT)
+	}, time.Minute, 10*time.Millisecond, "want: the volume is limited to its size again")
+	require.Empty(t, harness.ReasonsOf(t, d, claim.VolumeID), "want: the volume is healthy")
+
+	harness.TakeDown(t, d, claim)
+}
+
 // TestQuotaGroupsOfRemovedVolumesGo deletes a volume before its snapshot: the kernel then keeps its
 // group, and the driver removes that without a restart.
 func TestQuotaGroupsOfRemovedVolumesGo(t *testing.T) {

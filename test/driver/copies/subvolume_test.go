@@ -20,13 +20,13 @@ import (
 const directoryBytes = 16 * harness.MiB
 
 // onBtrfs starts a driver with a pool on a btrfs.
-func onBtrfs(t *testing.T) *harness.Driver {
+func onBtrfs(t *testing.T, options ...harness.Option) *harness.Driver {
 	t.Helper()
 	namespace.NeedRoot(t)
 
 	directory := harness.BtrfsPool(t, harness.GiB)
 
-	return harness.Start(t, func(c *driver.Config) { c.Pools = map[string]string{"default": directory} })
+	return harness.Start(t, append(options, func(c *driver.Config) { c.Pools = map[string]string{"default": directory} })...)
 }
 
 func directoryRequest(name string, source *csi.VolumeContentSource) *csi.CreateVolumeRequest {
