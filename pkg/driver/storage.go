@@ -202,17 +202,14 @@ func probeServed(p *pool.Pool) (health.Observation, error) {
 }
 
 // unavailable is the condition of a pool that has failed, which is probed again
-// soon: that is how it recovers.
+// each second, as all that is unhealthy: that is how it recovers.
 func (o *opener) unavailable(name string) health.Observation {
 	failure := o.Pools.Failure(name)
 	if failure == nil {
 		return health.Observation{}
 	}
 
-	observed := unreachable(o.explain(name, failure))
-	observed.Again = reopenPause
-
-	return observed
+	return unreachable(o.explain(name, failure))
 }
 
 // explain returns why a pool cannot be used in the 128 bytes of a condition's message:

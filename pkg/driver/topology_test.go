@@ -1,9 +1,11 @@
 package driver_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
@@ -55,6 +57,40 @@ func TestNamesFollowTheSpec(t *testing.T) {
 				require.ErrorIs(t, err, driver.ErrConfig)
 				require.ErrorContains(t, err, test.problem)
 			}
+		})
+	}
+}
+
+// TestConstraintsAreAdvertisedWithATopologyOnly has volumes that each node can reach, for which a CO
+// needs no topology.
+func TestConstraintsAreAdvertisedWithATopologyOnly(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		change func(c *driver.Config)
+		want   bool
+	}{
+		"a node's own pools":    {func(*driver.Config) {}, true},
+		"shared pools":          {func(c *driver.Config) { c.Shared = true }, false},
+		"shared pools, a zone":  {func(c *driver.Config) { c.Shared, c.Topology = true, map[string]string{"zone": "a"} }, true},
+		"a topology left out":   {func(c *driver.Config) { c.Disabled = []string{"TOPOLOGY"} }, false},
+		"left out, with a zone": {func(c *driver.Config) { c.Disabled, c.Topology = []string{"TOPOLOGY"}, map[string]string{"zone": "a"} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			r := start(t, test.change)
+
+			answer, err := csi.NewIdentityClient(r.conn).GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
+			require.NoError(t, err)
+
+			var advertised []csi.PluginCapability_Service_Type
+			for _, each := range answer.GetCapabilities() {
+				advertised = append(advertised, each.GetService().GetType())
+			}
+
+			require.Equal(t, test.want, slices.Contains(advertised, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS),
+				"want: volumes have constraints where a topology is known: %v", advertised)
 		})
 	}
 }
