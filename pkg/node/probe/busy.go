@@ -150,6 +150,11 @@ func (s *probeState) addDetaching(number int, sequence uint64) {
 	if s.busy == nil && !s.prober.isBusy(s.view.id) {
 		s.prober.busy.add(s.view.id, now)
 		s.busy = &now
+
+		// A call that has unstaged it meanwhile has forgotten what was known before.
+		if _, _, inUse := s.prober.config.Volumes.InUse(s.view.id); !inUse {
+			s.prober.busy.forget(s.view.id)
+		}
 	}
 }
 

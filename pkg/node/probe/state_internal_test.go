@@ -352,4 +352,11 @@ func TestDetachingDevicesAreBusy(t *testing.T) {
 	s = f.state()
 	s.addDetaching(7, 12)
 	require.Equal(t, "/target", f.busy.get(f.id).path, "want: what a call could not release stays")
+
+	f.busy.forget(f.id)
+
+	s = f.state()
+	delete(f.node.inUse, f.id)
+	s.addDetaching(7, 12)
+	require.Nil(t, f.busy.get(f.id), "want: nothing is remembered of a volume that was unstaged during the probe")
 }
