@@ -22,8 +22,8 @@ func (b *box) put(f *os.File, n int) (int, error) {
 	b.log(n)
 
 	b.first = 1
-	b.second = 2
-	b.last = b.second
+	b.next = 2
+	b.last = b.next
 
 	err := f.Sync()
 	if err != nil {
@@ -61,10 +61,10 @@ func TestOperatorsChangeOnePlaceEach(t *testing.T) {
 		"pkg/p box.put: drop: b.log(n)":                                    "",
 		"pkg/p box.put: swap: b.n = n":                                     "b.log(n)\n\tb.n = n",
 		"pkg/p box.put: drop: b.first = 1":                                 "",
-		"pkg/p box.put: drop: b.second = 2":                                "",
-		"pkg/p box.put: drop: b.last = b.second":                           "",
+		"pkg/p box.put: drop: b.next = 2":                                  "",
+		"pkg/p box.put: drop: b.last = b.next":                             "",
 		"pkg/p box.put: swap: b.log(n)":                                    "b.first = 1\n\n\tb.log(n)",
-		"pkg/p box.put: swap: b.second = 2":                                "b.last = b.second\n\tb.second = 2",
+		"pkg/p box.put: swap: b.next = 2":                                  "b.last = b.next\n\tb.next = 2", //nolint:dupword // code
 		"pkg/p box.put: drop sync: f.Sync()":                               "error(nil)",
 		"pkg/p box.put: never: err != nil":                                 "false && (err != nil)",
 		"pkg/p box.put: replace !=: err != nil":                            "==",
