@@ -111,7 +111,7 @@ func TestStatsOfTheSick(t *testing.T) {
 			healthy := usageAt(t, d, claim)
 			test.strike(t, d, claim)
 
-			require.Eventually(t, func() bool { return slices.Contains(harness.ReasonsOf(t, d, claim.VolumeID), test.reason) }, await.Limit, 10*time.Millisecond, "want: the condition is reported")
+			harness.AwaitReason(t, d, claim.VolumeID, test.reason)
 			harness.RequireAbnormal(t, d, claim, claim.TargetPath, test.reason)
 
 			sick := usageAt(t, d, claim)
@@ -192,7 +192,7 @@ func TestAnInlineVolumeHasTheNameTheCOGaveIt(t *testing.T) {
 	harness.RequireAbnormal(t, d, claim, claim.TargetPath, health.BackingFileMissing)
 
 	require.NoError(t, os.Rename(image+".away", image))
-	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond, "want: the restored image clears the condition")
+	harness.AwaitReason(t, d, claim.VolumeID, "")
 
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 
@@ -220,7 +220,7 @@ func TestAnImageByAnotherName(t *testing.T) {
 	harness.TakeDown(t, d, claim)
 	require.NoError(t, os.Rename(image+".away", image))
 	harness.BringUp(t, d, claim)
-	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond, "want: the restored image clears the condition")
+	harness.AwaitReason(t, d, claim.VolumeID, "")
 }
 
 // TestHealthOfWhatCouldNotBeStaged reports a disk that fails so early that the
@@ -244,15 +244,13 @@ func TestHealthOfWhatCouldNotBeStaged(t *testing.T) {
 
 	require.NoError(t, d.Attach(t.Context(), claim))
 	require.Error(t, d.Stage(t.Context(), claim), "NodeStageVolume of an image that cannot be read")
-	require.Eventually(t, func() bool {
-		return slices.Contains(harness.ReasonsOf(t, d, claim.VolumeID), health.IOErrors)
-	}, await.Limit, 10*time.Millisecond, "want: the unreadable image is reported")
+	harness.AwaitReason(t, d, claim.VolumeID, health.IOErrors)
 
 	served.Inject(t)
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.NoError(t, d.Publish(t.Context(), claim))
 	t.Cleanup(func() { harness.TakeDown(t, d, claim) })
-	require.Eventually(t, func() bool { return len(harness.ReasonsOf(t, d, claim.VolumeID)) == 0 }, await.Limit, 10*time.Millisecond, "want: the readable image clears the condition")
+	harness.AwaitReason(t, d, claim.VolumeID, "")
 }
 
 // forgetCached has what is read next come from the file's disk.
