@@ -21,6 +21,8 @@ type baselines struct {
 	mutex  sync.Mutex
 	limits map[command]time.Duration
 	calls  map[command]reached
+	// failing fail without a mutant.
+	failing map[command]bool
 	// changed are the functions of each mutant of the common build.
 	changed map[string][]position
 }
@@ -36,6 +38,18 @@ func (b *baselines) add(tests command, took time.Duration, calls reached) {
 	b.limits[tests], b.calls[tests] = 3*took+slack, calls
 }
 
+// leaveOut has tests that fail without a mutant be run for none.
+func (b *baselines) leaveOut(tests command) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+
+	if b.failing == nil {
+		b.failing = map[command]bool{}
+	}
+
+	b.failing[tests] = true
+}
+
 // limit is how long tests may run.
 func (b *baselines) limit(tests command) time.Duration {
 	b.mutex.Lock()
@@ -45,14 +59,14 @@ func (b *baselines) limit(tests command) time.Duration {
 }
 
 // mayReach reports whether tests may call a function that the mutant changes: false if they did not
-// without one.
+// without one, or fail without one.
 func (b *baselines) mayReach(tests command, mutant string) bool {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 
 	calls, known := b.calls[tests]
 
-	return !known || len(b.changed[mutant]) == 0 || slices.ContainsFunc(b.changed[mutant], func(p position) bool { return calls[p] })
+	return !b.failing[tests] && (!known || len(b.changed[mutant]) == 0 || slices.ContainsFunc(b.changed[mutant], func(p position) bool { return calls[p] }))
 }
 
 // reachedName is the file for the functions of a package.

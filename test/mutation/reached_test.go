@@ -34,4 +34,8 @@ func TestOnlyTestsThatReachAMutantRun(t *testing.T) {
 	}
 
 	require.Equal(t, 3*time.Second+slack, without.limit(tests), "want: the limit follows the time without a mutant")
+
+	without.leaveOut(tests)
+	require.False(t, without.mayReach(tests, "of the first"), "want: tests that fail without a mutant do not run")
+	require.False(t, without.mayReach(tests, "with a build of its own"), "want: tests that fail without a mutant do not run")
 }
