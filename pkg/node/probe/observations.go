@@ -26,17 +26,29 @@ type Observations struct {
 	// byContentID the pool objects of inline ephemeral volumes.
 	byNumber     map[int]string
 	byFilesystem map[[2]int32][]string
-	byContentID  map[string]string
+	// detached has the loop devices that were detached last, of which events may still come.
+	detached    map[int]detachedDevice
+	byContentID map[string]string
 	// queries are the start times of the unanswered queries to filesystems.
 	queries map[string][]*time.Time
 }
+
+// detachedDevice is the volume that a device was attached for, and until when an event may be of that
+// time.
+type detachedDevice struct {
+	id    string
+	until time.Time
+}
+
+// lateEvents is how long after a failed request its event may come.
+const lateEvents = 10 * time.Second
 
 // NewObservations returns an empty memory.
 func NewObservations() *Observations {
 	return &Observations{
 		byVolume: map[string]*lastObservation{}, byNumber: map[int]string{},
 		byFilesystem: map[[2]int32][]string{}, byContentID: map[string]string{},
-		queries: map[string][]*time.Time{},
+		queries: map[string][]*time.Time{}, detached: map[int]detachedDevice{},
 	}
 }
 
@@ -92,6 +104,7 @@ func (o *Observations) AddReader(contentID string, number int) {
 	defer o.mu.Unlock()
 
 	o.byNumber[number] = o.volumeOfLocked(contentID)
+	delete(o.detached, number)
 }
 
 // Attach records the volume's new device before anything uses it. The image of an
@@ -102,6 +115,7 @@ func (o *Observations) Attach(contentID string, now Attachment, imageBytes int64
 
 	id := o.volumeOfLocked(contentID)
 	o.byNumber[now.Number] = id
+	delete(o.detached, now.Number)
 
 	found := o.volumeLocked(id)
 	found.at = time.Now()
@@ -112,10 +126,19 @@ func (o *Observations) Attach(contentID string, now Attachment, imageBytes int64
 	}
 }
 
-// Detach drops the mapping of a device that is about to be detached.
+// Detach drops the mapping of a device that is about to be detached. Events of failed requests that
+// come within lateEvents are still the volume's.
 func (o *Observations) Detach(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
+	o.detachLocked(number)
+}
+
+func (o *Observations) detachLocked(number int) {
+	if id, ok := o.byNumber[number]; ok {
+		o.detached[number] = detachedDevice{id: id, until: time.Now().Add(lateEvents)}
+	}
 
 	delete(o.byNumber, number)
 }
@@ -173,17 +196,22 @@ func (o *Observations) Forget(id string) {
 
 	// Also those of a volume that was attached, or got its content's id, and was never observed.
 	maps.DeleteFunc(o.byNumber, func(_ int, volumeID string) bool { return volumeID == id })
+	maps.DeleteFunc(o.detached, func(_ int, device detachedDevice) bool { return device.id == id })
 	maps.DeleteFunc(o.byContentID, func(_, volumeID string) bool { return volumeID == id })
 	delete(o.byVolume, id)
 }
 
-// DetachAll drops the mappings of all devices of a volume that is not attached any more. What was
-// observed of the volume stays.
+// DetachAll is Detach for all devices of a volume that is not attached any more. What was observed of
+// the volume stays.
 func (o *Observations) DetachAll(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	maps.DeleteFunc(o.byNumber, func(_ int, volumeID string) bool { return volumeID == id })
+	for number, volumeID := range o.byNumber {
+		if volumeID == id {
+			o.detachLocked(number)
+		}
+	}
 }
 
 // SetUsage records what NodeGetVolumeStats has measured.
@@ -230,6 +258,11 @@ func (o *Observations) recordIOError(event health.Event) []string {
 	defer o.mu.Unlock()
 
 	ids := o.atDeviceLocked(event.Device)
+	if last, ok := o.detached[int(unix.Minor(event.Device))]; ok && len(ids) == 0 && unix.Major(event.Device) == loopMajor &&
+		event.At.Before(last.until) {
+		ids = []string{last.id}
+	}
+
 	for _, id := range ids {
 		o.volumeLocked(id).ioErrorAt = event.At
 	}

@@ -39,6 +39,40 @@ func TestIOErrorsBelongToTheAttachment(t *testing.T) {
 	require.Empty(t, o.withIOErrors(), "another attachment has no errors")
 }
 
+// TestLateIOErrors: the event of a request that failed may come when the device is detached already, as
+// that of a volume whose staging has failed.
+func TestLateIOErrors(t *testing.T) {
+	t.Parallel()
+
+	late := health.Event{Kind: health.IOError, Device: unix.Mkdev(loopMajor, 3), At: time.Now()}
+
+	for name, test := range map[string]struct {
+		then  func(o *Observations)
+		event health.Event
+		want  []string
+	}{
+		"soon":                   {func(*Observations) {}, late, []string{"volume"}},
+		"too late":               {func(*Observations) {}, health.Event{Device: late.Device, At: time.Now().Add(2 * lateEvents)}, nil},
+		"another device":         {func(*Observations) {}, health.Event{Device: unix.Mkdev(loopMajor, 4), At: late.At}, nil},
+		"no loop device":         {func(*Observations) {}, health.Event{Device: unix.Mkdev(8, 3), At: late.At}, nil},
+		"attached for another":   {func(o *Observations) { o.Attach("other", Attachment{Number: 3, Sequence: 2}, 1, false) }, late, []string{"other"}},
+		"a reader of another":    {func(o *Observations) { o.AddReader("other", 3) }, late, []string{"other"}},
+		"attached, and detached": {func(o *Observations) { o.AddReader("other", 3); o.Detach(3) }, late, []string{"other"}},
+		"detached twice":         {func(o *Observations) { o.Detach(3) }, late, []string{"volume"}},
+		"all of it detached":     {func(o *Observations) { o.AddReader("volume", 3); o.DetachAll("volume") }, late, []string{"volume"}},
+		"all of another":         {func(o *Observations) { o.AddReader("volume", 3); o.DetachAll("other") }, late, []string{"volume"}},
+		"forgotten":              {func(o *Observations) { o.Forget("volume") }, late, nil},
+		"another one forgotten":  {func(o *Observations) { o.Forget("other") }, late, []string{"volume"}},
+	} {
+		o := NewObservations()
+		o.Attach("volume", Attachment{Number: 3, Sequence: 1}, 1, false)
+		o.Detach(3)
+		test.then(o)
+
+		require.Equal(t, test.want, o.recordIOError(test.event), "the volume of an event: %s", name)
+	}
+}
+
 func TestDevicesAreMappedToVolumes(t *testing.T) {
 	t.Parallel()
 
