@@ -130,24 +130,22 @@ func TestCheckWritable(t *testing.T) {
 	require.NoError(t, checkWritable(&csiclient.Publication{TargetPath: at, Capability: csiclient.MountCapability(writer, "")}))
 	require.NoError(t, checkWritable(&csiclient.Publication{TargetPath: "/missing", Capability: csiclient.MountCapability(writer, "")}))
 
-	var stat unix.Statfs_t
-
-	if err := unix.Statfs("/sys/fs/cgroup", &stat); err != nil || stat.Flags&unix.ST_RDONLY == 0 || stat.Type == unix.TMPFS_MAGIC {
-		t.Skip("the machine has no read-only mount")
-	}
+	readOnly := unix.Statfs_t{Flags: unix.ST_RDONLY | unix.ST_NODEV}
 
 	for name, test := range map[string]struct {
 		claim csiclient.Publication
-		want  error
+		stat  unix.Statfs_t
+		want  bool
 	}{
-		"for writing":     {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, errReadOnlyThere},
-		"read-only":       {csiclient.Publication{Capability: csiclient.MountCapability(writer, ""), ReadOnly: true}, nil},
-		"with ro":         {csiclient.Publication{Capability: csiclient.MountCapability(writer, "", "ro")}, nil},
-		"of a raw device": {csiclient.Publication{Capability: csiclient.BlockCapability(writer)}, nil},
-		"for readers":     {csiclient.Publication{Capability: csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "")}, nil},
+		"for writing":       {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, readOnly, true},
+		"writable there":    {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, unix.Statfs_t{Flags: unix.ST_NODEV}, false},
+		"read-only":         {csiclient.Publication{Capability: csiclient.MountCapability(writer, ""), ReadOnly: true}, readOnly, false},
+		"with ro":           {csiclient.Publication{Capability: csiclient.MountCapability(writer, "", "ro")}, readOnly, false},
+		"of a raw device":   {csiclient.Publication{Capability: csiclient.BlockCapability(writer)}, readOnly, false},
+		"for readers":       {csiclient.Publication{Capability: csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "")}, readOnly, false},
+		"a virtual machine": {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, unix.Statfs_t{Flags: unix.ST_RDONLY, Type: unix.TMPFS_MAGIC}, false},
 	} {
-		test.claim.TargetPath = "/sys/fs/cgroup"
-		require.ErrorIs(t, checkWritable(&test.claim), test.want, name)
+		require.Equal(t, test.want, lacksWriting(&test.claim, &test.stat), "want: what is read-only without being asked for is found: %s", name)
 	}
 }
 

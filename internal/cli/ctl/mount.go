@@ -244,20 +244,23 @@ func mountIDs(target, staging string) (ids [2]uint64) {
 // checkWritable returns an error for a volume that is mounted read-only though it was published for
 // writing: another program, or the kernel after an error, has changed that since.
 func checkWritable(claim *csiclient.Publication) error {
-	mode, mount := claim.Capability.GetAccessMode().GetMode(), claim.Capability.GetMount()
-	if mount == nil || claim.ReadOnly || slices.Contains(mount.GetMountFlags(), "ro") || strings.HasSuffix(mode.String(), "READER_ONLY") {
-		return nil
-	}
-
 	var stat unix.Statfs_t
-
-	// A volume that a virtual machine mounts has a tmpfs at its path.
-	err := unix.Statfs(claim.TargetPath, &stat)
-	if err == nil && stat.Flags&unix.ST_RDONLY != 0 && stat.Type != unix.TMPFS_MAGIC {
+	if err := unix.Statfs(claim.TargetPath, &stat); err == nil && lacksWriting(claim, &stat) {
 		return errReadOnlyThere
 	}
 
 	return nil
+}
+
+// lacksWriting reports whether the publication is for writing and what is mounted there is not.
+func lacksWriting(claim *csiclient.Publication, stat *unix.Statfs_t) bool {
+	mode, mount := claim.Capability.GetAccessMode().GetMode(), claim.Capability.GetMount()
+	if mount == nil || claim.ReadOnly || slices.Contains(mount.GetMountFlags(), "ro") || strings.HasSuffix(mode.String(), "READER_ONLY") {
+		return false
+	}
+
+	// A volume that a virtual machine mounts has a tmpfs at its path.
+	return stat.Flags&unix.ST_RDONLY != 0 && stat.Type != unix.TMPFS_MAGIC
 }
 
 func (s *session) showMount(claim *csiclient.Publication, text string) error {
