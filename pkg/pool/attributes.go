@@ -95,8 +95,9 @@ func (p *Pool) RemoveUnusedAttributes(ctx context.Context, known func(id string)
 			return nil
 		}
 
-		for root, name := range map[*os.Root]string{p.images: id + layout.ImageSuffix, p.directories: id} {
-			if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
+			object := Object{ID: id, Backing: backing}
+			if _, err := p.parentOf(object).Lstat(object.fileName()); !errors.Is(err, fs.ErrNotExist) {
 				return nil // it may be there
 			}
 		}
