@@ -43,6 +43,20 @@ func TestParseMutable(t *testing.T) {
 	require.True(t, parse(t, map[string]string{"readIOPS": "007"}).Equal(parse(t, map[string]string{"readIOPS": "7"})), "want: numbers are compared by value")
 }
 
+// TestSchedulersAreAnyNames: the kernel says which of them it has.
+func TestSchedulersAreAnyNames(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range []string{"a", "az", "z09", "-_", "fifteen-letters"} {
+		require.Equal(t, name, parse(t, map[string]string{"ioScheduler": name}).IOScheduler, "the scheduler of a volume")
+	}
+
+	for _, name := range []string{"`", "{", "/", ":", "A", "sixteen-letters-"} {
+		_, err := volume.ParseMutable(map[string]string{"ioScheduler": name})
+		require.Error(t, err, "want: %q is no name of a scheduler", name)
+	}
+}
+
 func TestParseMutableRefuses(t *testing.T) {
 	t.Parallel()
 
