@@ -164,17 +164,23 @@ func (s *session) baseline(ctx context.Context, mutants []mutant, workers int) e
 }
 
 func (s *session) baselineOf(ctx context.Context, tests command) error {
-	start := time.Now()
+	var start time.Time
 
-	calls, v, err := s.together.recordReached(func(dir string) (verdict, error) {
-		return s.common.test(ctx, tests, "", reachedVariable+"="+dir)
-	})
+	attempt := func() (reached, verdict, error) {
+		start = time.Now()
 
+		return s.together.recordReached(func(dir string) (verdict, error) {
+			return s.common.test(ctx, tests, "", reachedVariable+"="+dir)
+		})
+	}
+
+	calls, v, err := attempt()
 	if err == nil && v.outcome != survived {
-		// A test that fails by coincidence is a defect, but no reason to measure nothing.
+		// A test that fails by coincidence is a defect, but no reason to measure nothing. Those behind it
+		// did not run.
 		fmt.Fprintf(os.Stderr, "without a mutant %s failed once: %s by %s: %s\n", tests, v.outcome, v.test, v.message)
 
-		v, err = s.common.test(ctx, tests, "")
+		calls, v, err = attempt()
 	}
 
 	switch {
