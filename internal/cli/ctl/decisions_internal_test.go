@@ -130,22 +130,28 @@ func TestCheckWritable(t *testing.T) {
 	require.NoError(t, checkWritable(&csiclient.Publication{TargetPath: at, Capability: csiclient.MountCapability(writer, "")}))
 	require.NoError(t, checkWritable(&csiclient.Publication{TargetPath: "/missing", Capability: csiclient.MountCapability(writer, "")}))
 
-	readOnly := unix.Statfs_t{Flags: unix.ST_RDONLY | unix.ST_NODEV}
-
 	for name, test := range map[string]struct {
 		claim csiclient.Publication
-		stat  unix.Statfs_t
 		want  bool
 	}{
-		"for writing":       {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, readOnly, true},
-		"writable there":    {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, unix.Statfs_t{Flags: unix.ST_NODEV}, false},
-		"read-only":         {csiclient.Publication{Capability: csiclient.MountCapability(writer, ""), ReadOnly: true}, readOnly, false},
-		"with ro":           {csiclient.Publication{Capability: csiclient.MountCapability(writer, "", "ro")}, readOnly, false},
-		"of a raw device":   {csiclient.Publication{Capability: csiclient.BlockCapability(writer)}, readOnly, false},
-		"for readers":       {csiclient.Publication{Capability: csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "")}, readOnly, false},
-		"a virtual machine": {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, unix.Statfs_t{Flags: unix.ST_RDONLY, Type: unix.TMPFS_MAGIC}, false},
+		"for writing":     {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, true},
+		"read-only":       {csiclient.Publication{Capability: csiclient.MountCapability(writer, ""), ReadOnly: true}, false},
+		"with ro":         {csiclient.Publication{Capability: csiclient.MountCapability(writer, "", "ro")}, false},
+		"of a raw device": {csiclient.Publication{Capability: csiclient.BlockCapability(writer)}, false},
+		"for readers":     {csiclient.Publication{Capability: csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "")}, false},
 	} {
-		require.Equal(t, test.want, lacksWriting(&test.claim, &test.stat), "want: what is read-only without being asked for is found: %s", name)
+		require.Equal(t, test.want, isForWriting(&test.claim), "whether a publication is for writing: %s", name)
+	}
+
+	for name, test := range map[string]struct {
+		stat unix.Statfs_t
+		want bool
+	}{
+		"read-only":         {unix.Statfs_t{Flags: unix.ST_RDONLY | unix.ST_NODEV}, true},
+		"writable":          {unix.Statfs_t{Flags: unix.ST_NODEV}, false},
+		"a virtual machine": {unix.Statfs_t{Flags: unix.ST_RDONLY, Type: unix.TMPFS_MAGIC}, false},
+	} {
+		require.Equal(t, test.want, isReadOnly(&test.stat), "whether a mount is read-only: %s", name)
 	}
 }
 

@@ -244,22 +244,27 @@ func mountIDs(target, staging string) (ids [2]uint64) {
 // checkWritable returns an error for a volume that is mounted read-only though it was published for
 // writing: another program, or the kernel after an error, has changed that since.
 func checkWritable(claim *csiclient.Publication) error {
+	if !isForWriting(claim) {
+		return nil
+	}
+
 	var stat unix.Statfs_t
-	if err := unix.Statfs(claim.TargetPath, &stat); err == nil && lacksWriting(claim, &stat) {
+	if err := unix.Statfs(claim.TargetPath, &stat); err == nil && isReadOnly(&stat) {
 		return errReadOnlyThere
 	}
 
 	return nil
 }
 
-// lacksWriting reports whether the publication is for writing and what is mounted there is not.
-func lacksWriting(claim *csiclient.Publication, stat *unix.Statfs_t) bool {
+func isForWriting(claim *csiclient.Publication) bool {
 	mode, mount := claim.Capability.GetAccessMode().GetMode(), claim.Capability.GetMount()
-	if mount == nil || claim.ReadOnly || slices.Contains(mount.GetMountFlags(), "ro") || strings.HasSuffix(mode.String(), "READER_ONLY") {
-		return false
-	}
 
-	// A volume that a virtual machine mounts has a tmpfs at its path.
+	return mount != nil && !claim.ReadOnly && !slices.Contains(mount.GetMountFlags(), "ro") && !strings.HasSuffix(mode.String(), "READER_ONLY")
+}
+
+// isReadOnly reports whether a volume is mounted read-only. One that a virtual machine mounts has a
+// tmpfs at its path.
+func isReadOnly(stat *unix.Statfs_t) bool {
 	return stat.Flags&unix.ST_RDONLY != 0 && stat.Type != unix.TMPFS_MAGIC
 }
 
