@@ -258,9 +258,8 @@ func (o *Observations) recordIOError(event health.Event) []string {
 	defer o.mu.Unlock()
 
 	ids := o.atDeviceLocked(event.Device)
-	if last, ok := o.detached[int(unix.Minor(event.Device))]; ok && len(ids) == 0 && unix.Major(event.Device) == loopMajor &&
-		event.At.Before(last.until) {
-		ids = []string{last.id}
+	if len(ids) == 0 {
+		ids = o.detachedFromLocked(event)
 	}
 
 	for _, id := range ids {
@@ -268,6 +267,20 @@ func (o *Observations) recordIOError(event health.Event) []string {
 	}
 
 	return ids
+}
+
+// detachedFromLocked returns the volume that was attached to the event's device until shortly before.
+func (o *Observations) detachedFromLocked(event health.Event) []string {
+	if unix.Major(event.Device) != loopMajor {
+		return nil
+	}
+
+	last, ok := o.detached[int(unix.Minor(event.Device))]
+	if !ok || !event.At.Before(last.until) {
+		return nil
+	}
+
+	return []string{last.id}
 }
 
 // atDevice returns the volume that is attached to the device.
