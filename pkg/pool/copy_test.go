@@ -65,7 +65,7 @@ func TestCopiesOfImages(t *testing.T) {
 			require.Equal(t, test.from != plain, from.Reflinks(), "want: the filesystem reflinks as expected")
 
 			source := newImage(t, from, size)
-			require.NoError(t, os.Chown(placeOf(from, source), nobody, nobody))
+			require.NoError(t, os.Chown(placeOf(from, source), otherUser, otherUser))
 
 			before := checksum(t, placeOf(from, source))
 			snapshot := snapshotOf(t, source)
@@ -106,8 +106,8 @@ func TestCopiesOfImages(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, size, info.Size(), "want: the copy has the size of the source")
 			require.Equal(t, os.FileMode(0o600), info.Mode(), "want: the copy is for its owner only")
-			require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Uid, "want: the copy has the owner of the pool")
-			require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Gid, "want: the copy has the group of the pool")
+			require.EqualValues(t, otherUser, info.Sys().(*syscall.Stat_t).Uid, "want: the copy has the owner of the pool")
+			require.EqualValues(t, otherUser, info.Sys().(*syscall.Stat_t).Gid, "want: the copy has the group of the pool")
 			require.Equal(t, info.Sys().(*syscall.Stat_t).Blocks*512, allocated, "want: Commit returns the allocated bytes")
 			require.Less(t, allocated, int64(2*mebi), "holes stay holes")
 

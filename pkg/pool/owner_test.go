@@ -23,7 +23,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 
 	t.Parallel()
 
-	const size, nobody = 1 << 20, 65534
+	const size, otherUser = 1 << 20, 65534
 
 	directory := t.TempDir()
 	place := openPool(t, directory)
@@ -33,7 +33,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	require.NoError(t, place.EnsureImage(id, size, false))
 
 	image := filepath.Join(directory, "images", id+layout.ImageSuffix)
-	require.NoError(t, os.Chown(image, nobody, nobody))
+	require.NoError(t, os.Chown(image, otherUser, otherUser))
 	filled, err := place.FillImage(t.Context(), id, filling(false, func(_ context.Context, path string) error {
 		return os.WriteFile(path, []byte("filled"), 0o600)
 	}))
@@ -49,8 +49,8 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	require.True(t, ok, "want: the file has a stat")
-	require.EqualValues(t, nobody, owner.Uid, "want: the filled image keeps its owner")
-	require.EqualValues(t, nobody, owner.Gid, "want: the filled image keeps its group")
+	require.EqualValues(t, otherUser, owner.Uid, "want: the filled image keeps its owner")
+	require.EqualValues(t, otherUser, owner.Gid, "want: the filled image keeps its group")
 }
 
 // TestRoomsBelongToWhoHasTheDirectory is for the same controller, whose node has

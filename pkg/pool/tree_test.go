@@ -21,7 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-const nobody = 65534
+const otherUser = 65534
 
 func TestCopiesOfDirectories(t *testing.T) {
 	tests := map[string]struct {
@@ -55,7 +55,7 @@ func TestCopiesOfDirectories(t *testing.T) {
 			furnish(t, placeOf(from, source))
 
 			// An ACL that the pool's owner has set on its directories is not the volume's.
-			setXattr(t, filepath.Join(to.Path(), "scratch"), "system.posix_acl_default", acl(nobody))
+			setXattr(t, filepath.Join(to.Path(), "scratch"), "system.posix_acl_default", acl(otherUser))
 
 			before := describe(t, placeOf(from, source))
 			snapshot := snapshotOf(t, source)
@@ -127,7 +127,7 @@ func furnish(t *testing.T, root string) {
 
 	// Owners before modes: a new owner takes setuid away.
 	for _, name := range []string{"data", "symlink in", "fifo", "character", "deep/deep"} {
-		require.NoError(t, os.Lchown(in(name), nobody, nobody-1))
+		require.NoError(t, os.Lchown(in(name), otherUser, otherUser-1))
 	}
 
 	for name, mode := range map[string]uint32{
@@ -150,7 +150,7 @@ func furnish(t *testing.T, root string) {
 	// cap_net_bind_service, effective and permitted.
 	setXattr(t, in("empty"), "security.capability", []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	setXattr(t, root, "user.root", []byte("of the volume itself"))
-	require.NoError(t, os.Chown(root, nobody, nobody))
+	require.NoError(t, os.Chown(root, otherUser, otherUser))
 	require.NoError(t, unix.Chmod(root, 0o1777))
 
 	// Times, from the leaves up.
@@ -339,14 +339,14 @@ func TestWithoutPrivilege(t *testing.T) {
 		require.NoError(t, filepath.WalkDir(directory, func(path string, _ fs.DirEntry, err error) error {
 			require.NoError(t, err)
 
-			return os.Lchown(path, nobody, nobody)
+			return os.Lchown(path, otherUser, otherUser)
 		}))
 	}
 
 	own()
 
 	target := snapshotOf(t, source)
-	copier, output := startCopier(t, place, source, target, nobody)
+	copier, output := startCopier(t, place, source, target, otherUser)
 	line, err := output.ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, cut+"\n", line)
@@ -362,7 +362,7 @@ func TestWithoutPrivilege(t *testing.T) {
 		require.NoError(t, add(path))
 
 		target := snapshotOf(t, source)
-		copier, output := startCopier(t, place, source, target, nobody)
+		copier, output := startCopier(t, place, source, target, otherUser)
 		line, err := output.ReadString('\n')
 		require.NoError(t, err)
 		require.Contains(t, line, "0002/"+name)

@@ -280,10 +280,10 @@ func TestWithoutRootItSaysSo(t *testing.T) {
 		t.Skip("needs root to become another user")
 	}
 
-	const nobody = 65534
+	const otherUser = 65534
 
 	command := child.Command(t, binary, "demo")
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUser, Gid: otherUser}}
 
 	out, err := command.CombinedOutput()
 	require.Equal(t, 2, exitCode(t, err), string(out))

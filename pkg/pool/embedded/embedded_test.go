@@ -257,11 +257,11 @@ func TestWithoutPrivilege(t *testing.T) {
 		return
 	}
 
-	const nobody = 65534
+	const otherUser = 65534
 
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
-	require.NoError(t, os.Chown(directory, nobody, nobody))
+	require.NoError(t, os.Chown(directory, otherUser, otherUser))
 
 	// t.TempDir makes two, for its owner only.
 	for parent := filepath.Dir(directory); strings.Contains(parent, t.Name()); parent = filepath.Dir(parent) {
@@ -277,7 +277,7 @@ func TestWithoutPrivilege(t *testing.T) {
 		command := child.Command(t, binary, "-test.run=^TestWithoutPrivilege$", "-test.v")
 		command.Dir = filepath.Dir(directory)
 		command.Env = append(os.Environ(), "TOUCHSTONE_TEST_AS_NOBODY="+directory, "TOUCHSTONE_TEST_EXPECT="+expect)
-		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUser, Gid: otherUser}}
 		output, err := command.CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		require.Contains(t, string(output), "--- PASS")
