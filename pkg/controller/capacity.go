@@ -40,8 +40,7 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 		return nil, err
 	}
 
-	if topology := request.GetAccessibleTopology(); topology != nil && s.segments != "" &&
-		!s.segments.Within(topology) {
+	if !s.segments.Within(request.GetAccessibleTopology()) {
 		return &csi.GetCapacityResponse{}, nil
 	}
 

@@ -175,7 +175,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
 		err = s.config.Admission.Admit(ctx, func(check pool.Check) error {
-			recorded, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
+			_, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
 				v.CapacityBytes = changed.CapacityBytes
 				if !changed.Mutable.Equal(v.Mutable) {
 					v.SetMutable(changed.Mutable)
@@ -187,9 +187,6 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 				// A thick image has its space by now.
 				return check(p, more, v.IsThick())
 			})
-			if err == nil {
-				changed = recorded
-			}
 
 			return err
 		})

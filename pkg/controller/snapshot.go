@@ -229,8 +229,9 @@ func (s *Service) newSnapshot(ctx context.Context, source *record.Volume, consis
 		return nil, err
 	}
 
+	// What is missing has allocated nothing: prepareCopy makes it again if it was never used, or fails.
 	allocated, err := p.AllocatedBytes(ctx, source.ID, source.Parameters.Backing)
-	if lost := source.Pristine && errors.Is(err, pool.ErrMissing); err != nil && !lost {
+	if err != nil && !errors.Is(err, pool.ErrMissing) {
 		return nil, err
 	}
 
