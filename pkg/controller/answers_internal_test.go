@@ -232,19 +232,21 @@ func TestAllocationOfAPool(t *testing.T) {
 
 	require.Zero(t, allocated("default"), "want: nothing is allocated")
 
-	id := s.create("volume")
+	id, second := s.create("volume"), s.create("second")
 	s.writeAll()
-	require.EqualValues(t, mib, allocated("default"), "want: what the volume has allocated")
+	require.EqualValues(t, 2*mib, allocated("default"), "want: what the volumes have allocated")
 
-	snapshotID := s.snapshot("snapshot", id)
-	require.EqualValues(t, 2*mib, allocated("default"), "want: the snapshot, too")
+	snapshots := []string{s.snapshot("snapshot", id), s.snapshot("second", second)}
+	require.EqualValues(t, 4*mib, allocated("default"), "want: the snapshots, too")
 	require.Zero(t, allocated("fast"), "want: nothing is in the other pool")
-	require.Equal(t, int64(4*mib)+s.allocatedBy(snapshotID), s.ProvisionedBytes("default"), "want: both are provisioned")
+	require.Equal(t, int64(8*mib)+s.allocatedBy(snapshots[0])+s.allocatedBy(snapshots[1]), s.ProvisionedBytes("default"),
+		"want: all are provisioned")
 
 	require.ErrorIs(t, s.AddAllocated(t.Context(), "x", &pool.Allocation{}), pool.ErrUnknown)
 
 	// Either of them fails the sum.
 	require.NoError(t, s.remove(t.Context(), id))
+	require.NoError(t, s.remove(t.Context(), second))
 	s.flush()
 	s.create("in the other", with("pool", "fast"))
 

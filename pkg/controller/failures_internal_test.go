@@ -71,6 +71,41 @@ func (s *site) requireSound() {
 
 		require.Empty(s.t, s.inPool(name, "scratch"), "want: no copy is half-done")
 	}
+
+	s.requireNothingHeld()
+}
+
+// requireNothingHeld: no call has left a lock, a slot, or a volume that is being made, and the sums are
+// those of the records.
+func (s *site) requireNothingHeld() {
+	s.t.Helper()
+
+	provisioned := map[string]int64{}
+
+	s.volumes.Ascend("", func(id string, v *record.Volume) bool {
+		provisioned[v.Parameters.Pool] += v.CapacityBytes
+
+		_, making := s.creating.Load(id)
+		require.False(s.t, making, "want: volume %s is made", v.Name)
+
+		return true
+	})
+	s.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+		provisioned[each.Parameters.Pool] += each.AllocatedBytes
+
+		require.False(s.t, s.copies.Running(id), "want: the copy of snapshot %s has ended", each.Name)
+
+		unlock, err := s.locks.TryLock(id)
+		require.NoError(s.t, err, "want: snapshot %s is neither read nor deleted", each.Name)
+		unlock()
+
+		return true
+	})
+
+	for _, name := range s.pools.Names() {
+		require.Equal(s.t, provisioned[name], s.ProvisionedBytes(name), "want: the sum of the records of pool %s", name)
+		require.Empty(s.t, s.probeSlots[name], "want: no probe runs in pool %s", name)
+	}
 }
 
 // TestEachFailedStateChangeFailsItsCall has each change of the state fail that a call makes. The call

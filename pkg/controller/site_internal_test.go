@@ -307,6 +307,8 @@ type scriptedNode struct {
 	known     []string
 	used      map[string]string
 	canFreeze bool
+	// usedFrom is the question from which on each volume is in use; 0 is none.
+	usedFrom, asked int
 	// The errors of its methods.
 	useErr, supportErr, applyErr, freezeErr error
 
@@ -329,9 +331,14 @@ func (n *scriptedNode) inUse() {
 func (n *scriptedNode) Serves(nodeID string) bool { return n.served[nodeID] }
 
 func (n *scriptedNode) InUse(id string) (path string, used bool, err error) {
+	n.mu.Lock()
+	n.asked++
+	now := n.usedFrom > 0 && n.asked >= n.usedFrom
+	n.mu.Unlock()
+
 	path, used = n.used[id]
 
-	return path, used, n.useErr
+	return path, used || now, n.useErr
 }
 
 func (n *scriptedNode) CheckSupported(volume.Mutable) error { return n.supportErr }

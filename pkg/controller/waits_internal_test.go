@@ -26,6 +26,10 @@ func TestCallsNoticeWhatHappensWhileTheyWait(t *testing.T) {
 		require.NoError(s.t, s.store.Update(s.t.Context(), func(tx *state.Tx) error { return s.volumes.In(tx).Delete(id) }))
 	}
 	failed := func(s *site, _ string) { s.failPool("default") }
+	expanded := func(s *site, id string) {
+		_, err := s.updateRecord(s.t.Context(), id, func(v *record.Volume) error { v.CapacityBytes += RoundBytes; return nil })
+		require.NoError(s.t, err)
+	}
 
 	for name, test := range map[string]struct {
 		// ahead are the operations of the call itself.
@@ -38,10 +42,14 @@ func TestCallsNoticeWhatHappensWhileTheyWait(t *testing.T) {
 		"delete":         {1, map[string]codes.Code{"deleted": codes.OK, "failed": codes.Unavailable}},
 		"unpublish":      {1, map[string]codes.Code{"deleted": codes.OK, "failed": codes.OK}},
 		"snapshot":       {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
-		"clone":          {2, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+		"clone":          {2, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable, "expanded": codes.Aborted}},
 		"group snapshot": {2, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
 	} {
-		for event, happen := range map[string]func(*site, string){"deleted": deleted, "failed": failed} {
+		for event, happen := range map[string]func(*site, string){"deleted": deleted, "failed": failed, "expanded": expanded} {
+			if _, known := test.codes[event]; !known {
+				continue
+			}
+
 			t.Run(name+" "+event, func(t *testing.T) {
 				t.Parallel()
 

@@ -1,0 +1,260 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// heldAt runs a call that waits at a point of its operation until happen has returned, and returns its
+// error.
+func (s *site) heldAt(point faults.Point, run func(context.Context) error, happen func()) error {
+	s.t.Helper()
+
+	rule, err := s.faults.Add(fmt.Appendf(nil, "{match: {at: %s}, act: {hold: meanwhile}}", point))
+	require.NoError(s.t, err)
+
+	answer := make(chan error, 1)
+
+	go func() { answer <- run(s.t.Context()) }()
+
+	holding := func() bool {
+		rules, _ := s.faults.List()
+
+		return rules[0].Holding > 0
+	}
+	require.Eventually(s.t, holding, await.Limit, time.Millisecond, "want: the call is held at %s", point)
+	happen()
+
+	_, err = s.faults.Clear(rule[0])
+	require.NoError(s.t, err)
+
+	return await.Receive(s.t, answer, "the call")
+}
+
+// TestWhatOthersProvisionMeanwhile is counted: a call whose space was provisioned to others since it was
+// admitted is refused, and leaves the records as they were.
+func TestWhatOthersProvisionMeanwhile(t *testing.T) {
+	t.Parallel()
+
+	for name, point := range map[string]faults.Point{
+		"create an image": faults.VolumeAllocated, "create a directory": faults.VolumeAllocated,
+		"expand": faults.ImageExpanded, "expand a directory": faults.ImageExpanded, "expand after use": faults.ImageExpanded,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			s := newSite(t)
+			run := operations()[name](s)
+			records := s.allRecords()
+
+			rpccode.Require(t, s.heldAt(point, run, func() {
+				require.Equal(t, records, s.allRecords(), "want: nothing is recorded before")
+
+				s.config.Admission.Capacities["default"] = s.ProvisionedBytes("default")
+			}), codes.ResourceExhausted)
+			s.flush()
+			require.Equal(t, records, s.allRecords(), "want: the records are as before")
+		})
+	}
+}
+
+// TestVolumesAreNotSeenBeforeTheyAreMade: also one whose record comes first.
+func TestVolumesAreNotSeenBeforeTheyAreMade(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	run := operations()["create a thick image"](s)
+
+	require.NoError(t, s.heldAt(faults.VolumeAllocated, run, func() {
+		require.Len(t, s.allRecords(), 1, "want: its space is reserved")
+		require.Empty(t, s.monitored(), "want: no volume is ready")
+
+		_, err := s.find(s.firstVolume())
+		rpccode.Require(t, err, codes.NotFound)
+	}))
+	require.Len(t, s.monitored(), 1, "want: the volume is ready")
+	s.requireSound()
+}
+
+// TestLimitsOfNodesCountWhatIsAttachedMeanwhile: an attachment that was allowed may find no slot.
+func TestLimitsOfNodesCountWhatIsAttachedMeanwhile(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, func(c *Config) { c.MaxVolumesPerNode = 1 })
+	run, other := publishing(s), s.create("other")
+
+	rpccode.Require(t, s.heldAt(faults.AttachmentAllowed, run, func() {
+		require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
+			v, _ := s.volumes.In(tx).Get(other)
+			v = v.Clone()
+			v.Attachments = []record.Attachment{{NodeID: ownNode, Capability: v.Capabilities[0]}}
+
+			return s.volumes.In(tx).Put(other, v)
+		}))
+	}), codes.ResourceExhausted)
+}
+
+// TestModificationsNeedNoSpace: also where more is provisioned than the pool has.
+func TestModificationsNeedNoSpace(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	run := modifying(s)
+	s.config.Admission.Capacities["default"] = s.ProvisionedBytes("default") - 1
+	require.NoError(t, run(t.Context()))
+	s.requireSound()
+}
+
+// TestUseThatBeginsMeanwhileKeepsTheVolume: it is checked once more with the record.
+func TestUseThatBeginsMeanwhileKeepsTheVolume(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	id := s.create("volume")
+	s.node.usedFrom = 2
+	rpccode.Require(t, s.remove(t.Context(), id), codes.FailedPrecondition)
+
+	s.node.usedFrom = 0
+	s.requireSound()
+	require.Len(t, s.monitored(), 1, "want: the volume stays")
+}
+
+// TestADeleterThatLeavesFailsTheDeletion of a snapshot whose copy has not ended.
+func TestADeleterThatLeavesFailsTheDeletion(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	found, _ := s.snapshots.Get(s.snapshot("snapshot", s.create("source")))
+	copying, end := s.copies.Start(t.Context(), found.ID)
+
+	leaving, leave := context.WithCancelCause(t.Context())
+	context.AfterFunc(copying, func() { leave(errBroken) })
+
+	require.ErrorIs(t, s.removeSnapshots(leaving, nil, found), errBroken)
+	require.ErrorIs(t, context.Cause(copying), inflight.ErrStopped)
+	require.Len(t, s.inPool("default", "snapshots"), 1, "want: nothing is removed while it is copied")
+	end()
+
+	require.NoError(t, s.removeSnapshots(t.Context(), nil, found))
+	s.requireSound()
+}
+
+// TestRemovalsFailWithTheirPool, and are repeated: the record stays until the bytes are gone.
+func TestRemovalsFailWithTheirPool(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		fail func(s *site)
+		want error
+	}{
+		"closed": {func(s *site) { s.closePool("default") }, fs.ErrClosed},
+		"failed": {func(s *site) { s.failPool("default") }, pool.ErrUnavailable},
+	} {
+		s := newSite(t)
+		id := s.create("volume")
+		snapshot, _ := s.snapshots.Get(s.snapshot("snapshot", id))
+		v, err := s.find(id)
+		require.NoError(t, err)
+
+		records := s.allRecords()
+		test.fail(s)
+
+		require.ErrorIs(t, s.removalOf(v).Remove(t.Context()), test.want, name)
+		require.ErrorIs(t, s.removalOfSnapshots(nil, []*record.Snapshot{snapshot}).Remove(t.Context()), test.want, name)
+
+		for what, observe := range map[string]func() error{
+			"newSnapshot": func() error { _, err := s.newSnapshot(t.Context(), v, volume.ConsistencyNone); return err },
+			"checkMounts": func() error { return s.checkDetached(t.Context(), v) },
+			"durable":     func() error { return s.allocateDurably(v) },
+			"undo":        func() error { return s.undoSnapshots(t.Context(), errBroken, nil, snapshot) },
+		} {
+			require.ErrorIs(t, observe(), test.want, "%s, %s", what, name)
+		}
+
+		s.flush()
+		require.Equal(t, records, s.allRecords(), "want: the records stay")
+	}
+}
+
+// TestAGroupThatLacksAMember, as after a repair of the state, is not shown as if it were complete. It is
+// deleted, and a start removes an unfinished one.
+func TestAGroupThatLacksAMember(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	first, second := s.create("first"), s.create("second")
+
+	lacking := func() (groupID string, memberIDs []string) {
+		made := s.group("group", first, second)
+		for _, each := range made.GetSnapshots() {
+			memberIDs = append(memberIDs, each.GetSnapshotId())
+		}
+
+		require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error { return s.snapshots.In(tx).Delete(memberIDs[1]) }))
+		require.NoError(t, s.served().Remove(t.Context(), pool.Object{ID: memberIDs[1], Backing: volume.BackingImage, Snapshot: true}))
+
+		return made.GetGroupSnapshotId(), memberIDs
+	}
+
+	groupID, memberIDs := lacking()
+
+	_, err := s.groups.GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: groupID, SnapshotIds: memberIDs})
+	rpccode.Require(t, err, codes.NotFound)
+
+	_, err = s.groups.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "group", SourceVolumeIds: []string{first, second}})
+	rpccode.Require(t, err, codes.NotFound)
+
+	_, err = s.groups.DeleteVolumeGroupSnapshot(t.Context(), &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: groupID, SnapshotIds: memberIDs})
+	require.NoError(t, err)
+	s.requireSound()
+	require.Len(t, s.allRecords(), 2, "want: only the volumes are recorded")
+
+	groupID, memberIDs = lacking()
+
+	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
+		member, _ := s.snapshots.In(tx).Get(memberIDs[0])
+		require.NoError(t, s.snapshots.In(tx).Put(member.ID, member.InPhase(record.PhaseDeleting)))
+
+		group, _ := s.Service.groups.In(tx).Get(groupID)
+
+		return s.Service.groups.In(tx).Put(groupID, group.InPhase(record.PhaseDeleting))
+	}))
+	s.restart()
+	s.requireSound()
+	require.Len(t, s.allRecords(), 2, "want: only the volumes are recorded")
+}
+
+// TestCopiesAreNotResumedByADriverThatEnds, and not beside an operation on their source.
+func TestCopiesAreNotResumedByADriverThatEnds(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	id := s.snapshot("snapshot", s.create("source"))
+	copying := s.setPhase(id, record.PhaseCopying)
+	release := s.hold("volume " + copying.SourceVolumeID)
+
+	require.True(t, s.busyWith(copying), "want: an operation on the source ends what it has begun")
+	require.NoError(t, s.resumeCopies(t.Context(), "default"))
+	require.Equal(t, 1, s.ops.Len(), "want: no copy is begun beside it")
+	release()
+	require.NoError(t, s.ops.Drain(t.Context()))
+	require.False(t, s.busyWith(copying), "want: no operation runs")
+	require.ErrorIs(t, s.RecoverPool(t.Context(), s.served()), operation.ErrDraining)
+}
