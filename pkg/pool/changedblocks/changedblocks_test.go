@@ -289,9 +289,10 @@ func TestWhoeverVisitsEndsIt(t *testing.T) {
 
 			inBase, inTarget := on.make(t)
 
-			base, target := create(t, inBase), create(t, inTarget)
+			base, target, empty := create(t, inBase), create(t, inTarget), create(t, inBase)
 			defer forget(base)
 			defer forget(target)
+			defer forget(empty)
 
 			require.NoError(t, base.Truncate(8*mib))
 			require.NoError(t, target.Truncate(8*mib))
@@ -307,6 +308,9 @@ func TestWhoeverVisitsEndsIt(t *testing.T) {
 				},
 				"changed": func(ctx context.Context, visit func(extent.Range) error) error {
 					return changedblocks.Changed(ctx, base, target, 0, visit)
+				},
+				"behind the base": func(ctx context.Context, visit func(extent.Range) error) error {
+					return changedblocks.Changed(ctx, empty, target, 0, visit)
 				},
 			} {
 				left := errors.New("left")
@@ -333,6 +337,69 @@ func TestWhoeverVisitsEndsIt(t *testing.T) {
 				require.ErrorIs(t, walk(ctx, func(extent.Range) error { return nil }), context.Canceled, name)
 			}
 		})
+	}
+}
+
+// TestSharedBlocksAreNotRead: of copies that share blocks, one that was written again counts as changed,
+// whatever it contains. All others are compared.
+func TestSharedBlocksAreNotRead(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, on := range grounds() {
+		t.Run(on.name, func(t *testing.T) {
+			t.Parallel()
+
+			inBase, inTarget := on.make(t)
+
+			base, target := create(t, inBase), create(t, inTarget)
+			defer forget(base)
+			defer forget(target)
+
+			same := bytes.Repeat([]byte{1}, 256*kib)
+			_, err := base.WriteAt(same, 0)
+			require.NoError(t, err)
+			require.NoError(t, base.Sync())
+
+			var want []extent.Range
+
+			if on.clones {
+				require.NoError(t, unix.IoctlFileClone(int(target.Fd()), int(base.Fd())))
+			} else {
+				plainCopy(t, target, base)
+			}
+
+			// A compressed extent has no location for each of its blocks.
+			if on.clones && on.name != "btrfs, compressed" {
+				want = []extent.Range{{Offset: 128 * kib, Length: 128 * kib}}
+			}
+
+			_, err = target.WriteAt(same[:128*kib], 128*kib)
+			require.NoError(t, err)
+			require.NoError(t, target.Sync())
+			require.Equal(t, want, changed(t, base, target, 0))
+		})
+	}
+}
+
+// TestFilesThatCannotBeObserved fail the list, which would be empty otherwise.
+func TestFilesThatCannotBeObserved(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	open, closed := create(t, directory), create(t, directory)
+	require.NoError(t, closed.Close())
+
+	defer forget(open)
+
+	visit := func(extent.Range) error { return nil }
+
+	for name, err := range map[string]error{
+		"allocated": changedblocks.Allocated(t.Context(), closed, 0, visit),
+		"base":      changedblocks.Changed(t.Context(), closed, open, 0, visit),
+		"target":    changedblocks.Changed(t.Context(), open, closed, 0, visit),
+	} {
+		require.ErrorIs(t, err, os.ErrClosed, name)
 	}
 }
 
