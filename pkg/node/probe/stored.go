@@ -44,8 +44,11 @@ func (p *Prober) healthNotInUse(ctx context.Context, id string) (*health.Record,
 func (p *Prober) IsStored(ctx context.Context, id string) (bool, error) {
 	view, _ := p.view(id)
 	stored, err := p.newState(view).findInPools(ctx, p.config.Pools.Names())
+	if stored.found {
+		return true, nil
+	}
 
-	return stored.found, err
+	return false, err
 }
 
 // probeStored probes the pool object of a volume that is not in use here, adds the remembered
@@ -109,7 +112,7 @@ func (v storedVolume) missingBytes(capacityBytes int64) bool {
 }
 
 // findInPools returns what the first of the pools has of the volume. An error means that this is
-// unknown.
+// unknown, or for a volume that was found, what its image holds.
 func (s *probeState) findInPools(ctx context.Context, names []string) (storedVolume, error) {
 	if !volume.IsID(s.view.id) {
 		return storedVolume{}, nil
@@ -123,7 +126,7 @@ func (s *probeState) findInPools(ctx context.Context, names []string) (storedVol
 	for _, name := range names {
 		stored, err := s.findInPool(ctx, name)
 		if stored.found {
-			return stored, nil
+			return stored, err
 		}
 
 		failures = append(failures, err)
