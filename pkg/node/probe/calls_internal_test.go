@@ -1,0 +1,176 @@
+package probe
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// TestCallsRecordDevices of a volume, whose pool object has another name.
+func TestCallsRecordDevices(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	f.Observations().SetContentID("content", f.id)
+
+	record := &staged.Volume{VolumeID: "content", Ephemeral: true}
+	at := func(number int) []string { return f.observations.atDevice(unix.Mkdev(loopMajor, uint32(number))) }
+
+	f.Attached(record, &loop.Device{Status: loop.Status{Number: 3, Sequence: 12}}, 4096, false)
+	f.Attached(record, &loop.Device{Status: loop.Status{Number: 4, Sequence: 13}}, 4096, true)
+	require.Equal(t, []string{f.id}, at(3))
+	require.Equal(t, []string{f.id}, at(4))
+
+	last := f.observations.last(f.id)
+	require.Equal(t, &Attachment{Number: 3, Sequence: 12}, last.attached, "want: the second device is not the one of the staging")
+	require.EqualValues(t, 4096, last.imageBytes, "want: the size of the image is known")
+	require.True(t, last.growth.covers(time.Now()), "want: an ephemeral volume was just formatted")
+
+	f.Detached(3)
+	require.Empty(t, at(3), "want: no event of the device is the volume's")
+	require.Equal(t, []string{f.id}, at(4))
+}
+
+// TestProbesOfBadFlagsFail before they read anything.
+func TestProbesOfBadFlagsFail(t *testing.T) {
+	t.Parallel()
+
+	bad := volume.Capability{MountFlags: []string{""}}
+	published := []staged.Publication{{TargetPath: "/target", Capability: bad}}
+
+	for name, record := range map[string]*staged.Volume{
+		"staged": {StagingPath: "/staged", Capability: bad}, "published": {StagingPath: "/staged", Publications: published},
+		"inline": {Ephemeral: true, Publications: published},
+	} {
+		s := &probeState{volume: record}
+		require.Error(t, s.probeMounts(t.Context()), "want: unknown flags are no mount: %s", name)
+		require.Empty(t, s.entries, name)
+	}
+}
+
+func TestEventsAreRequestedOfTheErrorsOfAnExt4(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		fsType      string
+		unsupported bool
+		want        int
+	}{
+		"ext4":      {fsType: filesystem.Ext4, want: 1},
+		"another":   {fsType: filesystem.XFS},
+		"no source": {fsType: filesystem.Ext4, unsupported: true},
+	} {
+		marked := 0
+		f := newFixture(t, func(c *Config) {
+			if !test.unsupported {
+				c.MarkFilesystem = func(*os.File) error { marked++; return unix.ENOSPC }
+			}
+		})
+		used := f.image()
+		used.Capability.FSType = test.fsType
+		f.inUse(used).requestErrorEvents()
+		require.Equal(t, test.want, marked, name)
+	}
+}
+
+// TestAVolumeWithoutAReasonIsNotProbed although a pool has it.
+func TestAVolumeWithoutAReasonIsNotProbed(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	require.NoError(t, f.first.EnsureImage(f.id, 1<<20, false))
+	f.observations.SetUsage(f.id, health.Usage{Bytes: health.Amount{Total: 7}})
+
+	observed, err := f.probe(t.Context(), f.id)
+	require.ErrorIs(t, err, health.ErrGone)
+	require.Equal(t, health.Observation{}, observed)
+	require.Zero(t, f.observations.LastUsage(f.id), "want: nothing is remembered of it")
+}
+
+// awaitRecord waits for the record of a probe that began after that time.
+func (f *fixture) awaitRecord(began time.Time) []health.Reason {
+	f.t.Helper()
+
+	record, err := f.monitor.Await(f.t.Context(), f.id, began)
+	require.NoError(f.t, err)
+
+	return reasons(record.Entries)
+}
+
+func TestAFailedStagingRequestsAProbe(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	require.NoError(t, f.first.EnsureImage(f.id, 1<<20, false))
+	f.run()
+	require.NoError(t, f.monitor.AwaitRelist(t.Context()))
+
+	began := time.Now()
+	f.StagingFailed(f.image(), errors.New("broken"))
+	require.Equal(t, []health.Reason{health.StagingFailed}, f.awaitRecord(began))
+}
+
+func TestAnOperationRequestsAProbe(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	f.run()
+	require.NoError(t, f.monitor.AwaitRelist(t.Context()))
+
+	began := time.Now()
+	f.node.pool, f.node.inUse[f.id] = f.first, f.raw()
+	f.ProbeAfterOperation(f.id)
+	require.Equal(t, []health.Reason{health.BackingFileMissing, health.DeviceMissing}, f.awaitRecord(began))
+}
+
+// byPool counts the probes of volumes in pools.
+type byPool struct {
+	*node
+
+	probed chan string
+}
+
+func (b *byPool) PoolOf(used *staged.Volume) (*pool.Pool, error) {
+	b.probed <- used.Parameters.Pool
+
+	return b.node.PoolOf(used)
+}
+
+// TestAPoolThatChangesHasItsVolumesProbed and no others.
+func TestAPoolThatChangesHasItsVolumesProbed(t *testing.T) {
+	t.Parallel()
+
+	probed := make(chan string, 100)
+	f := newFixture(t, func(c *Config) {
+		used, ok := c.Volumes.(*node)
+		require.True(t, ok, "want: the node is the test's")
+
+		c.Volumes = &byPool{node: used, probed: probed}
+	})
+	other := f.raw()
+	other.VolumeID, other.Parameters.Pool = "other", "second"
+	f.node.pool, f.node.inUse[f.id], f.node.inUse["other"] = f.first, f.raw(), other
+	f.run()
+	require.NoError(t, f.monitor.AwaitRelist(t.Context()))
+
+	for len(probed) > 0 {
+		<-probed
+	}
+
+	began := time.Now()
+	f.SuspectPool("first")
+	f.awaitRecord(began)
+	require.Equal(t, "first", <-probed)
+	require.Empty(t, probed, "want: the volumes of another pool are not probed")
+}
