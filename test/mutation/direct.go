@@ -53,7 +53,7 @@ func directMutants() []regression {
 			breaks: "the runtime is given a path that is not the device's", tests: root("TestHostPaths"),
 		},
 		{
-			name: "direct/staged-while-a-guest-has-it", in: "access.directVolume.Stage",
+			name: "direct/staged-while-a-guest-has-it", in: "access.directVolume.stage",
 			old: `	if err := d.CheckNoGuest(v); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func directMutants() []regression {
 			breaks: "host and guest write one filesystem", tests: in("test/driver/direct", "TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
 		},
 		{
-			name: "direct/staged-while-the-device-is-open", in: "access.directVolume.Stage",
+			name: "direct/staged-while-the-device-is-open", in: "access.directVolume.stage",
 			old: `	if err := d.checkNotAttached(v); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package access_test
 
 import (
-	"context"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
@@ -24,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -128,13 +127,16 @@ func testContract(t *testing.T, template staged.Volume) {
 }
 
 type fixture struct {
-	dirs        *mount.AllowedDirs
-	pool        *pool.Pool
-	records     *staged.Records[*staged.Volume]
-	provider    *access.Provider
-	freezer     *freeze.Freezer
-	checker     *cleanChecker
-	way         access.Access
+	dirs     *mount.AllowedDirs
+	pool     *pool.Pool
+	records  *staged.Records[*staged.Volume]
+	provider *access.Provider
+	freezer  *freeze.Freezer
+	spy      *spy
+	config   access.Config
+	way      access.Access
+	// ioMax has the limits of a pod.
+	ioMax       string
 	v           *staged.Volume
 	publication staged.Publication
 }
@@ -144,6 +146,8 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	namespace.NeedRoot(t)
 
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	t.Cleanup(func() { harness.CheckNothingIsLeft(t, dir) })
+
 	for _, each := range []string{"pool", "kubelet", "kata"} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, each), 0o700))
 	}
@@ -151,7 +155,11 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	pools, err := pool.OpenSet(map[string]string{"default": filepath.Join(dir, "pool")})
 	require.NoError(t, err)
 
-	f := &fixture{checker: &cleanChecker{}}
+	f := &fixture{spy: &spy{}, ioMax: filepath.Join(dir, "cgroup", "kubepods", "pod"+podUID, "io.max")}
+	require.NoError(t, os.MkdirAll(filepath.Dir(f.ioMax), 0o700))
+	require.NoError(t, os.WriteFile(f.ioMax, nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup", "cgroup.controllers"), []byte("io\n"), 0o600))
+
 	f.pool, err = pools.Get("default")
 	require.NoError(t, err)
 	f.dirs, err = mount.NewAllowedDirs(filepath.Join(dir, "kubelet"))
@@ -161,14 +169,15 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	store := state.New(filepath.Join(dir, "state"), state.Options{Owner: t.Name(), Log: log})
 	f.records = staged.NewVolumes(store)
 	f.freezer = freeze.New(freeze.Config{Loops: loops, Log: log}, store)
-	tuner := tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(cgroup.DefaultCgroupRoot, log), store, log)
-	f.provider = access.New(access.Config{
+	tuner := tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(filepath.Join(dir, "cgroup"), log), store, log)
+	f.config = access.Config{
 		Pools: pools, Ephemeral: pools.Ephemeral(), Dirs: f.dirs, Loops: loops, Volumes: f.records,
-		Tuner: tuner, Freezer: f.freezer, Checker: f.checker, Prober: noProber{}, Log: log,
+		Tuner: tuner, Freezer: f.freezer, Checker: f.spy, Prober: f.spy, Log: log,
 		Direct: kata.Runtimes{
 			Root: kata.NewRoot(filepath.Join(dir, "kata")), Guest: kata.NewGuest(kata.GuestConfig{}),
 		},
-	})
+	}
+	f.provider = access.New(f.config)
 
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() {
@@ -288,34 +297,6 @@ func (f *fixture) checkFrozen(t *testing.T) {
 	require.NoError(t, targets.Close())
 }
 
-// cleanChecker finds every filesystem clean.
-type cleanChecker struct {
-	// recorded, if not nil, is called for each record of a staging.
-	recorded func(what string)
-}
-
-func (*cleanChecker) CheckAtStaging(context.Context, *staged.Volume, filesystem.Filesystem, string, func() error) error {
-	return nil
-}
-
-func (c *cleanChecker) RecordFormatted(context.Context, *staged.Volume) { c.record("formatted") }
-
-func (c *cleanChecker) SetErrorCount(string, uint64) { c.record("error count") }
-
-func (*cleanChecker) RecordFailure(context.Context, *staged.Volume, error) {}
-
-func (*cleanChecker) HasRecord(string) bool { return false }
-
-func (*cleanChecker) Forget(string) error { return nil }
-
-func (*cleanChecker) Cancel(context.Context, string) error { return nil }
-
-func (c *cleanChecker) record(what string) {
-	if c.recorded != nil {
-		c.recorded(what)
-	}
-}
-
 // TestAStagingIsRecordedBeforeItsMount covers a kill between the mount and the answer: the retry
 // finds the volume staged, and records nothing.
 func TestAStagingIsRecordedBeforeItsMount(t *testing.T) {
@@ -324,7 +305,7 @@ func TestAStagingIsRecordedBeforeItsMount(t *testing.T) {
 
 	var recorded []string
 
-	f.checker.recorded = func(what string) {
+	f.spy.recorded = func(what string) {
 		recorded = append(recorded, what)
 
 		isStaged, err := f.way.IsStaged(f.v)
@@ -339,16 +320,6 @@ func TestAStagingIsRecordedBeforeItsMount(t *testing.T) {
 
 	require.Equal(t, []string{"formatted", "error count"}, recorded)
 }
-
-// noProber probes nothing.
-type noProber struct{}
-
-func (noProber) Attached(*staged.Volume, *loop.Device, int64, bool) {}
-func (noProber) Detached(int)                                       {}
-func (noProber) CloseGate(string) (reopen func())                   { return func() {} }
-func (noProber) MountBusy(*staged.Volume, string)                   {}
-func (noProber) Unmounted(*staged.Volume, string)                   {}
-func (noProber) DeviceBusy(*staged.Volume, int, uint64)             {}
 
 // TestAForeignMountIsNotUnmounted covers all ways of access with a target that has a mount.
 func TestAForeignMountIsNotUnmounted(t *testing.T) {

@@ -15,6 +15,15 @@ import (
 // Stage formats or checks the filesystem, and attaches the device last: until then the volume
 // is not staged.
 func (d directVolume) Stage(ctx context.Context, v *staged.Volume, _ *mount.Target) error {
+	err := d.stage(ctx, v)
+	if err != nil {
+		d.config.Checker.RecordFailure(ctx, v, err)
+	}
+
+	return err
+}
+
+func (d directVolume) stage(ctx context.Context, v *staged.Volume) error {
 	if err := d.CheckNoGuest(v); err != nil {
 		return err
 	}

@@ -1,0 +1,236 @@
+package access_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// queueOf is what a volume's parameters decide of its device.
+type queueOf struct {
+	blockSize          int
+	directIO, discards bool
+}
+
+func queueAt(t *testing.T, status loop.Status) queueOf {
+	t.Helper()
+
+	most, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/queue/discard_max_bytes", status.Number))
+	require.NoError(t, err)
+
+	return queueOf{status.BlockSize, status.DirectIO, strings.TrimSpace(string(most)) != "0"}
+}
+
+// TestADeviceHasTheOptionsOfItsVolume compares devices with one that is attached without options.
+func TestADeviceHasTheOptionsOfItsVolume(t *testing.T) {
+	image := parametersOf(t, volume.BackingImage)
+	small, thick := image, image
+	small.BlockSize, thick.Provisioning = volume.SmallBlockSize, volume.Thick
+
+	for name, test := range map[string]struct {
+		parameters volume.Parameters
+		want       func(plain queueOf) queueOf
+	}{
+		"default":      {image, func(plain queueOf) queueOf { return plain }},
+		"small blocks": {small, func(plain queueOf) queueOf { return queueOf{volume.SmallBlockSize, false, plain.discards} }},
+		"thick":        {thick, func(plain queueOf) queueOf { return queueOf{plain.blockSize, plain.directIO, false} }},
+	} {
+		for kind, capability := range map[string]volume.Capability{"mounted": {}, "raw": {Block: true}} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				f := newFixture(t, staged.Volume{Parameters: test.parameters, Capability: capability})
+				f.store(t)
+
+				plain := queueAt(t, f.attached(t, "plain").Status)
+
+				require.NoError(t, f.stage(t))
+				require.Equal(t, test.want(plain), queueAt(t, f.status(t)))
+				require.NoError(t, f.way.Unstage(t.Context(), f.v))
+			})
+		}
+	}
+}
+
+// attached attaches a new file in the images' directory until the end of the test.
+func (f *fixture) attached(t *testing.T, name string) *loop.Device {
+	t.Helper()
+
+	file, err := os.Create(filepath.Join(f.pool.Path(), "images", name))
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	require.NoError(t, file.Truncate(size))
+
+	device, err := f.config.Loops.Attach(t.Context(), file, loop.AttachOptions{BlockSize: 4096, AutoClear: true, PreferredNumber: access.NoDevice})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, device.Close()) })
+
+	return device
+}
+
+// status returns that of the volume's first device.
+func (f *fixture) status(t *testing.T) loop.Status {
+	t.Helper()
+
+	numbers, err := f.way.Devices(f.v)
+	require.NoError(t, err)
+	require.NotEmpty(t, numbers, "want: the volume has a device")
+
+	status, attached, err := f.config.Loops.Status(numbers[0])
+	require.NoError(t, err)
+	require.True(t, attached, "want: the device of the volume is attached")
+
+	return status
+}
+
+func (f *fixture) imagePath() string {
+	return filepath.Join(f.pool.Path(), "images", f.v.VolumeID+".img")
+}
+
+// TestTheDevicesAreFoundAfterARestart of volumes whose images have kept their names, and have not.
+func TestTheDevicesAreFoundAfterARestart(t *testing.T) {
+	image := parametersOf(t, volume.BackingImage)
+	direct := image
+	direct.DirectAssign = true
+
+	raw := volume.Capability{Block: true}
+
+	for name, test := range map[string]struct {
+		v                        staged.Volume
+		slot                     int
+		publish, reader, renamed bool
+		// lost means that nothing leads to the device.
+		lost bool
+	}{
+		"raw":                               {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice},
+		"raw, renamed":                      {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, renamed: true, lost: true},
+		"raw, of a slot, renamed":           {v: staged.Volume{Parameters: image, Capability: raw}, slot: 90, renamed: true},
+		"raw, published, renamed":           {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, publish: true, renamed: true},
+		"raw, for reading":                  {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, publish: true, reader: true},
+		"raw, for reading, renamed":         {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, publish: true, reader: true, renamed: true},
+		"raw, attached for reading":         {v: staged.Volume{Parameters: image, Capability: raw, ReadOnly: true}, slot: access.NoDevice, publish: true, renamed: true},
+		"direct, published, renamed":        {v: staged.Volume{Parameters: direct}, slot: access.NoDevice, publish: true, renamed: true},
+		"direct, for reading, renamed":      {v: staged.Volume{Parameters: direct}, slot: access.NoDevice, publish: true, reader: true, renamed: true},
+		"direct, of a slot, for reading":    {v: staged.Volume{Parameters: direct}, slot: 91, publish: true, reader: true, renamed: true},
+		"direct, unpublished, not renamed":  {v: staged.Volume{Parameters: direct}, slot: access.NoDevice},
+		"mounted, whose device is not held": {v: staged.Volume{Parameters: image}, slot: 92, lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, test.v)
+			f.v.Slot = test.slot
+			f.publication.ReadOnly = test.reader
+			// Of another volume: it must not be found.
+			f.attached(t, "other.img")
+			f.store(t)
+			require.NoError(t, f.stage(t))
+
+			if test.slot != access.NoDevice {
+				require.Equal(t, f.config.Loops.NumberOfSlot(test.slot), f.status(t).Number, "want: the device has the number of the slot")
+			}
+
+			if test.publish {
+				require.NoError(t, f.publish(t))
+			}
+
+			if test.renamed {
+				require.NoError(t, os.Rename(f.imagePath(), f.imagePath()+".moved"))
+			}
+
+			again := access.New(f.config)
+			require.NoError(t, again.FindDevices())
+
+			want, err := f.provider.Attachments(f.v.VolumeID)
+			require.NoError(t, err)
+
+			found, err := again.Attachments(f.v.VolumeID)
+			require.NoError(t, err)
+
+			if test.lost {
+				require.Equal(t, access.NoDevice, found.Staged, "want: no device is found")
+			} else {
+				require.Equal(t, want, found)
+				require.Equal(t, test.reader, found.ReadOnly != access.NoDevice, "want: the second device is found, too")
+			}
+
+			if test.renamed {
+				require.NoError(t, os.Rename(f.imagePath()+".moved", f.imagePath()))
+			}
+
+			if test.publish {
+				require.NoError(t, f.unpublish(t))
+			}
+
+			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+		})
+	}
+}
+
+// TestALostImageIsNotGrownOver compares the image with the device, and a growth with what was asked for.
+func TestALostImageIsNotGrownOver(t *testing.T) {
+	image := parametersOf(t, volume.BackingImage)
+
+	for kind, v := range map[string]staged.Volume{
+		// One for writing would be grown, which not all kernels permit.
+		"mounted": {Parameters: image, ReadOnly: true}, "raw": {Parameters: image, Capability: volume.Capability{Block: true}},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			f := newFixture(t, v)
+			f.store(t)
+			require.NoError(t, f.provider.CheckLength(f.v), "want: a volume without a device has no length to compare")
+			require.NoError(t, f.stage(t))
+			require.NoError(t, f.provider.CheckLength(f.v))
+
+			require.NoError(t, os.Truncate(f.imagePath(), size-4096))
+			require.ErrorIs(t, f.provider.CheckLength(f.v), pool.ErrTruncated)
+
+			require.NoError(t, os.Rename(f.imagePath(), f.imagePath()+".moved"))
+			require.Error(t, f.provider.CheckLength(f.v), "want: without its image it is unknown")
+			require.NoError(t, os.WriteFile(f.imagePath(), nil, 0o600))
+			require.NoError(t, f.provider.CheckLength(f.v), "want: another image is none of the device")
+			require.NoError(t, os.Rename(f.imagePath()+".moved", f.imagePath()))
+
+			const grown = size + 4<<20
+
+			require.NoError(t, os.Truncate(f.imagePath(), grown))
+			require.NoError(t, f.provider.CheckLength(f.v), "want: a longer image is one that grows")
+
+			for _, test := range []struct {
+				asked *csi.CapacityRange
+				code  codes.Code
+			}{
+				{nil, codes.OK},
+				{&csi.CapacityRange{RequiredBytes: grown, LimitBytes: grown}, codes.OK},
+				{&csi.CapacityRange{RequiredBytes: grown - 1}, codes.OK},
+				{&csi.CapacityRange{RequiredBytes: grown + 1}, codes.OutOfRange},
+				{&csi.CapacityRange{LimitBytes: grown - 1}, codes.OutOfRange},
+				{&csi.CapacityRange{LimitBytes: grown + 1}, codes.OK},
+			} {
+				got, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, test.asked)
+				rpccode.Require(t, rpc.Status(err), test.code, "%v", test.asked)
+
+				if err == nil {
+					require.EqualValues(t, grown, got, "want: the size of the device")
+				}
+			}
+
+			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+
+			_, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, nil)
+			rpccode.Require(t, rpc.Status(err), codes.NotFound)
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package access_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+// life is what is done with a volume, in order, and what is reported to the checker and the prober meanwhile.
+type life struct {
+	*fixture
+
+	t       *testing.T
+	reports []string
+}
+
+func (l *life) step(name string, err error) {
+	l.t.Helper()
+	require.NoError(l.t, err, name)
+	l.note(name)
+}
+
+func (l *life) note(name string) {
+	l.t.Helper()
+	require.Zero(l.t, l.spy.closed, "want: each gate is opened again")
+
+	if notes := l.spy.taken(); len(notes) > 0 {
+		l.reports = append(l.reports, fmt.Sprintf("%s: %s", name, strings.Join(notes, ", ")))
+	}
+}
+
+func (l *life) use() {
+	l.t.Helper()
+	l.step("publish", l.publish(l.t))
+	l.step("republish", l.way.Republish(l.t.Context(), l.v, l.publication))
+	l.step("unpublish", l.unpublish(l.t))
+	l.step("unpublish again", l.unpublish(l.t))
+	l.step("detach reader", l.provider.DetachUnusedReader(l.t.Context(), l.v))
+}
+
+func (l *life) end() {
+	l.t.Helper()
+	l.step("unstage", l.way.Unstage(l.t.Context(), l.v))
+	l.step("unstage again", l.way.Unstage(l.t.Context(), l.v))
+	l.requireDetached()
+}
+
+// change has the volume staged in another way.
+func (l *life) change(change func(v *staged.Volume)) {
+	changed := l.v.Clone()
+	change(changed)
+	l.v, l.way = changed, l.provider.For(changed)
+}
+
+// TestReportsToCheckerAndProber compares all of it in the life of volumes.
+func TestReportsToCheckerAndProber(t *testing.T) {
+	image := parametersOf(t, volume.BackingImage)
+	direct := image
+	direct.DirectAssign = true
+
+	raw := volume.Capability{Block: true}
+
+	const formatted, checked = "stage: 0 attached until its last user, formatted", "stage again: 0 attached until its last user, check ext4, error count 0"
+
+	unpublished, unstaged := "unpublish: target unmounted", "unstage: staging unmounted, 0 detached"
+	second, withoutSecond, detached := "1 attached read-only as the second", "detach reader: 1 detached", "unstage: 0 detached"
+	prepared := "stage again: 0 attached until its last user, check ext4, 0 detached, 0 attached"
+
+	for name, test := range map[string]struct {
+		v        staged.Volume
+		readOnly bool
+		want     []string
+	}{
+		"mounted":       {staged.Volume{Parameters: image}, false, []string{formatted, unpublished, unstaged, checked, unstaged}},
+		"mounted, read": {staged.Volume{Parameters: image}, true, []string{formatted, unpublished, unstaged, checked, unstaged}},
+		"raw": {
+			staged.Volume{Parameters: image, Capability: raw},
+			false,
+			[]string{"stage: 0 attached, forget", unpublished, detached, "stage again: 0 attached, forget", detached},
+		},
+		"raw, read": {
+			staged.Volume{Parameters: image, Capability: raw},
+			true,
+			[]string{"stage: 0 attached, forget", "publish: " + second, unpublished, withoutSecond, detached, "stage again: 0 attached, forget", detached},
+		},
+		"raw, attached to be read": {
+			staged.Volume{Parameters: image, Capability: raw, ReadOnly: true},
+			true,
+			[]string{"stage: 0 attached read-only", unpublished, detached, "stage again: 0 attached read-only", detached},
+		},
+		"directory": {
+			staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)},
+			false,
+			[]string{unpublished, "unstage: staging unmounted", "unstage: staging unmounted"},
+		},
+		"direct": {
+			staged.Volume{Parameters: direct},
+			false,
+			[]string{"stage: formatted, 0 attached", "publish: cancel, limited true", unpublished, detached, prepared, detached},
+		},
+		"direct, read": {
+			staged.Volume{Parameters: direct},
+			true,
+			[]string{"stage: formatted, 0 attached", "publish: cancel, limited true, " + second, unpublished, withoutSecond, detached, prepared, detached},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &life{fixture: newFixture(t, test.v), t: t}
+			l.publication.ReadOnly = test.readOnly
+
+			l.store(t)
+			l.step("stage", l.stage(t))
+			l.use()
+			l.end()
+			l.step("stage again", l.stage(t))
+			l.end()
+			require.Equal(t, test.want, l.reports)
+		})
+	}
+}
+
+// TestAFilesystemIsPreparedForItsMount has a filesystem that is there staged in another way, twice.
+func TestAFilesystemIsPreparedForItsMount(t *testing.T) {
+	const (
+		checked  = "0 attached until its last user, check ext4"
+		prepared = checked + ", 0 detached, "
+		mounted  = checked + ", error count 0"
+		direct   = prepared + "0 attached"
+		shared   = "0 attached read-only until its last user"
+	)
+
+	readers := csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY.String()
+
+	for name, test := range map[string]struct {
+		direct bool
+		change func(v *staged.Volume)
+		first  string
+		second string
+	}{
+		"as before":            {false, func(*staged.Volume) {}, mounted, mounted},
+		"for reading":          {false, func(v *staged.Volume) { v.ReadOnly = true }, mounted, mounted},
+		"for readers on nodes": {false, func(v *staged.Volume) { v.Capability.Mode = readers }, shared, shared},
+		"a copy":               {false, func(v *staged.Volume) { v.Copy = true }, mounted, mounted},
+		"a copy for reading":   {false, func(v *staged.Volume) { v.Copy, v.ReadOnly = true, true }, prepared + mounted, mounted},
+		"a copy for readers":   {false, func(v *staged.Volume) { v.Copy, v.Capability.Mode = true, readers }, prepared + shared, shared},
+		"direct":               {true, func(*staged.Volume) {}, direct, direct},
+		"a direct copy":        {true, func(v *staged.Volume) { v.Copy = true }, direct, direct},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := formattedLife(t, test.direct)
+			l.change(test.change)
+
+			for _, want := range []string{test.first, test.second} {
+				l.step("stage", l.stage(t))
+				require.Equal(t, []string{"stage: " + want}, l.reports)
+				require.Equal(t, l.v.Copy, l.hasOwnUUID(), "want: only a copy gets the volume's id as its UUID")
+				l.end()
+				l.reports = nil
+			}
+		})
+	}
+}
+
+// TestDamageIsRecorded has a check fail: the staging fails, and nothing is left of it.
+func TestDamageIsRecorded(t *testing.T) {
+	for direct, want := range map[bool]string{
+		false: "stage: 0 attached until its last user, check ext4, failure",
+		true:  "stage: 0 attached until its last user, check ext4, 0 detached, failure",
+	} {
+		l := formattedLife(t, direct)
+		l.spy.failure = errors.New("it is damaged")
+
+		require.ErrorIs(t, l.stage(t), l.spy.failure)
+		l.note("stage")
+		require.Equal(t, []string{want}, l.reports)
+		require.NoDirExists(t, l.v.StagingPath)
+		l.requireDetached()
+	}
+}
+
+// formattedLife is that of an image with a filesystem.
+func formattedLife(t *testing.T, direct bool) *life {
+	t.Helper()
+
+	parameters := parametersOf(t, volume.BackingImage)
+	parameters.DirectAssign = direct
+	l := &life{fixture: newFixture(t, staged.Volume{Parameters: parameters}), t: t}
+	l.store(t)
+	require.NoError(t, l.stage(t))
+	require.NoError(t, l.way.Unstage(t.Context(), l.v))
+	require.NoError(t, os.RemoveAll(l.v.StagingPath))
+	l.spy.taken()
+
+	return l
+}
+
+func (l *life) image() *os.File {
+	l.t.Helper()
+
+	image, err := l.pool.OpenImage(l.v.VolumeID, os.O_RDONLY)
+	require.NoError(l.t, err)
+	l.t.Cleanup(func() { _ = image.Close() })
+
+	return image
+}
+
+func (l *life) hasOwnUUID() bool {
+	l.t.Helper()
+
+	ext4, err := filesystem.ByName(filesystem.Ext4, nil)
+	require.NoError(l.t, err)
+
+	own, err := ext4.HasUUID(l.image(), l.v.VolumeID)
+	require.NoError(l.t, err)
+
+	return own
+}
+
+func (l *life) requireDetached() {
+	l.t.Helper()
+
+	if l.v.IsImage() {
+		require.Eventually(l.t, func() bool {
+			found, err := l.config.Loops.Find(l.image())
+
+			return err == nil && len(found) == 0
+		}, await.Limit, 10*time.Millisecond, "the image is detached")
+	}
+}
+
+// TestAStagingThatItsPublicationsOutlive mounts the volume again without a check: it is in use.
+func TestAStagingThatItsPublicationsOutlive(t *testing.T) {
+	l := formattedLife(t, false)
+	require.NoError(t, l.stage(t))
+	require.NoError(t, l.publish(t))
+	l.spy.taken()
+
+	require.NoError(t, l.at(t, l.v.StagingPath).Unmount())
+	l.step("stage", l.stage(t))
+	l.step("unpublish", l.unpublish(t))
+	l.end()
+	require.Equal(t, []string{
+		"stage: 0 attached until its last user", "unpublish: target unmounted", "unstage: staging unmounted, 0 detached",
+	}, l.reports)
+}

@@ -1,0 +1,104 @@
+package access_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const podUID = "7f0a1f5e-0000-4000-8000-0123456789ab"
+
+// limits returns the limits of the pod, without the number of the volume's device, "" without any.
+func (f *fixture) limits(t *testing.T) string {
+	t.Helper()
+
+	content, err := os.ReadFile(f.ioMax)
+	require.NoError(t, err)
+
+	return strings.TrimPrefix(strings.TrimSpace(string(content)), fmt.Sprintf("7:%d ", f.status(t).Number))
+}
+
+func (f *fixture) readAhead(t *testing.T) string {
+	t.Helper()
+
+	content, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/queue/read_ahead_kb", f.status(t).Number))
+	require.NoError(t, err)
+
+	return strings.TrimSpace(string(content))
+}
+
+// TestParametersAreAppliedToDevicesAndPods has the mutable parameters of a volume set before it is used, and
+// changed while it is.
+func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
+	const limited, unlimited = "rbps=max wbps=max riops=3 wiops=max", "rbps=max wbps=max riops=max wiops=max"
+
+	image := parametersOf(t, volume.BackingImage)
+	iops := volume.Mutable{ReadIOPS: new(int64(3)), ReadAheadKiB: new(int64(64))}
+
+	for name, test := range map[string]struct {
+		v    staged.Volume
+		pod  string
+		want string
+		// ended means that the pod is not there, which keeps a volume with limits from being published.
+		ended bool
+	}{
+		"mounted":         {v: staged.Volume{Parameters: image}, pod: podUID, want: limited},
+		"raw":             {v: staged.Volume{Parameters: image, Capability: volume.Capability{Block: true}}, pod: podUID, want: limited},
+		"of no known pod": {v: staged.Volume{Parameters: image}},
+		"of an ended pod": {v: staged.Volume{Parameters: image}, pod: "7f0a1f5e-0000-4000-8000-0123456789ff", ended: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, test.v)
+			f.publication.Pod = test.pod
+			f.store(t)
+			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, volume.Mutable{ReadAheadKiB: new(int64(32))}))
+			require.NoError(t, f.stage(t))
+			require.Equal(t, "32", f.readAhead(t))
+			require.NoError(t, f.publish(t))
+			require.Empty(t, f.limits(t), "want: a volume without limits sets none")
+
+			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, iops))
+			require.NoError(t, f.provider.Tune(t.Context(), f.v))
+			require.Equal(t, "64", f.readAhead(t))
+			require.Equal(t, test.want, f.limits(t))
+
+			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, volume.Mutable{}))
+			require.NoError(t, f.provider.Tune(t.Context(), f.v))
+			require.Contains(t, []string{"", unlimited}, f.limits(t), "want: no limits are left")
+			require.NoError(t, f.unpublish(t))
+
+			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, iops))
+
+			err := f.publish(t)
+			require.Equal(t, test.ended, err != nil, "want: the volume is published with its limits, or not at all: %v", err)
+			require.Equal(t, test.want, f.limits(t))
+
+			require.NoError(t, f.unpublish(t))
+			require.Contains(t, []string{"", unlimited}, f.limits(t), "want: no limits are left")
+			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+		})
+	}
+}
+
+// TestOnlyStoredImagesHaveParameters has volumes whose parameters no pool has.
+func TestOnlyStoredImagesHaveParameters(t *testing.T) {
+	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
+	require.NoError(t, f.provider.Tune(t.Context(), f.v), "want: a directory has no parameters")
+
+	f.v.Parameters = parametersOf(t, volume.BackingImage)
+	require.NoError(t, f.provider.Tune(t.Context(), f.v), "want: a volume without devices and publications needs none")
+
+	f.v.Parameters.Pool = "other"
+	require.Error(t, f.provider.Tune(t.Context(), f.v), "want: the parameters are unknown without the pool")
+
+	f.v.Ephemeral = true
+	require.NoError(t, f.provider.Tune(t.Context(), f.v), "want: an inline volume has no parameters")
+	require.NoFileExists(t, filepath.Join(f.pool.AttributesPath(), f.v.VolumeID))
+}
