@@ -1,6 +1,9 @@
 package quota
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"testing"
 
@@ -65,4 +68,46 @@ func TestLimits(t *testing.T) {
 			require.Equal(t, test.wanted != test.current, changed, "want: the change of the limit is reported")
 		})
 	}
+}
+
+// TestDirectoriesThatAreNoSubvolumes are not copied at one point in time, and what only subvolumes need
+// finds nothing in them.
+func TestDirectoriesThatAreNoSubvolumes(t *testing.T) {
+	t.Parallel()
+
+	k, p, root := newFakeKernel(t)
+	require.NoError(t, root.Mkdir(projectName, 0o700))
+
+	directory := openDirectory(t, k, projectName)
+
+	for kind, d := range map[Kind]Directories{Plain: plain{reason: "because"}, Project: p} {
+		require.Equal(t, kind, d.Support().Kind)
+		require.False(t, d.Support().Snapshots, "want: no copies at one point in time")
+		require.False(t, d.CanSnapshot(directory), "want: no copies at one point in time")
+		require.ErrorIs(t, d.Snapshot(directory, root, "copy"), errors.ErrUnsupported)
+
+		evaded, err := d.Confine(directory)
+		require.NoError(t, err)
+		require.False(t, evaded, "want: nothing evades it without a walk")
+
+		grown, err := d.Grown()
+		require.NoError(t, err)
+		require.Empty(t, grown, "want: nothing is made inside")
+
+		removed, err := d.Remove(t.Context(), p.pool, "missing")
+		require.NoError(t, err)
+		require.False(t, removed, "want: the caller removes what is no subvolume")
+	}
+
+	made := plain{}
+	require.NoError(t, made.Make(root, otherName, 0o777))
+	require.ErrorIs(t, made.Make(root, otherName, 0o777), fs.ErrExist)
+
+	info, err := root.Stat(otherName)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o777), info.Mode().Perm(), "want: the umask does not change the mode")
+
+	swept, err := made.Sweep(t.Context(), directory)
+	require.NoError(t, err)
+	require.False(t, swept, "want: nothing is limited")
 }
