@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -198,6 +200,39 @@ func TestRemovalStopsAtAMount(t *testing.T) {
 	require.NoError(t, p.Remove(t.Context(), object))
 	require.FileExists(t, filepath.Join(data, "precious"))
 	nothingRemains(t, p, object)
+}
+
+// TestRemovalStopsAtADeepMount, below more directories than are open at once.
+func TestRemovalStopsAtADeepMount(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, level := range []int{15, 16, 17, 18, 40} {
+		p := newPool(t, plain, roomy)
+		object, path := newTree(t, p)
+		data := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(data, "precious"), []byte("data"), 0o600))
+
+		mounted := filepath.Join(path, strings.Repeat("deep/", level), "mounted")
+		require.NoError(t, os.MkdirAll(mounted, 0o755))
+		require.NoError(t, unix.Mount(data, mounted, "", unix.MS_BIND, ""))
+
+		detach := func() {
+			points, err := mountinfo.GetMounts(mountinfo.PrefixFilter(p.Path()))
+			require.NoError(t, err)
+
+			for _, each := range points {
+				require.NoError(t, unix.Unmount(each.Mountpoint, 0))
+			}
+		}
+		t.Cleanup(detach)
+
+		require.ErrorIs(t, p.Remove(t.Context(), object), tree.ErrMounted, "level %d", level)
+		require.FileExists(t, filepath.Join(data, "precious"))
+		detach()
+		require.NoError(t, p.Remove(t.Context(), object))
+		nothingRemains(t, p, object)
+	}
 }
 
 func TestRemovalIsInterruptedAndContinued(t *testing.T) {
