@@ -2,7 +2,9 @@ package tuning
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
@@ -90,11 +92,11 @@ func (t *Tuner) ResetQueues(volumeID string) {
 	}
 }
 
-// resetQueue restores the scheduler of a device and deletes its record. A failure is only
-// logged, because no volume depends on it.
+// resetQueue restores the scheduler of a device and deletes its record, also that of a device which
+// does not exist any more, as after a reboot. A failure is only logged, because no volume depends on it.
 func (t *Tuner) resetQueue(tuned *Tuned) {
 	err := t.queues.Set(loopName(tuned.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: tuned.Scheduler})
-	if err == nil {
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = t.tuned.DeleteLazily(tuned.RecordID())
 	}
 
