@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
@@ -36,6 +37,7 @@ type onceNode struct {
 	first     int
 	pools     *pool.Set
 	store     *state.Store
+	faults    *faults.Injector
 }
 
 func (n *onceNode) in(name string) string { return filepath.Join(n.directory, name) }
@@ -67,7 +69,7 @@ func (n *onceNode) open(ctx context.Context) error {
 	n.Service, err = node.New(node.Config{
 		Common: plugin.Common{
 			NodeID: "here", MaxVolumeBytes: onceMost, Capabilities: left, Store: n.store, Pools: n.pools, Operations: operation.NewGroup(),
-			Admission: &pool.Admission{Overcommit: 20}, Log: log,
+			Admission: &pool.Admission{Overcommit: 20}, Faults: n.faults, Log: log,
 		},
 		Settings: node.Settings{
 			Loops:  loop.LoopsOptions{First: n.first},
