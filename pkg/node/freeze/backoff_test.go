@@ -54,7 +54,7 @@ func (a *attempts) pauses() []time.Duration {
 // frozen: the pauses double up to a limit and keep it, also while calls ask for the volume.
 func TestThawsKeepTheirBackOff(t *testing.T) {
 	directory := t.TempDir()
-	recordFrozen(t, directory)
+	recordLeft(t, directory, onceID)
 
 	synctest.Test(t, func(t *testing.T) {
 		failing := &attempts{}
@@ -95,14 +95,14 @@ func TestThawsKeepTheirBackOff(t *testing.T) {
 	})
 }
 
-// recordFrozen has a store with the record that a killed driver leaves.
-func recordFrozen(t *testing.T, directory string) {
+// recordLeft has a store with the record that a killed driver leaves.
+func recordLeft(t *testing.T, directory, id string) {
 	t.Helper()
 
 	store := state.New(directory, state.Options{})
 	records := freeze.NewRecords(store)
 
 	require.NoError(t, store.Open(t.Context()))
-	require.NoError(t, records.Put(t.Context(), &freeze.Frozen{VolumeID: onceID, FSType: filesystem.Ext4}))
+	require.NoError(t, records.Put(t.Context(), &freeze.Frozen{VolumeID: id, FSType: filesystem.Ext4}))
 	require.NoError(t, store.Close())
 }

@@ -23,14 +23,9 @@ func newUnmountedFixture(t *testing.T) (*freeze.Freezer, mounted) {
 	t.Helper()
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
-	m := newMounted(t, loops)
+	m := newLeft(t, loops)
 	directory, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	left := state.New(directory, state.Options{Log: log})
-	records := freeze.NewRecords(left)
-
-	require.NoError(t, left.Open(t.Context()))
-	require.NoError(t, records.Put(t.Context(), &freeze.Frozen{VolumeID: m.id, FSType: filesystem.Ext4}))
-	require.NoError(t, left.Close())
+	recordLeft(t, directory, m.id)
 
 	store := state.New(directory, state.Options{Log: log})
 	f := freeze.New(freeze.Config{
@@ -44,6 +39,14 @@ func newUnmountedFixture(t *testing.T) (*freeze.Freezer, mounted) {
 		require.NoError(t, store.Close())
 	})
 
+	return f, m
+}
+
+// newLeft returns a filesystem that is frozen and not mounted any more. A test mounts it again.
+func newLeft(t *testing.T, loops *loop.Loops) mounted {
+	t.Helper()
+
+	m := newMounted(t, loops)
 	// The device is detached with its last user.
 	device, err := os.Open(loops.Path(m.device))
 	require.NoError(t, err)
@@ -52,9 +55,16 @@ func newUnmountedFixture(t *testing.T) (*freeze.Freezer, mounted) {
 	require.NoError(t, filesystem.Freeze(root))
 	require.NoError(t, root.Close())
 	require.NoError(t, unix.Unmount(m.directory, unix.MNT_DETACH))
-	t.Cleanup(func() { device.Close() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			_ = unix.Mount(device.Name(), m.directory, filesystem.Ext4, 0, "")
+			_ = m.isFrozen(t) // it thaws it
+		}
 
-	return f, m
+		device.Close()
+	})
+
+	return m
 }
 
 // requireThawed mounts the filesystem again.

@@ -192,6 +192,9 @@ func TestWithoutFilesystemsThereIsNoLimit(t *testing.T) {
 	require.NoError(t, f.WithFrozen(t.Context(), freeze.Targets{}, func(ctx context.Context) error {
 		return ctx.Err()
 	}))
+
+	errWithin := errors.New("the copy failed")
+	require.ErrorIs(t, f.WithFrozen(t.Context(), freeze.Targets{}, func(context.Context) error { return errWithin }), errWithin)
 }
 
 func TestAFailedFreezeLeavesNoRecord(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -47,6 +49,54 @@ var onceOperations = map[string]syscallfault.Operation{
 			return store.Close()
 		}, nil
 	},
+	"thaw device": func(directory string) (run, end func() error, err error) {
+		f, _ := freezerOnce(directory)
+		m, err := leftIn(directory)
+
+		return func() error { return f.ThawDevice(m.id, filesystem.Ext4, m.device, false) }, func() error { return nil }, err
+	},
+	"thaw recorded": func(directory string) (run, end func() error, err error) {
+		f, store := freezerOnce(directory)
+		m, err := leftIn(directory)
+
+		if err == nil {
+			err = store.Open(context.Background())
+		}
+
+		f.Load()
+
+		return func() error {
+				f.ThawRecorded()
+
+				return awaitThawed(f, m.id)
+			}, func() error {
+				f.Close()
+
+				return store.Close()
+			}, err
+	},
+}
+
+// leftIn returns the volume that is left frozen and without a mount, as a file of the directory names it.
+func leftIn(directory string) (mounted, error) {
+	var m mounted
+
+	text, err := os.ReadFile(filepath.Join(directory, "left"))
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &m.id, &m.device)
+	}
+
+	return m, err
+}
+
+func awaitThawed(f *freeze.Freezer, id string) error {
+	for deadline := time.Now().Add(time.Minute); f.IsFrozen(id); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errStillFrozen
+		}
+	}
+
+	return nil
 }
 
 // freezerOnce returns a freezer of what is in a directory, and its store, which is not open yet.
@@ -57,7 +107,14 @@ func freezerOnce(directory string) (*freeze.Freezer, *state.Store) {
 
 	return freeze.New(freeze.Config{
 		Loops: loop.NewLoops(loop.LoopsOptions{First: firstLoop}), Log: log,
-		OpenRoot: func(string) (*os.File, error) { return os.Open(filepath.Join(directory, "mounted")) },
+		OpenRoot: func(string) (*os.File, error) {
+			root, err := os.Open(filepath.Join(directory, "mounted"))
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil, nil
+			}
+
+			return root, err
+		},
 	}, store), store
 }
 
@@ -83,13 +140,7 @@ func freezeOnce(f *freeze.Freezer, at string) error {
 		return nil
 	})
 
-	for deadline := time.Now().Add(time.Minute); f.IsFrozen(onceID); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			return errors.Join(err, errStillFrozen)
-		}
-	}
-
-	return rpc.Status(err)
+	return rpc.Status(errors.Join(err, awaitThawed(f, onceID)))
 }
 
 // TestEachCallFailsOnce has each system call of a freeze fail once: sync, freeze, thaw, and those of the
@@ -140,4 +191,36 @@ func TestEachCallFailsOnce(t *testing.T) {
 			require.NoError(t, store.Close())
 		},
 	})
+}
+
+// TestEachCallOfAThawFailsOnce for a filesystem that is frozen and not mounted any more. The thaw at its
+// device reports the failure, the thaw of its record is retried; the record stays until then.
+func TestEachCallOfAThawFailsOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
+
+	for operation, reported := range map[string][]string{"thaw device": {""}, "thaw recorded": nil} {
+		t.Run(operation, func(t *testing.T) {
+			t.Parallel()
+
+			left := mounted{}
+
+			syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
+				Operation: operation, Mounts: true, Lossy: []string{"state/*"}, Reported: reported,
+				Except: regexp.MustCompile("state/|^fstat(at)? /(sys|dev)/"),
+				Prepare: func(t *testing.T, directory string) {
+					t.Helper()
+
+					left = newLeft(t, loops)
+					recordLeft(t, filepath.Join(directory, "state"), left.id)
+					require.NoError(t, os.WriteFile(filepath.Join(directory, "left"), fmt.Appendln(nil, left.id, left.device), 0o600))
+				},
+				Verify: func(t *testing.T, _ string) {
+					t.Helper()
+					left.requireThawed(t, loops.Path(left.device))
+				},
+			})
+		})
+	}
 }
