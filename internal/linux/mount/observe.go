@@ -89,6 +89,10 @@ const loopMajor = 7
 // about a microsecond for each mount of the machine: for start and for relists.
 func List() ([]Point, error) { return newObserver().list() }
 
+// List returns the whole mount table, as the function does. Its IDs compare with those of Mounted, which
+// those of the function may not: each may have found another way to read the table.
+func (p *Target) List() ([]Point, error) { return p.observer.list() }
+
 // PointOf returns the mount that an open file is on, O_PATH sufficing.
 func PointOf(file *os.File) (Point, error) {
 	seen := newObserver()

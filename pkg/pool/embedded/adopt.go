@@ -159,7 +159,7 @@ func (s *mounter) unmount(ctx context.Context) error {
 		return err
 	}
 
-	if used, err := mountedElsewhere(point); err != nil || used {
+	if used, err := s.mountedElsewhere(point); err != nil || used {
 		return err
 	}
 
@@ -251,8 +251,8 @@ func (s *mounter) hasVolumes(point mount.Point) (bool, error) {
 
 // mountedElsewhere says whether directories of the filesystem are mounted at other
 // mount targets, as published volumes are: that would not keep it from being unmounted.
-func mountedElsewhere(point mount.Point) (bool, error) {
-	points, err := mount.List()
+func (s *mounter) mountedElsewhere(point mount.Point) (bool, error) {
+	points, err := s.target.List()
 
 	return slices.ContainsFunc(points, func(each mount.Point) bool {
 		return each.Major == point.Major && each.Minor == point.Minor && each.ID != point.ID
