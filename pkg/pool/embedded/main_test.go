@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 const (
@@ -37,6 +38,7 @@ func TestMain(m *testing.M) {
 		hold(directory)
 	}
 
+	syscallfault.ServeIfAsked(onceOperations)
 	namespace.Enter()
 	goleak.VerifyTestMain(m)
 }
