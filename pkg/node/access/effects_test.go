@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -139,8 +138,6 @@ func TestAFilesystemIsPreparedForItsMount(t *testing.T) {
 		direct   = prepared + "0 attached"
 		shared   = "0 attached read-only until its last user"
 	)
-
-	readers := csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY.String()
 
 	for name, test := range map[string]struct {
 		direct bool
