@@ -35,9 +35,11 @@ type onceNode struct {
 	kind      onceKind
 	directory string
 	first     int
-	pools     *pool.Set
-	store     *state.Store
-	faults    *faults.Injector
+	// runtime is a program that reaches guests; without one there are none.
+	runtime string
+	pools   *pool.Set
+	store   *state.Store
+	faults  *faults.Injector
 }
 
 func (n *onceNode) in(name string) string { return filepath.Join(n.directory, name) }
@@ -47,7 +49,11 @@ func (n *onceNode) open(ctx context.Context) error {
 	log := slog.New(slog.DiscardHandler)
 
 	// Without a controller that expands volumes the node does it. An answer with a condition is none that fails.
-	names := []string{"controller:EXPAND_VOLUME", "VOLUME_CONDITION"}
+	names := []string{"controller:EXPAND_VOLUME"}
+	if n.runtime == "" {
+		names = append(names, "VOLUME_CONDITION")
+	}
+
 	if n.kind.unstaged && !n.kind.isInline() {
 		names = append(names, "STAGE_UNSTAGE_VOLUME")
 	}
@@ -73,7 +79,7 @@ func (n *onceNode) open(ctx context.Context) error {
 		},
 		Settings: node.Settings{
 			Loops:  loop.LoopsOptions{First: n.first},
-			Direct: kata.Config{Root: n.in("kata"), Guest: kata.GuestConfig{ShimRoots: []string{n.in("shims")}}},
+			Direct: kata.Config{Root: n.in("kata"), Guest: kata.GuestConfig{ShimRoots: []string{n.in("shims")}, KataRuntime: n.runtime}},
 		},
 		Ephemeral: n.pools.Ephemeral(), Dirs: dirs, StagingDir: n.in("kubelet/own"),
 	})

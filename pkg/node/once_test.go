@@ -87,7 +87,9 @@ func onceKinds() []onceKind {
 		},
 		{
 			name: "unstaged", capability: csiclient.MountCapability(multiWriter, "ext4"), unstaged: true,
-			phases: []string{"publish", "unpublish"},
+			// What mkfs makes with options is mounted to try it.
+			context: map[string]string{volume.KeyMkfsOptions: "-m 1"},
+			phases:  []string{"publish", "unpublish"},
 		},
 		{
 			name: "copy", capability: csiclient.MountCapability(writer, "ext4"), context: map[string]string{volume.KeyCopy: "true"},

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/await"
@@ -161,6 +162,7 @@ func TestAFilesystemIsPreparedForItsMount(t *testing.T) {
 			for _, want := range []string{test.first, test.second} {
 				l.step("stage", l.stage(t))
 				require.Equal(t, []string{"stage: " + want}, l.reports)
+				l.requireFreezable()
 				require.Equal(t, l.v.Copy, l.hasOwnUUID(), "want: only a copy gets the volume's id as its UUID")
 				l.end()
 				l.reports = nil
@@ -222,6 +224,16 @@ func (l *life) hasOwnUUID() bool {
 	require.NoError(l.t, err)
 
 	return own
+}
+
+// requireFreezable requires that all that may be written is frozen before a copy, and nothing else.
+func (l *life) requireFreezable() {
+	l.t.Helper()
+
+	targets := freeze.Targets{}
+	require.NoError(l.t, l.way.AddFreezeTargets(l.v, &targets))
+	require.Equal(l.t, !l.v.IsReadOnly(), len(targets.Filesystems)+len(targets.Devices) == 1, "want: what may be written is frozen")
+	require.NoError(l.t, targets.Close())
 }
 
 func (l *life) requireDetached() {

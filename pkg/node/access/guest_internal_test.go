@@ -133,6 +133,12 @@ func TestDirectVolumesAreListed(t *testing.T) {
 		{VolumeID: idA, TargetPath: target, FSType: "ext4", Options: []string{}, Device: "/dev/null/none/loop1", Sandbox: "sandbox"},
 	}, listed)
 
+	m.attach(t, 2, device{image: "/pool/other.img", broken: true})
+
+	_, err = m.DirectVolumes(t.Context())
+	require.Error(t, err, "want: an unreadable device is not listed as none")
+
+	m.attach(t, 2, device{image: "/pool/other.img", sequence: 9})
 	require.NoError(t, os.Chmod(m.root, 0o777))
 
 	_, err = m.DirectVolumes(t.Context())

@@ -102,3 +102,23 @@ func TestOnlyStoredImagesHaveParameters(t *testing.T) {
 	require.NoError(t, f.provider.Tune(t.Context(), f.v), "want: an inline volume has no parameters")
 	require.NoFileExists(t, filepath.Join(f.pool.AttributesPath(), f.v.VolumeID))
 }
+
+// TestADeviceThatCannotBeTunedIsNotUsed has a scheduler that the kernel does not know.
+func TestADeviceThatCannotBeTunedIsNotUsed(t *testing.T) {
+	for name, v := range map[string]staged.Volume{
+		"mounted": {Parameters: parametersOf(t, volume.BackingImage)},
+		"raw":     {Parameters: parametersOf(t, volume.BackingImage), Capability: volume.Capability{Block: true}},
+	} {
+		l := &life{fixture: newFixture(t, v), t: t}
+		l.store(t)
+		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.ErrorContains(t, l.stage(t), "none-such", name)
+		l.requireDetached()
+
+		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{}))
+		require.NoError(t, l.stage(t))
+		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.ErrorContains(t, l.provider.Tune(t.Context(), l.v), "none-such", name)
+		l.end()
+	}
+}
