@@ -89,6 +89,8 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 
 	switch {
 	case !ok:
+		p.observations.Forget(id)
+
 		return health.Observation{}, health.ErrGone
 	case now.record != view.record, busy && (s.unsettled || err != nil), errors.Is(err, health.ErrKeep):
 		return health.Observation{Again: retryAfterChange}, health.ErrKeep

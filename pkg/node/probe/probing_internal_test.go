@@ -67,6 +67,12 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 		"inline directory":     {directory, func(f *fixture) { require.NoError(f.t, f.first.EnsureDirectory(f.id, 0)) }, nil, nil},
 		"no inline directory":  {directory, func(*fixture) {}, nil, []health.Reason{health.VolumeNotFound}},
 		"unstaged meanwhile":   {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { delete(f.node.inUse, f.id) } }, health.ErrGone, nil},
+		"removed meanwhile": {func(f *fixture) *staged.Volume {
+			used := f.raw()
+			used.Ephemeral = true
+
+			return used
+		}, func(f *fixture) { f.node.meanwhile = func() { delete(f.node.inUse, f.id) } }, health.ErrGone, nil},
 		"published meanwhile":  {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { f.node.inUse[f.id] = f.raw() } }, health.ErrKeep, nil},
 		"with a damaged check": {(*fixture).raw, func(f *fixture) { image(f); f.checked(fsck.Result{Verdict: fsck.VerdictDamaged}) }, nil, []health.Reason{health.DeviceMissing, health.FilesystemCorrupted}},
 	} {
@@ -85,6 +91,10 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 			require.ElementsMatch(t, test.want, reasons(observed.Entries))
 			require.Equal(t, test.err == nil, !f.observations.last(f.id).at.Before(began), "want: only a whole probe is an observation")
 			require.Equal(t, errors.Is(test.err, health.ErrKeep), observed.Again == retryAfterChange, "want: a volume that changes is probed again soon")
+
+			if errors.Is(test.err, health.ErrGone) {
+				require.Empty(t, f.observations.byContentID, "want: a volume that is gone is forgotten")
+			}
 
 			if test.err == nil && used.Ephemeral {
 				require.Equal(t, f.id, f.observations.volumeOf(f.id))
