@@ -153,4 +153,11 @@ var equivalent = map[string]string{
 	"pkg/node/fsck Checker.Run: replace >: left > 0":                                                                  "a wait of no time ends at once",
 	"pkg/node/probe probeState.probeAgainAfter: replace <: wait < s.again":                                            "the same time replaces itself",
 	"pkg/node/fsck Checker.Suspect: replace >=: known.Reason.Status() >= suspicion.Reason.Status()":                   "the merged suspicion is the known one, which is written again",
+	"pkg/node Service.forgetUnstaged: drop error: err":                                                                "the staging has failed, and its own error is returned",
+	"pkg/node/fsck wait: drop: defer timer.Stop()":                                                                    "a timer that is not stopped is collected with its channel",
+	"pkg/node/probe Gate.Close: drop: defer timer.Stop()":                                                             "a timer that is not stopped is collected with its channel",
+	"pkg/node/probe probeState.requestErrorEvents: never: err != nil":                                                 "a message for debugging is not logged",
+	"pkg/node/probe probeState.requestErrorEvents: replace !=: err != nil":                                            "another message for debugging is logged",
+	"pkg/node/probe probeState.probeBacking: drop error: errors.ErrUnsupported":                                       "the files of a pool have a Stat_t on Linux",
+	"pkg/node/probe probeState.probeBacking: never: !ok":                                                              "the files of a pool have a Stat_t on Linux",
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -279,4 +280,16 @@ func TestABusyDeviceIsACondition(t *testing.T) {
 			require.Contains(t, s.entries[0].Message, test.message)
 		})
 	}
+}
+
+// TestAMountThatIsNotHeldAnyMoreIsNotBusy: the process that kept it in use has ended.
+func TestAMountThatIsNotHeldAnyMoreIsNotBusy(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := newDisturbed(t, "image")
+	d.busy.add(d.kind.id(), busyVolume{path: d.in("target"), holder: holder.Process{PID: 1 << 30, Command: "ended"}})
+	require.NoError(t, d.run())
+	require.NoError(t, d.wrong)
+	require.False(t, d.busy.isHeld(d.kind.id()), "want: nothing is held any more")
 }
