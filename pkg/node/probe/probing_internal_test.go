@@ -60,13 +60,13 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 		err     error
 		want    []health.Reason
 	}{
-		"raw device":           {(*fixture).raw, image, nil, []health.Reason{health.DeviceMissing}},
-		"raw, and its image":   {(*fixture).raw, func(*fixture) {}, nil, []health.Reason{health.DeviceMissing, health.BackingFileMissing}},
-		"raw, in no pool":      {(*fixture).raw, func(f *fixture) { f.node.pool = nil }, pool.ErrUnknown, nil},
-		"not revoked":          {(*fixture).raw, func(f *fixture) { f.node.revoking = os.ErrPermission }, os.ErrPermission, nil},
-		"inline directory":     {directory, func(f *fixture) { require.NoError(f.t, f.first.EnsureDirectory(f.id, 0)) }, nil, nil},
-		"no inline directory":  {directory, func(*fixture) {}, nil, []health.Reason{health.VolumeNotFound}},
-		"unstaged meanwhile":   {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { delete(f.node.inUse, f.id) } }, health.ErrGone, nil},
+		"raw device":          {(*fixture).raw, image, nil, []health.Reason{health.DeviceMissing}},
+		"raw, and its image":  {(*fixture).raw, func(*fixture) {}, nil, []health.Reason{health.DeviceMissing, health.BackingFileMissing}},
+		"raw, in no pool":     {(*fixture).raw, func(f *fixture) { f.node.pool = nil }, pool.ErrUnknown, nil},
+		"not revoked":         {(*fixture).raw, func(f *fixture) { f.node.revoking = os.ErrPermission }, os.ErrPermission, nil},
+		"inline directory":    {directory, func(f *fixture) { require.NoError(f.t, f.first.EnsureDirectory(f.id, 0)) }, nil, nil},
+		"no inline directory": {directory, func(*fixture) {}, nil, []health.Reason{health.VolumeNotFound}},
+		"unstaged meanwhile":  {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { delete(f.node.inUse, f.id) } }, health.ErrGone, nil},
 		"removed meanwhile": {func(f *fixture) *staged.Volume {
 			used := f.raw()
 			used.Ephemeral = true
