@@ -91,6 +91,8 @@ var equivalent = map[string]string{
 	"pkg/health cache.put: swap: record.condition = string(encodeCondition(record.Entries))":                      anyOrder,
 	"pkg/health cache.wake: swap: close(waiting)":                                                                 lockedWake,
 	"pkg/health/events blockErrors.Run: swap: background.Go(func() { sweepInstances(ctx, root, b.instance)…":      "both run in the background, in any order",
+	"pkg/node/ownership ChangeGroup: drop: defer runtime.KeepAlive(root)":                                         "its caller closes the file after the call",
+	"pkg/node/ownership openEntry: drop: defer runtime.KeepAlive(directory)":                                      "its callers use or close the directory after the call",
 	"pkg/node/fsck Checker.Check: swap: c.count(found)":                                                           anyOrder,
 	"pkg/node/fsck Checker.Forget: swap: c.schedule.markChanged(volumeID)":                                        "both only request work of other goroutines, which is independent",
 	"pkg/node/fsck Checker.plan: swap: c.correctCleanAt(id, time.Now(), period)":                                  "the next check depends on the newest one, not on the last clean one",

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -146,7 +147,10 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	namespace.NeedRoot(t)
 
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	t.Cleanup(func() { harness.CheckNothingIsLeft(t, dir) })
+	t.Cleanup(func() {
+		harness.CheckNothingIsLeft(t, dir)
+		requireNoneOpen(t, dir)
+	})
 
 	for _, each := range []string{"pool", "kubelet", "kata"} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, each), 0o700))
@@ -198,6 +202,21 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	f.v, f.way = &v, f.provider.For(&v)
 
 	return f
+}
+
+// requireNoneOpen requires that no file beneath the directory is open, and no loop device.
+func requireNoneOpen(t *testing.T, dir string) {
+	t.Helper()
+
+	links, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+
+	for _, link := range links {
+		// A descriptor of the search itself is gone.
+		if path, err := os.Readlink(link); err == nil {
+			require.False(t, strings.HasPrefix(path, dir+"/") || strings.HasPrefix(path, "/dev/loop"), "%s is still open", path)
+		}
+	}
 }
 
 // store makes the volume's object in the pool.
