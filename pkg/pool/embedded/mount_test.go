@@ -235,3 +235,21 @@ func testMountByHandOfTheSameImage(t *testing.T, kind string) {
 	require.NoError(t, err)
 	tree.Close()
 }
+
+// TestDeviceThatDoesNotClearItself, since a person has attached and mounted the image, is detached at the
+// end, too.
+func TestDeviceThatDoesNotClearItself(t *testing.T) { onEach(t, testDeviceThatDoesNotClearItself) }
+
+func testDeviceThatDoesNotClearItself(t *testing.T, kind string) {
+	directory := newDirectory(t)
+	end(t, ensure(t, kind, directory, small))
+
+	image := filepath.Join(directory, "pool.img")
+	device := strings.TrimSpace(tool(t, "losetup", "--find", "--show", "--sector-size", "4096", image))
+	tool(t, "mount", "-t", kind, device, filepath.Join(directory, "mounted"))
+
+	pool := ensure(t, kind, directory, 0)
+	require.Equal(t, device, devices(t, directory)[0].Path, "want: the mount is adopted")
+	end(t, pool)
+	require.Empty(t, devices(t, directory), "want: no device is left")
+}

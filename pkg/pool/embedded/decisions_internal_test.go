@@ -1,0 +1,77 @@
+package embedded
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+)
+
+// TestForeignMounts: what is mounted at the path of a pool, and is not its image.
+func TestForeignMounts(t *testing.T) {
+	t.Parallel()
+
+	const loopMajor, diskMajor = 7, 8
+
+	for name, point := range map[string]mount.Point{
+		"a disk":             {Major: diskMajor, FSType: "xfs", Root: "/", Source: "/dev/sda"},
+		"another filesystem": {Major: loopMajor, FSType: "ext4", Root: "/"},
+		"a subdirectory":     {Major: loopMajor, FSType: "xfs", Root: "/images"},
+	} {
+		_, err := (&mounter{Options: Options{Directory: "/pool"}}).verifyMount(point, nil)
+		require.ErrorIs(t, err, ErrForeign, name)
+	}
+}
+
+// TestImagesAreComparedByTheirPaths where the device may not be queried: a path that does not exist here
+// is one of another mount namespace.
+func TestImagesAreComparedByTheirPaths(t *testing.T) {
+	t.Parallel()
+
+	directory, other := t.TempDir(), t.TempDir()
+
+	for _, path := range []string{
+		filepath.Join(directory, layout.EmbeddedImage), filepath.Join(other, layout.EmbeddedImage), filepath.Join(directory, "other.img"),
+	} {
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+	}
+
+	require.NoError(t, os.Link(filepath.Join(directory, layout.EmbeddedImage), filepath.Join(directory, "link.img")))
+
+	image, err := os.Open(filepath.Join(directory, layout.EmbeddedImage))
+	require.NoError(t, err)
+
+	s := &mounter{Options: Options{Directory: directory}}
+
+	for path, own := range map[string]bool{
+		filepath.Join(directory, layout.EmbeddedImage): true,
+		"/elsewhere/gone/" + layout.EmbeddedImage:      true,
+		filepath.Join(other, layout.EmbeddedImage):     false,
+		filepath.Join(directory, "other.img"):          false,
+		filepath.Join(directory, "link.img"):           false,
+		"/elsewhere/gone/other.img":                    false,
+	} {
+		err := s.comparePath(mount.Point{Path: filepath.Join(directory, "mounted")}, path, image)
+		if own {
+			require.NoError(t, err, path)
+		} else {
+			require.ErrorIs(t, err, ErrForeign, path)
+		}
+	}
+
+	require.NoError(t, image.Close())
+	require.ErrorIs(t, s.comparePath(mount.Point{}, filepath.Join(directory, layout.EmbeddedImage), image), os.ErrClosed)
+}
+
+// TestSizesOfImages are multiples of the device's block.
+func TestSizesOfImages(t *testing.T) {
+	t.Parallel()
+
+	for size, want := range map[int64]int64{0: 0, 1: 4096, 4095: 4096, 4096: 4096, 4097: 8192} {
+		require.Equal(t, want, roundUpToBlock(size), "of %d bytes", size)
+	}
+}
