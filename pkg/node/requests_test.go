@@ -212,3 +212,26 @@ func TestCallsFailAtTheirPoints(t *testing.T) {
 		})
 	}
 }
+
+// TestAPublicationIsRefusedBeforeItsStaging where the CO does not stage.
+func TestAPublicationIsRefusedBeforeItsStaging(t *testing.T) {
+	n := newNode(t, "unstaged")
+	request := &csi.NodePublishVolumeRequest{
+		VolumeId: n.kind.id(), TargetPath: n.in("kubelet/target"), VolumeCapability: n.kind.capability,
+		VolumeContext: map[string]string{volume.KeyBacking: "tape"},
+	}
+
+	_, err := n.NodePublishVolume(t.Context(), request)
+	answer{codes.InvalidArgument, "volume_context: "}.require(t, err, "an unknown backing")
+	require.NoDirExists(t, n.in("kubelet/own"), "want: nothing is made for a request that is refused")
+
+	request.VolumeContext = nil
+	request.TargetPath = n.in("kubelet/missing/target")
+	_, err = n.NodePublishVolume(t.Context(), request)
+	answer{codes.FailedPrecondition, "the CO must make the target's parent directory"}.require(t, err, "no parent directory")
+	require.NoError(t, n.mounted())
+
+	_, used, err := n.Local().InUse(n.kind.id())
+	require.NoError(t, err)
+	require.False(t, used, "want: the staging ends with the publication that failed")
+}
