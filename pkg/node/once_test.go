@@ -87,8 +87,6 @@ func onceKinds() []onceKind {
 		},
 		{
 			name: "unstaged", capability: csiclient.MountCapability(multiWriter, "ext4"), unstaged: true,
-			// What mkfs makes with options is mounted to try it.
-			context: map[string]string{volume.KeyMkfsOptions: "-m 1"},
 			phases:  []string{"publish", "unpublish"},
 		},
 		{
