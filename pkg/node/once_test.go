@@ -87,7 +87,7 @@ func onceKinds() []onceKind {
 		},
 		{
 			name: "unstaged", capability: csiclient.MountCapability(multiWriter, "ext4"), unstaged: true,
-			phases:  []string{"publish", "unpublish"},
+			phases: []string{"publish", "unpublish"},
 		},
 		{
 			name: "copy", capability: csiclient.MountCapability(writer, "ext4"), context: map[string]string{volume.KeyCopy: "true"},
