@@ -27,11 +27,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-const (
-	// firstLoop is beyond the loop devices of the machine and of other tests.
-	firstLoop = 795_000
-	size      = 32 << 20
-)
+const size = 32 << 20
+
+// firstLoop is beyond the loop devices of the machine, of other tests, and of these in another process.
+var firstLoop = 795_000 + os.Getpid()%40*100
 
 func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
 
