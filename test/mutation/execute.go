@@ -41,6 +41,8 @@ type build struct {
 	building sync.Mutex
 	// without is what is known of tests without a mutant.
 	without *baselines
+	// turns are mutexes by packages: tests of one package use the same loop devices in each process.
+	turns *sync.Map
 }
 
 // newBuild writes the files, which are by their paths from root, and has the go
@@ -52,7 +54,7 @@ func newBuild(root string, files map[string][]byte, names map[string]bool) (*bui
 	}
 
 	replaced := map[string]string{}
-	b := &build{root: root, dir: dir, names: names, copies: map[string]string{}, binaries: map[string]string{}, without: &baselines{}}
+	b := &build{root: root, dir: dir, names: names, copies: map[string]string{}, binaries: map[string]string{}, without: &baselines{}, turns: &sync.Map{}}
 
 	for path, text := range files {
 		copied := filepath.Join(dir, fmt.Sprintf("%d.go", len(replaced)))
@@ -116,6 +118,10 @@ func (b *build) test(ctx context.Context, tests command, selected string, env ..
 	if err != nil {
 		return verdict{}, err
 	}
+
+	turn, _ := b.turns.LoadOrStore(tests.pkg, &sync.Mutex{})
+	turn.(*sync.Mutex).Lock()
+	defer turn.(*sync.Mutex).Unlock()
 
 	limit := b.without.limit(tests)
 

@@ -136,7 +136,7 @@ func (s *session) alone(m mutant) (*build, error) {
 		return nil, err
 	}
 
-	b.without = s.common.without
+	b.without, b.turns = s.common.without, s.common.turns
 
 	return b, nil
 }
