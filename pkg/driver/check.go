@@ -13,11 +13,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/calls"
-	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
-	"github.com/touchstone-csi/touchstone/pkg/faults"
 )
 
 // maxOvercommit keeps the capacity of a pool of 8 TiB an int64.

@@ -17,11 +17,11 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/strict"
 )
 
 // Mode selects the services that a process serves.
@@ -112,7 +112,7 @@ type Config struct {
 	// TCPEndpoint is host:port on loopback, where the services are served as well; empty is off.
 	TCPEndpoint string
 
-	// Faults is a file of fault rules (pkg/faults), empty for none; EnableFaults serves the calls that
+	// Faults is a file of fault rules (internal/lab/faults), empty for none; EnableFaults serves the calls that
 	// add them.
 	Faults       string
 	EnableFaults bool

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
+	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
 )
 
 // Forward serves config's endpoint, until ctx ends, by forwarding every call to the CSI

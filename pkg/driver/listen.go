@@ -12,8 +12,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
+	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
 	"github.com/touchstone-csi/touchstone/internal/socket"
-	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 )
 
 // ErrEndpoint is returned for an endpoint that cannot be listened on.

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/touchstone-csi/touchstone/pkg/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/faults"
-	"github.com/touchstone-csi/touchstone/pkg/strict"
 )
 
 const (
@@ -208,7 +208,7 @@ func (d *Driver) Release(hold string) int {
 }
 
 // Hits returns what the rules have done, the oldest first.
-func (d *Driver) Hits() []faults.Hit {
+func (d *Driver) Hits() []Hit {
 	d.tb.Helper()
 
 	return ask(d, d.faults().Log)
@@ -217,19 +217,19 @@ func (d *Driver) Hits() []faults.Hit {
 func (d *Driver) faults() faults.Client { return faults.Client{Connection: d.conn} }
 
 // Calls returns the recorded calls that the filter selects, in the order in which they ended.
-func (d *Driver) Calls(filter calls.Filter) []*calls.Call {
+func (d *Driver) Calls(filter Filter) []*Call {
 	d.tb.Helper()
 
-	return ask(d, func(ctx context.Context) ([]*calls.Call, error) { return calls.NewClient(d.conn).List(ctx, filter) })
+	return ask(d, func(ctx context.Context) ([]*Call, error) { return calls.NewClient(d.conn).List(ctx, filter) })
 }
 
 // AwaitCalls waits until that many calls of the RPC, a glob such as "Node*Volume", have ended since
 // the start, and returns them.
-func (d *Driver) AwaitCalls(rpc string, count int) []*calls.Call {
+func (d *Driver) AwaitCalls(rpc string, count int) []*Call {
 	d.tb.Helper()
 
 	result := ask(d, func(ctx context.Context) (*calls.WaitResult, error) {
-		return calls.NewClient(d.conn).Wait(ctx, calls.WaitRequest{Filter: calls.Filter{Method: rpc}, Count: count})
+		return calls.NewClient(d.conn).Wait(ctx, calls.WaitRequest{Filter: Filter{Method: rpc}, Count: count})
 	})
 	if !result.Reached {
 		d.tb.Fatalf("%d of %d calls of %s", len(result.Calls), count, rpc)
@@ -239,10 +239,10 @@ func (d *Driver) AwaitCalls(rpc string, count int) []*calls.Call {
 }
 
 // Violations returns the violations of the spec by the CO.
-func (d *Driver) Violations() []strict.Record {
+func (d *Driver) Violations() []Violation {
 	d.tb.Helper()
 
-	return ask(d, func(ctx context.Context) ([]strict.Record, error) { return strict.List(ctx, d.conn) })
+	return ask(d, func(ctx context.Context) ([]Violation, error) { return strict.List(ctx, d.conn) })
 }
 
 func (d *Driver) requireNoViolation() {

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/calls"
 	"github.com/touchstone-csi/touchstone/pkg/touchstonetest"
 )
 
@@ -59,11 +58,11 @@ func TestProvisionerRetries(t *testing.T) {
 
 	_, err := provision(t.Context(), driver, request("retried"))
 	require.NoError(t, err)
-	require.Len(t, driver.Calls(calls.Filter{Method: "CreateVolume"}), 3, "want: CreateVolume is retried twice")
+	require.Len(t, driver.Calls(touchstonetest.Filter{Method: "CreateVolume"}), 3, "want: CreateVolume is retried twice")
 
 	_, err = provision(t.Context(), driver, request("refused"))
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
-	require.Len(t, driver.Calls(calls.Filter{Method: "CreateVolume"}), 4, "want: a refused CreateVolume is not retried")
+	require.Len(t, driver.Calls(touchstonetest.Filter{Method: "CreateVolume"}), 4, "want: a refused CreateVolume is not retried")
 }
 
 // TestNoVolumeIsLost: three responses are lost after the volume was created, and there is one volume.

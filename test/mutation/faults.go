@@ -2,7 +2,7 @@ package main
 
 // faultsMutants are defects of fault rules.
 func faultsMutants() []regression {
-	unit := func(tests ...string) command { return in("pkg/faults", tests...) }
+	unit := func(tests ...string) command { return in("internal/lab/faults", tests...) }
 	socket := func(tests ...string) command { return in("test/driver/faults", tests...) }
 
 	return []regression{

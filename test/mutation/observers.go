@@ -2,8 +2,8 @@ package main
 
 // observerMutants are defects of the call log and of the checks of the CO.
 func observerMutants() []regression {
-	record := func(tests ...string) command { return in("pkg/calls", tests...) }
-	check := func(tests ...string) command { return in("pkg/strict", tests...) }
+	record := func(tests ...string) command { return in("internal/lab/calls", tests...) }
+	check := func(tests ...string) command { return in("internal/lab/strict", tests...) }
 
 	return []regression{
 		{

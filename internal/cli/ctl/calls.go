@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/calls"
-	"github.com/touchstone-csi/touchstone/pkg/strict"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 )
 
 var (

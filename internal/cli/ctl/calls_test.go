@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
-	"github.com/touchstone-csi/touchstone/pkg/calls"
-	"github.com/touchstone-csi/touchstone/pkg/strict"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 

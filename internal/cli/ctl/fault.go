@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 )
 
 func newFaultCommand(given *settings) *cobra.Command {

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/strict"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 

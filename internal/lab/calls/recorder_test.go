@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/strict"
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -261,7 +261,7 @@ func TestParseMode(t *testing.T) {
 func TestKindsCiteTheSpec(t *testing.T) {
 	t.Parallel()
 
-	text, err := os.ReadFile("../../docs/spec/rows.tsv")
+	text, err := os.ReadFile("../../../docs/spec/rows.tsv")
 	require.NoError(t, err)
 
 	rows := map[string]bool{}
@@ -270,7 +270,7 @@ func TestKindsCiteTheSpec(t *testing.T) {
 		rows[id] = true
 	}
 
-	page, err := os.ReadFile("../../docs/strict.md")
+	page, err := os.ReadFile("../../../docs/strict.md")
 	require.NoError(t, err)
 
 	var table strings.Builder

@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 )
 
 // schemaFile is the copy of the schema for editors. TOUCHSTONE_UPDATE=1 writes it.
-const schemaFile = "../../examples/faults/schema.json"
+const schemaFile = "../../../examples/faults/schema.json"
 
 func TestTheSchemaIsOfTheTypes(t *testing.T) {
 	t.Parallel()
@@ -26,14 +26,14 @@ func TestTheSchemaIsOfTheTypes(t *testing.T) {
 
 	have, err := os.ReadFile(schemaFile)
 	require.NoError(t, err)
-	require.Equal(t, string(want), string(have), "TOUCHSTONE_UPDATE=1 go test ./pkg/faults writes it")
+	require.Equal(t, string(want), string(have), "TOUCHSTONE_UPDATE=1 go test ./internal/lab/faults writes it")
 }
 
 // TestPointsAndActsAreDocumented: docs/faults.md has a line for each.
 func TestPointsAndActsAreDocumented(t *testing.T) {
 	t.Parallel()
 
-	text, err := os.ReadFile("../../docs/faults.md")
+	text, err := os.ReadFile("../../../docs/faults.md")
 	require.NoError(t, err)
 
 	for _, each := range faults.Points() {

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -87,7 +87,7 @@ func TestEachMistakeOfADocumentIsReported(t *testing.T) {
 func TestRulesAreWrittenAsTheyAreRead(t *testing.T) {
 	t.Parallel()
 
-	files, err := filepath.Glob("../../examples/faults/*.yaml")
+	files, err := filepath.Glob("../../../examples/faults/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files, "want: the examples have rules")
 
