@@ -19,7 +19,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
-	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -165,7 +164,7 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 
 func (f *serveFlags) defineObservers(flags *pflag.FlagSet) {
 	flags.StringVar(&f.CallLog, "call-log", "",
-		"record all calls for 'touchstone ctl calls': in memory ("+calls.Ring+"), or also appended to this file; empty is off")
+		"record all calls for 'touchstone ctl calls': in memory ("+driver.CallLogRing+"), or also appended to this file; empty is off")
 	flags.BoolVar(&f.CallLogSecrets, "call-log-secrets", false, "leave secrets and tokens in the call log")
 	flags.StringVar(&f.strict, "strict", "",
 		"check the CO against the CSI spec: observe reports violations, refuse also refuses them; empty is off")

@@ -8,8 +8,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -82,7 +82,7 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		}
 	}
 
-	if err := s.config.Faults.At(ctx, faults.AttachmentAllowed, id, found.Name); err != nil {
+	if err := s.config.Point.At(ctx, operation.AttachmentAllowed, id, found.Name); err != nil {
 		return record.Attachment{}, err
 	}
 
@@ -104,7 +104,7 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		return nil
 	})
 	if err == nil {
-		err = s.config.Faults.At(ctx, faults.AttachmentRecorded, id, found.Name)
+		err = s.config.Point.At(ctx, operation.AttachmentRecorded, id, found.Name)
 	}
 
 	return wanted, err

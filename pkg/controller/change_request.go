@@ -10,7 +10,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -165,7 +164,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 	if more > 0 {
 		err := s.enlarge(found, changed, p)
 		if err == nil {
-			err = s.config.Faults.At(ctx, faults.ImageExpanded, id, found.Name)
+			err = s.config.Point.At(ctx, operation.ImageExpanded, id, found.Name)
 		}
 
 		if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
@@ -54,7 +53,7 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
 		made, err := s.ensureVolume(ctx, wanted)
 		if err == nil {
-			err = s.config.Faults.At(ctx, faults.VolumeRecorded, made.ID, made.Name)
+			err = s.config.Point.At(ctx, operation.VolumeRecorded, made.ID, made.Name)
 		}
 
 		if err != nil {
@@ -258,7 +257,7 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 
 	err = s.allocateNew(fresh, wanted.pool)
 	if err == nil {
-		err = s.config.Faults.At(ctx, faults.VolumeAllocated, fresh.ID, fresh.Name)
+		err = s.config.Point.At(ctx, operation.VolumeAllocated, fresh.ID, fresh.Name)
 	}
 
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -161,7 +161,7 @@ func (s *Service) removalOf(v *record.Volume) removal.Task {
 				return err
 			}
 
-			if err := s.config.Faults.At(ctx, faults.VolumeRemoved, v.ID, v.Name); err != nil {
+			if err := s.config.Point.At(ctx, operation.VolumeRemoved, v.ID, v.Name); err != nil {
 				return err
 			}
 

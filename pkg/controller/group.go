@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -195,7 +194,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.G
 	}
 
 	objects := append([]string{fresh.ID, fresh.Name}, fresh.SourceVolumeIDs...)
-	if err := s.config.Faults.At(ctx, faults.SnapshotRecorded, objects...); err != nil {
+	if err := s.config.Point.At(ctx, operation.SnapshotRecorded, objects...); err != nil {
 		return nil, err
 	}
 

@@ -9,7 +9,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
@@ -191,7 +190,7 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 		return nil, fmt.Errorf("create snapshot %q of volume %s: %w", wanted.name, source.ID, err)
 	}
 
-	if err := s.config.Faults.At(ctx, faults.SnapshotRecorded, fresh.ID, fresh.Name, source.ID); err != nil {
+	if err := s.config.Point.At(ctx, operation.SnapshotRecorded, fresh.ID, fresh.Name, source.ID); err != nil {
 		return nil, err
 	}
 
@@ -332,7 +331,7 @@ func (s *Service) fillSnapshots(
 			return err
 		}
 
-		if err := s.config.Faults.At(ctx, faults.SnapshotCopied, each.ID, each.Name, each.SourceVolumeID); err != nil {
+		if err := s.config.Point.At(ctx, operation.SnapshotCopied, each.ID, each.Name, each.SourceVolumeID); err != nil {
 			return err
 		}
 	}

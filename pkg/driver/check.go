@@ -13,9 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
-	"github.com/touchstone-csi/touchstone/internal/lab/calls"
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
-	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
@@ -31,10 +28,8 @@ func (c *Config) Check() error {
 		return err
 	}
 
-	if c.Faults != "" {
-		if err := faults.New(faults.Config{NodeID: c.NodeID}).Load(c.Faults); err != nil {
-			return fmt.Errorf("%w: faults: %w", ErrConfig, err)
-		}
+	if err := checkLab(c); err != nil {
+		return err
 	}
 
 	if c.Claims.Kubeconfig == "" {
@@ -47,14 +42,6 @@ func (c *Config) Check() error {
 	}
 
 	return claims.Close()
-}
-
-// CheckProxy returns why Forward or ForwardPaired cannot work with an address. Errors: ErrEndpoint,
-// proxy.ErrAddress.
-func (c *Config) CheckProxy(address string) error {
-	_, _, err := proxy.Parse(address)
-
-	return cmp.Or(err, notItself(c.Endpoint, address))
 }
 
 // checkValues refuses numbers, names and addresses that would have no effect, or another one.
@@ -96,7 +83,7 @@ func (c *Config) checkFiles() error {
 	var problems []error
 
 	for flag, path := range map[string]string{"call-log": c.CallLog, "ready-file": c.ReadyFile} {
-		isWord := path != "" && filepath.Base(path) == path && (flag != "call-log" || path != calls.Ring)
+		isWord := path != "" && filepath.Base(path) == path && (flag != "call-log" || path != CallLogRing)
 		if isWord || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
 			problems = append(problems, fmt.Errorf("%w: %s %.100q is no path of a file; write ./NAME for one in the working directory",
 				ErrConfig, flag, path))

@@ -17,7 +17,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
-	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -59,6 +58,9 @@ const (
 	// DefaultCheckPeriod has each filesystem checked once a day.
 	DefaultCheckPeriod = 24 * time.Hour
 )
+
+// CallLogRing is the value of Config.CallLog without a file.
+const CallLogRing = "ring"
 
 // Config is all that a Driver needs to know. Sizes are bytes.
 type Config struct {
@@ -112,10 +114,11 @@ type Config struct {
 	// TCPEndpoint is host:port on loopback, where the services are served as well; empty is off.
 	TCPEndpoint string
 
-	// Faults is a file of fault rules (internal/lab/faults), empty for none; EnableFaults serves the calls that
-	// add them.
+	// Faults is a file of fault rules (docs/faults.md), empty for none; EnableFaults serves the calls that
+	// add them. Crash ends the process where a rule says so; nil sends it SIGKILL.
 	Faults       string
 	EnableFaults bool
+	Crash        func()
 
 	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
 	HTTPEndpoint string
@@ -124,13 +127,13 @@ type Config struct {
 	// OTLPEndpoint is the URL of the collector that gets the traces of calls, such as
 	// http://127.0.0.1:4317; empty is off.
 	OTLPEndpoint string
-	// CallLog is a file to which each call is appended, or calls.Ring to keep the last calls in
+	// CallLog is a file to which each call is appended, or CallLogRing to keep the last calls in
 	// memory only; empty records none. CallLogSecrets leaves credentials in them.
 	CallLog        string
 	CallLogSecrets bool
-	// Strict is how calls that violate the CO's part of the spec are treated: strict.Observe
-	// reports them, strict.Refuse also refuses them, strict.Off is neither.
-	Strict strict.Mode
+	// Strict is how calls that violate the CO's part of the spec are treated: observe reports them,
+	// refuse also refuses them, empty does neither.
+	Strict string
 	// Profiling adds /debug/pprof/ there.
 	Profiling bool
 	// ReadyFile is created when the driver is ready and removed when it ends.

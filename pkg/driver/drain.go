@@ -81,8 +81,7 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	defer cancel()
 
 	d.gate.shut()
-	// Calls that a fault rule holds end now.
-	d.faults.Close()
+	d.lab.drain()
 
 	started, stopped, ended := time.Now(), make(chan error, 1), make(chan error, 1)
 

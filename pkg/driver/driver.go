@@ -21,8 +21,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
-	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
@@ -40,8 +38,9 @@ type Driver struct {
 	durations  *prometheus.HistogramVec
 	components *components
 	identity   *identity.Service
-	// faults is nil unless fault rules are enabled.
-	faults *faults.Injector
+	lab        hooks
+	// hide hides the socket until restore is called; nil before it is there.
+	hide func() (restore func(), err error)
 }
 
 // New builds the services of config's mode. It neither listens nor reads the state:
@@ -57,11 +56,11 @@ func New(ctx context.Context, config Config) (driver *Driver, err error) {
 	registry.MustRegister(durations)
 
 	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls, durations: durations}
-	if d.faults, err = newFaults(&config, registry); err != nil {
+	if d.lab, err = d.openLab(registry); err != nil {
 		return nil, err
 	}
 
-	built, err := build(ctx, &d.config, d.ops, d.faults, registry)
+	built, err := build(ctx, &d.config, d.ops, d.lab, registry)
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +73,8 @@ func New(ctx context.Context, config Config) (driver *Driver, err error) {
 		Name: config.DriverName, Version: config.Version, Manifest: manifest(&config),
 		Topology:     len(config.segments()) > 0,
 		Capabilities: config.capabilities, Ready: d.gate.ready.Done(), Check: built.Store.Err, Log: d.log,
-		MoreManifest: d.faultManifest(),
+		MoreManifest: d.lab.manifest,
 	})
-	d.attachFaults()
 
 	return d, nil
 }
@@ -90,10 +88,6 @@ func manifest(config *Config) map[string]string {
 	}
 	if config.SimulateNode {
 		manifest["node"] = "simulated: nothing is mounted"
-	}
-
-	if config.Strict != strict.Off {
-		manifest["strict"] = string(config.Strict)
 	}
 
 	return manifest
@@ -116,7 +110,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = listener.Close() }()
 
-	d.hideWith(listener.Hide)
+	d.hide = listener.Hide
 
 	also, err := d.listenTCP(ctx)
 	if err != nil {
@@ -172,7 +166,7 @@ func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *ht
 		// meanwhile.
 		debug.FreeOSMemory()
 
-		background = d.begin(ctx)
+		background = d.components.begin(ctx, d.lab.run)
 
 		<-ctx.Done()
 		d.log.InfoContext(ctx, "draining", "why", context.Cause(ctx), "running", d.ops.Len())
@@ -186,7 +180,7 @@ func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *ht
 func (d *Driver) start(ctx context.Context, path string) error {
 	began := time.Now()
 
-	if err := errors.Join(unannounce(d.config.ReadyFile), d.faults.Start(ctx), d.components.open(ctx)); err != nil {
+	if err := errors.Join(unannounce(d.config.ReadyFile), d.lab.start(ctx), d.components.open(ctx)); err != nil {
 		return err
 	}
 
@@ -262,7 +256,7 @@ func unannounce(readyFile string) error {
 func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
 	g := &guard{
 		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, lists: newListLimiter(), codec: newCodec(d.log),
-		capabilities: d.config.capabilities, observers: d.components.observers, faults: d.faults,
+		capabilities: d.config.capabilities, lab: d.lab,
 	}
 	server := grpc.NewServer(append(g.options(), more...)...)
 	d.register(server)

@@ -230,10 +230,11 @@ func TestPanicIsInternalAndTheProcessGoesOn(t *testing.T) {
 func TestPanicOfAFaultRuleIsInternal(t *testing.T) {
 	t.Parallel()
 
-	r := start(t, func(config *driver.Config) { config.EnableFaults = true })
-	_, err := r.Faults().Add([]byte("{match: {method: DeleteVolume, volume: some-name}, act: {unimplemented: true}}"))
+	r := start(t, func(config *driver.Config) {
+		config.EnableFaults, config.Crash = true, func() { panic("a defect with a detail") }
+	})
+	_, err := faults.Client{Connection: r.conn}.Add(t.Context(), "{match: {method: DeleteVolume}, act: {crash: true}}")
 	require.NoError(t, err)
-	r.Faults().Attach(func(c *faults.Config) { c.Names = func(string) []faults.Object { panic("a defect with a detail") } })
 
 	for range 2 {
 		_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "v"})

@@ -1,6 +1,9 @@
+//go:build !nolab
+
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +14,13 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
 // Forward serves config's endpoint, until ctx ends, by forwarding every call to the CSI
 // server at the address to (see proxy.New). It uses only Endpoint, ReadyFile,
 // DrainTimeout and Log of config: there is no pool and no state. Errors are those of
-// Run, and proxy.ErrAddress.
+// Run, and socket.ErrAddress.
 func Forward(ctx context.Context, config Config, to string) (err error) {
 	config.completeDefaults()
 
@@ -30,7 +34,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, elsewhere.Close()) }()
 
-	if network, _, _ := proxy.Parse(to); network == "tcp" {
+	if network, _, _ := socket.ParseAddress(to); network == "tcp" {
 		config.Log.WarnContext(ctx, "while no CSI server listens at the port, a process of this machine that does gets calls and their secrets; "+
 			"prefer a unix socket", "proxyEndpoint", to)
 	}
@@ -65,7 +69,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 
 // ForwardPaired serves config's endpoint, until ctx ends, by joining each connection to it with one
 // that a CSI server makes to the address (see proxy.Pair): a socket file, which only its owner and
-// root can connect to, or a port of the loopback. Errors: proxy.ErrAddress.
+// root can connect to, or a port of the loopback. Errors: socket.ErrAddress.
 func ForwardPaired(ctx context.Context, config Config, address string) error {
 	config.completeDefaults()
 
@@ -96,7 +100,7 @@ func ForwardPaired(ctx context.Context, config Config, address string) error {
 
 // listenForServer listens where a CSI server connects to the proxy.
 func listenForServer(ctx context.Context, config *Config, address string) (net.Listener, error) {
-	if network, path, err := proxy.Parse(address); err == nil && network == "unix" {
+	if network, path, err := socket.ParseAddress(address); err == nil && network == "unix" {
 		// A connection counts as a server there, so that a proxy that listens already is not asked
 		// for its name.
 		return listen(ctx, proxyListenFlag, path, func(context.Context, *grpc.ClientConn) string { return "" })
@@ -113,6 +117,14 @@ func listenForServer(ctx context.Context, config *Config, address string) (net.L
 	return listener, nil
 }
 
+// CheckProxy returns why Forward or ForwardPaired cannot work with an address. Errors: ErrEndpoint,
+// socket.ErrAddress.
+func (c *Config) CheckProxy(address string) error {
+	_, _, err := socket.ParseAddress(address)
+
+	return cmp.Or(err, notItself(c.Endpoint, address))
+}
+
 // notItself refuses a proxy that would forward calls to itself.
 func notItself(endpoint, to string) error {
 	own, err := SocketPath(endpoint)
@@ -121,7 +133,7 @@ func notItself(endpoint, to string) error {
 	}
 
 	if there, err := SocketPath(to); err == nil && filepath.Clean(own) == filepath.Clean(there) {
-		return fmt.Errorf("%w %s is the proxy's own endpoint; name another server's", proxy.ErrAddress, to)
+		return fmt.Errorf("%w %s is the proxy's own endpoint; name another server's", socket.ErrAddress, to)
 	}
 
 	return nil

@@ -16,14 +16,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 )
 
 // guard is the chain of interceptors of every call, from the outside in: observe
-// (metrics and log), the observers with a flag of their own (call log, checks of the
-// CO), fault rules if there may be any, refuse what is not advertised, check the limits, pass the
-// gate, wait until a list may be answered. All of them are within recovery from panics.
+// (metrics and log), those of the lab (call log, checks of the CO, fault rules), refuse what is not
+// advertised, check the limits, pass the gate, wait until a list may be answered. All of them are
+// within recovery from panics.
 type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
@@ -35,28 +34,18 @@ type guard struct {
 	calls     atomic.Uint64
 	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
-	observers    *observers
-	// faults is nil unless fault rules are enabled.
-	faults *faults.Injector
+	lab          hooks
 }
 
 func (g *guard) options() []grpc.ServerOption {
 	recovered := recovery.WithRecoveryHandlerContext(g.recovered)
 	recoverUnary, recoverStream := recovery.UnaryServerInterceptor(recovered), recovery.StreamServerInterceptor(recovered)
-	observeUnary, observeStreams := g.observers.interceptors()
 	// Each interceptor is within recovery, and those outside of others have the response to a panic.
-	unary := append([]grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}, observeUnary...)
-	streams := append([]grpc.StreamServerInterceptor{recoverStream, g.observeStream, recoverStream}, observeStreams...)
+	// Metrics and log have what the caller gets.
+	unary := append([]grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}, g.lab.unary...)
+	streams := append([]grpc.StreamServerInterceptor{recoverStream, g.observeStream, recoverStream}, g.lab.streams...)
 
-	options := []grpc.ServerOption{grpc.ForceServerCodecV2(g.codec)}
-
-	if g.faults != nil {
-		// Metrics, log and observers have what the caller gets.
-		options = append(options, grpc.Creds(faults.Credentials()))
-		unary, streams = append(unary, g.faults.Unary), append(streams, g.faults.Stream)
-	}
-
-	return append(options,
+	return append(append([]grpc.ServerOption{grpc.ForceServerCodecV2(g.codec)}, g.lab.options...),
 		grpc.ChainUnaryInterceptor(append(unary, recoverUnary, g.admit)...),
 		grpc.ChainStreamInterceptor(append(streams, recoverStream, g.admitStream)...))
 }
@@ -113,8 +102,8 @@ func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerIn
 		return nil, err
 	}
 
-	if g.faults != nil {
-		defer release() // a rule may hold the response for long
+	if g.lab.holdsResponses {
+		defer release()
 	}
 
 	return next(ctx, request)

@@ -12,7 +12,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
@@ -93,11 +92,11 @@ const (
 	proxyListenFlag = "proxy-listen"
 )
 
-// parseLoopback returns the host:port of the loopback that a flag names. Errors: proxy.ErrAddress.
+// parseLoopback returns the host:port of the loopback that a flag names. Errors: socket.ErrAddress.
 func parseLoopback(flag, address string) (string, error) {
-	network, target, err := proxy.Parse(address)
+	network, target, err := socket.ParseAddress(address)
 	if err == nil && network != "tcp" {
-		err = fmt.Errorf("%w %q is no host:port", proxy.ErrAddress, address)
+		err = fmt.Errorf("%w %q is no host:port", socket.ErrAddress, address)
 	}
 
 	if err != nil {
@@ -107,7 +106,7 @@ func parseLoopback(flag, address string) (string, error) {
 	return target, nil
 }
 
-// listenLoopback listens on the loopback address that a flag names. Errors: proxy.ErrAddress.
+// listenLoopback listens on the loopback address that a flag names. Errors: socket.ErrAddress.
 func listenLoopback(ctx context.Context, flag, address string) (net.Listener, error) {
 	target, err := parseLoopback(flag, address)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/controller/metadata"
@@ -59,8 +58,6 @@ type components struct {
 	registrar atomic.Pointer[registration.Registrar]
 	// opener opens the pools.
 	opener *opener
-	// observers record and check the CO's calls.
-	observers *observers
 }
 
 // service is one gRPC service that a mode serves beside Identity.
@@ -88,12 +85,10 @@ type service struct {
 //
 // Their metrics are in the registry.
 func build(
-	ctx context.Context, config *Config, ops *operation.Group, injector *faults.Injector, registry prometheus.Registerer,
+	ctx context.Context, config *Config, ops *operation.Group, lab hooks, registry prometheus.Registerer,
 ) (*components, error) {
 	config.Health.Metrics, config.Health.History = health.NewMetrics(registry), health.NewHistory(historySize)
-	if injector != nil {
-		config.Health.Inject = injector.Entries
-	}
+	config.Health.Inject = lab.conditions
 
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &components{
@@ -103,21 +98,17 @@ func build(
 			Store: state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 			Pools: pool.NewSet(config.Pools), Operations: ops,
 			Admission: &pool.Admission{Overcommit: config.Overcommit, Capacities: config.Capacities},
-			Health:    config.Health, Faults: injector, Log: config.Log,
+			Health:    config.Health, Point: lab.point, Log: config.Log,
 		},
 		progress: progress.NewRegistry(config.Log), removals: removal.New(config.Log), registry: registry,
 	}
 
 	r.opener = newOpener(ctx, config, r.Common, r.removals)
 	r.Storage = r.opener.monitor()
-	r.closers = append(r.closers, r.opener.close)
+	r.closers = append(r.closers, r.opener.close, lab.close)
 	r.removals.OnChange(func(name string) { r.Storage.Suspect(health.PoolSubject(name)) })
 
 	err := r.registry.Register(health.NewUsage(r.Storage, "pool", health.PoolSubject("")))
-
-	if err == nil {
-		err = r.addObservers(config)
-	}
 
 	// The node is first: the controller asks it whether a volume is in use.
 	if err == nil && config.serves(ModeNode) {
@@ -137,14 +128,6 @@ func build(
 	}
 
 	return r, nil
-}
-
-func (r *components) addObservers(config *Config) (err error) {
-	if r.observers, err = newObservers(config, r.registry); err == nil {
-		r.closers = append(r.closers, r.observers.close)
-	}
-
-	return err
 }
 
 func (r *components) addNode(config *Config) error {
@@ -279,11 +262,12 @@ func (r *components) open(ctx context.Context) error {
 	return nil
 }
 
-// begin starts the background goroutines, and returns a function that waits for their
+// begin starts the background goroutines, also another one, and returns a function that waits for their
 // end after ctx has ended.
-func (r *components) begin(ctx context.Context) (wait func()) {
+func (r *components) begin(ctx context.Context, another func(context.Context)) (wait func()) {
 	var running sync.WaitGroup
 
+	running.Go(func() { another(ctx) })
 	running.Go(func() { r.Storage.Run(ctx) })
 	running.Go(func() { r.removals.Run(ctx) })
 
@@ -305,12 +289,9 @@ func (r *components) begin(ctx context.Context) (wait func()) {
 	return running.Wait
 }
 
-// drain closes the coalescing windows, so that their requests become operations, and ends the calls
-// that follow the call log.
+// drain closes the coalescing windows, so that their requests become operations.
 func (r *components) drain(ctx context.Context) error {
 	var failures []error
-
-	r.observers.drain()
 
 	for _, each := range r.services {
 		if each.drain != nil {
@@ -336,9 +317,7 @@ func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
 	d.components.reports.Register(server)
 
-	if d.faults != nil {
-		d.faults.Register(server)
-	}
+	d.lab.register(server)
 
 	if d.components.assigned.List != nil {
 		d.components.assigned.Register(server)
@@ -347,8 +326,6 @@ func (d *Driver) register(server grpc.ServiceRegistrar) {
 	for _, each := range d.components.services {
 		each.register(server)
 	}
-
-	d.components.observers.register(server)
 
 	if d.config.Also != nil {
 		d.config.Also(server)

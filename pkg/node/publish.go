@@ -10,12 +10,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -168,11 +168,11 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 			s.access.DetachUnusedReader(ctx, v))
 	}
 
-	return s.config.Faults.At(ctx, faults.VolumePublished, id)
+	return s.config.Point.At(ctx, operation.VolumePublished, id)
 }
 
 func (s *Service) publishRecorded(ctx context.Context, v *staged.Volume, wanted staged.Publication, target *mount.Target) error {
-	if err := s.config.Faults.At(ctx, faults.PublicationRecorded, v.VolumeID); err != nil {
+	if err := s.config.Point.At(ctx, operation.PublicationRecorded, v.VolumeID); err != nil {
 		return err
 	}
 

@@ -139,7 +139,7 @@ func New(config Config) (*Service, error) {
 	s.access = access.New(access.Config{
 		Pools: pools, Ephemeral: config.Ephemeral, Dirs: dirs, Loops: loops, Volumes: s.stagedVolumes,
 		Tuner: s.tuner, Freezer: s.freezer, Checker: s.checker, Prober: s.prober,
-		Direct: direct, Run: config.Run, Faults: config.Faults, Log: config.Log,
+		Direct: direct, Run: config.Run, Point: config.Point, Log: config.Log,
 	})
 	s.ephemeral = ephemeral.New(ephemeral.Config{
 		Pools: pools, Directories: config.Ephemeral, Access: s.access, Prober: s.prober, Dirs: dirs, Loops: loops, Operations: ops,

@@ -10,10 +10,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -147,7 +147,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		s.prober.Observations().Forget(wanted.VolumeID)
 	}
 
-	err = s.config.Faults.At(ctx, faults.StagingRecorded, wanted.VolumeID)
+	err = s.config.Point.At(ctx, operation.StagingRecorded, wanted.VolumeID)
 	if err == nil {
 		err = s.access.For(wanted).Stage(ctx, wanted, staging)
 	}
@@ -158,7 +158,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		return errors.Join(err, s.forgetUnstaged(wanted))
 	}
 
-	return s.config.Faults.At(ctx, faults.VolumeStaged, wanted.VolumeID)
+	return s.config.Point.At(ctx, operation.VolumeStaged, wanted.VolumeID)
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
@@ -280,7 +280,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 		return err
 	}
 
-	if err := s.config.Faults.At(ctx, faults.VolumeUnstaged, id); err != nil {
+	if err := s.config.Point.At(ctx, operation.VolumeUnstaged, id); err != nil {
 		return err
 	}
 

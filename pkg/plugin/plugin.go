@@ -4,7 +4,6 @@ package plugin
 import (
 	"log/slog"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -40,7 +39,7 @@ type Common struct {
 	// nil is none.
 	Health  health.Settings
 	Storage *health.Monitor
-	// Faults are asked at the points of operations; nil has no rules.
-	Faults *faults.Injector
-	Log    *slog.Logger
+	// Point is called at the points of operations; nil is not.
+	Point operation.Hook
+	Log   *slog.Logger
 }

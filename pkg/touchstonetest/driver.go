@@ -94,7 +94,10 @@ func Start(tb testing.TB, given ...Option) *Driver {
 		Mode: driver.ModeAll, Endpoint: "unix://" + filepath.Join(root, "csi.sock"), DriverName: "csi.touchstone.dev",
 		Version: "test", NodeID: NodeID, StateDir: filepath.Join(root, "state"), Pools: map[string]string{"default": filepath.Join(root, "pool")},
 		KubeletDir: filepath.Join(root, "kubelet"), Overcommit: 1, SimulateNode: os.Geteuid() != 0,
-		EnableFaults: true, CallLog: "ring", Strict: strict.Observe,
+		EnableFaults: true, CallLog: driver.CallLogRing, Strict: strict.Observe,
+		Crash: func() {
+			tb.Error("a fault rule has crash, which would end the process of the test: run the binary for it")
+		},
 		Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}}
 	o.config.Node.Direct.Root = filepath.Join(root, "direct-volumes")
@@ -130,12 +133,6 @@ func (d *Driver) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	built, err := driver.New(ctx, d.options.config)
 	check(d.tb, err)
-
-	built.Faults().Attach(func(c *faults.Config) {
-		c.Crash = func() {
-			d.tb.Error("a fault rule has crash, which would end the process of the test: run the binary for it")
-		}
-	})
 
 	ended := make(chan error, 1)
 

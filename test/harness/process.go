@@ -28,8 +28,9 @@ const served = "TOUCHSTONE_TEST_DRIVER"
 type encodable struct {
 	driver.Config
 
-	WithoutAlso *struct{} `json:"Also,omitempty"`
-	WithoutLog  *struct{} `json:"Log,omitempty"`
+	WithoutAlso  *struct{} `json:"Also,omitempty"`
+	WithoutCrash *struct{} `json:"Crash,omitempty"`
+	WithoutLog   *struct{} `json:"Log,omitempty"`
 	// Root is that of the Driver.
 	Root string
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -44,7 +43,7 @@ func start(t *testing.T) *watched {
 
 	w.Driver = harness.Start(t, func(config *driver.Config) {
 		config.HTTPEndpoint, config.Registration.Directory = w.address, registrations
-		config.CallLog, config.Strict, config.Faults = calls.Ring, strict.Observe, rules // all metrics
+		config.CallLog, config.Strict, config.Faults = driver.CallLogRing, strict.Observe, rules // all metrics
 	})
 
 	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{

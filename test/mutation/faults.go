@@ -40,8 +40,8 @@ func faultsMutants() []regression {
 		},
 		{
 			name: "faults/drain-waits-for-holds", in: "driver.Driver.drain",
-			old:    `	d.faults.Close()`,
-			new:    `	_ = d.faults`,
+			old:    `	d.lab.drain()`,
+			new:    `	_ = d.lab`,
 			breaks: "calls that a rule holds keep the driver from ending", tests: socket("TestADrainReleasesHeldCalls"),
 		},
 		{

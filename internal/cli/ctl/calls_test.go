@@ -24,7 +24,7 @@ import (
 func startRecorded(t *testing.T) (*calls.Recorder, string) {
 	t.Helper()
 
-	recorder, err := calls.New(calls.Config{To: calls.Ring, Log: slog.New(slog.DiscardHandler)})
+	recorder, err := calls.New(calls.Config{Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 
 	recordCall(t, recorder, 1, csi.Controller_CreateVolume_FullMethodName, &csi.CreateVolumeRequest{Name: "data"},

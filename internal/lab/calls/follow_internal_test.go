@@ -14,7 +14,7 @@ var errEnough = errors.New("enough")
 func TestFollowReportsWhatItMissed(t *testing.T) {
 	t.Parallel()
 
-	r, err := New(Config{To: Ring, MaxCalls: 3, Log: slog.New(slog.DiscardHandler)})
+	r, err := New(Config{MaxCalls: 3, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 
 	end := func(number uint64) { r.Begin(t.Context(), number, "/csi.v1.Identity/Probe").End(nil, nil) }

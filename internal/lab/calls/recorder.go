@@ -9,9 +9,6 @@ import (
 	"sync"
 )
 
-// Ring is the destination of calls that are only kept in memory.
-const Ring = "ring"
-
 // DefaultMaxCalls and DefaultMaxBytes bound the memory of a recorder. A lifecycle of a volume
 // has about ten calls of half a kilobyte.
 const (
@@ -21,8 +18,8 @@ const (
 
 // Config is what a recorder needs to know.
 type Config struct {
-	// To is a file, to which a line is appended for each call, or Ring.
-	To string
+	// File gets a line for each call; without one, calls are only kept in memory.
+	File string
 	// KeepSecrets leaves credentials in requests, responses and metadata.
 	KeepSecrets bool
 	// MaxCalls and MaxBytes bound what is kept in memory; 0 are the defaults.
@@ -65,8 +62,8 @@ func New(config Config) (*Recorder, error) {
 		config: config, counts: map[countKey]uint64{}, changed: make(chan struct{}), ended: make(chan struct{}),
 	}
 
-	if config.To != Ring {
-		opened, err := openFile(config.To, config.Log)
+	if config.File != "" {
+		opened, err := openFile(config.File, config.Log)
 		if err != nil {
 			return nil, err
 		}

@@ -30,10 +30,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newRecorder(t *testing.T, config calls.Config) *calls.Recorder {
 	t.Helper()
 
-	if config.To == "" {
-		config.To = calls.Ring
-	}
-
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
@@ -300,7 +296,7 @@ func TestFileHasALineForEachCall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "calls.jsonl")
 	require.NoError(t, os.WriteFile(path, []byte("{\"call\":0}\n"), 0o600))
 
-	r, err := calls.New(calls.Config{To: path, Log: slog.New(slog.DiscardHandler)})
+	r, err := calls.New(calls.Config{File: path, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 
 	for i := range uint64(100) {
@@ -331,7 +327,7 @@ func TestFileHasALineForEachCall(t *testing.T) {
 func TestAFileThatCannotBeOpened(t *testing.T) {
 	t.Parallel()
 
-	_, err := calls.New(calls.Config{To: filepath.Join(t.TempDir(), "none", "calls"), Log: slog.New(slog.DiscardHandler)})
+	_, err := calls.New(calls.Config{File: filepath.Join(t.TempDir(), "none", "calls"), Log: slog.New(slog.DiscardHandler)})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -341,7 +337,7 @@ func TestTheFileIsTheDriversOnly(t *testing.T) {
 	t.Parallel()
 
 	open := func(path string) error {
-		r, err := calls.New(calls.Config{To: path, Log: slog.New(slog.DiscardHandler)})
+		r, err := calls.New(calls.Config{File: path, Log: slog.New(slog.DiscardHandler)})
 		if err == nil {
 			err = r.Close()
 		}
@@ -388,7 +384,7 @@ func TestAFullDisk(t *testing.T) {
 
 	var log bytes.Buffer
 
-	r, err := calls.New(calls.Config{To: "/dev/full", Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r, err := calls.New(calls.Config{File: "/dev/full", Log: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 
 	for i := range uint64(3) {

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // Unary is the interceptor of calls. Calls of other services than CSI's pass.
@@ -205,10 +207,7 @@ func (i *Injector) reset(ctx context.Context, of hit) error {
 
 // vanish hides the socket, and closes the caller's connection.
 func (i *Injector) vanish(ctx context.Context, of hit) error {
-	i.mu.Lock()
 	hide := i.config.Vanish
-	i.mu.Unlock()
-
 	if hide == nil {
 		return status.Errorf(codes.Unavailable, "fault rule %s: the socket cannot be hidden", of.Name)
 	}
@@ -311,11 +310,7 @@ func (s *faultyStream) cutOff(end bool) error {
 
 // At is called by operations at a point, about an object with its id and name. It returns the error
 // with which a rule lets the operation fail, waits, or ends the process.
-func (i *Injector) At(ctx context.Context, point Point, objects ...string) error {
-	if i == nil {
-		return nil
-	}
-
+func (i *Injector) At(ctx context.Context, point operation.Point, objects ...string) error {
 	hits := i.decide(ctx, i.pointOf(point, objects))
 
 	for _, each := range hits {
@@ -339,10 +334,6 @@ func (i *Injector) At(ctx context.Context, point Point, objects ...string) error
 
 // Start waits as the rules of the file say for the start of the driver.
 func (i *Injector) Start(ctx context.Context) error {
-	if i == nil {
-		return nil
-	}
-
 	for _, each := range i.decide(ctx, occurrence{
 		method: "start", matches: func(a *active) bool { return a.Act.Start != nil },
 	}) {

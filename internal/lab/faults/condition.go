@@ -8,10 +8,6 @@ import (
 
 // Entries returns the conditions that rules give a volume in a view. It is health.Settings.Inject.
 func (i *Injector) Entries(view, volumeID string) []health.Entry {
-	if i == nil {
-		return nil
-	}
-
 	i.mu.Lock()
 	rules := append([]*active(nil), i.rules...)
 	i.mu.Unlock()

@@ -4,7 +4,7 @@
 //
 //   - Rule is one rule; Parse reads rules of YAML and reports each mistake with its line.
 //   - Injector has the active rules, counts their calls and hits, and acts on calls by its
-//     interceptors and on operations by At. A nil Injector has no rules and costs nothing.
+//     interceptors and on operations by At.
 //   - Follow keeps the rules of a file up to date; Service is the gRPC service of `touchstone ctl
 //     fault`.
 //

@@ -48,8 +48,7 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Injector has the active rules. It is safe for concurrent use. The methods that the driver calls,
-// At, Entries, Start and Close, may be called on nil.
+// Injector has the active rules. It is safe for concurrent use.
 type Injector struct {
 	config Config
 
@@ -87,14 +86,6 @@ func New(config Config) *Injector {
 		created: recent.NewMap[string, bool](maxRemembered), previous: recent.NewMap[string, proto.Message](maxRemembered),
 		closed: make(chan struct{}), recheck: make(chan struct{}, 1),
 	}
-}
-
-// Attach completes the configuration with what is built after the Injector.
-func (i *Injector) Attach(change func(*Config)) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-
-	change(&i.config)
 }
 
 // Add adds the rules of a document behind the active ones, and returns their names. Errors: ErrRule,
@@ -158,12 +149,8 @@ func (i *Injector) find(name string) int {
 
 // changed reports changed conditions.
 func (i *Injector) changed(rules ...Rule) {
-	i.mu.Lock()
-	report := i.config.ConditionsChanged
-	i.mu.Unlock()
-
-	if report != nil && slices.ContainsFunc(rules, func(r Rule) bool { return r.Act.Condition != nil }) {
-		report()
+	if i.config.ConditionsChanged != nil && slices.ContainsFunc(rules, func(r Rule) bool { return r.Act.Condition != nil }) {
+		i.config.ConditionsChanged()
 	}
 }
 
@@ -294,11 +281,7 @@ func (i *Injector) Log() []Hit {
 }
 
 // Close ends all waits: the driver drains. Rules have no effect any more.
-func (i *Injector) Close() {
-	if i != nil {
-		i.close.Do(func() { close(i.closed) })
-	}
-}
+func (i *Injector) Close() { i.close.Do(func() { close(i.closed) }) }
 
 // hit is one effect on one call or operation.
 type hit struct {

@@ -162,18 +162,6 @@ func TestNamesAreUnique(t *testing.T) {
 	require.ErrorIs(t, err, faults.ErrUnknown)
 }
 
-// TestANilInjectorHasNoEffect, as a driver without fault rules has one.
-func TestANilInjectorHasNoEffect(t *testing.T) {
-	t.Parallel()
-
-	var i *faults.Injector
-
-	require.NoError(t, i.At(t.Context(), faults.VolumeAllocated, "v"))
-	require.NoError(t, i.Start(t.Context()))
-	require.Empty(t, i.Entries("node", "v"), "want: a nil injector has no condition")
-	i.Close()
-}
-
 func TestConditionsAreOfTheirVolumesAndView(t *testing.T) {
 	t.Parallel()
 

@@ -4,34 +4,17 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
-// Point is a named point in a call or an operation, at which a rule acts.
-type Point string
+// Point is where a rule acts: at a point of every call, or at one of an operation.
+type Point operation.Point
 
 // The points of every call.
 const (
 	AtRequest  Point = "request"
 	AtResponse Point = "response"
-)
-
-// The points of operations.
-const (
-	VolumeAllocated     Point = "volume-allocated"
-	VolumeRecorded      Point = "volume-recorded"
-	VolumeRemoved       Point = "volume-removed"
-	AttachmentAllowed   Point = "attachment-allowed"
-	AttachmentRecorded  Point = "attachment-recorded"
-	ImageExpanded       Point = "image-expanded"
-	SnapshotCopied      Point = "snapshot-copied"
-	SnapshotRecorded    Point = "snapshot-recorded"
-	StagingRecorded     Point = "staging-recorded"
-	ImageFormatted      Point = "image-formatted"
-	DeviceAttached      Point = "device-attached"
-	VolumeStaged        Point = "volume-staged"
-	PublicationRecorded Point = "publication-recorded"
-	VolumePublished     Point = "volume-published"
-	VolumeUnstaged      Point = "volume-unstaged"
 )
 
 // PointInfo describes a point of an operation.
@@ -52,21 +35,21 @@ const (
 
 // pointInfos is the table of the points, in the order of a volume's lifecycle.
 var pointInfos = []PointInfo{
-	{VolumeAllocated, "CreateVolume", "its image or directory is made", "its record"},
-	{VolumeRecorded, "CreateVolume", "the volume is recorded", theResponse},
-	{AttachmentAllowed, "ControllerPublishVolume", "the image is durable", "the record of the attachment"},
-	{AttachmentRecorded, "ControllerPublishVolume", "the attachment is recorded", theResponse},
-	{StagingRecorded, stages, "the staging is recorded", "device and mount"},
-	{ImageFormatted, stages, "a blank image has its filesystem", "device and mount"},
-	{DeviceAttached, stages, "the loop device of a volume with a filesystem is attached", "the mount"},
-	{VolumeStaged, stages, "the volume is mounted at the staging path", theResponse},
-	{PublicationRecorded, "NodePublishVolume", "the publication is recorded", "the mount at the target path"},
-	{VolumePublished, "NodePublishVolume", "the volume is mounted at the target path", theResponse},
-	{ImageExpanded, "ControllerExpandVolume", "the image is larger", "the record of its size"},
-	{SnapshotCopied, snapshots, "one copy is made; a group has a hit for each member", "its record as ready"},
-	{SnapshotRecorded, snapshots, "the snapshot, or all of a group, are recorded as ready", theResponse},
-	{VolumeUnstaged, "NodeUnstageVolume", "the volume is unmounted from the staging path", "the removal of its record"},
-	{VolumeRemoved, "DeleteVolume", "the image or directory is removed", "the removal of its record"},
+	{Point(operation.VolumeAllocated), "CreateVolume", "its image or directory is made", "its record"},
+	{Point(operation.VolumeRecorded), "CreateVolume", "the volume is recorded", theResponse},
+	{Point(operation.AttachmentAllowed), "ControllerPublishVolume", "the image is durable", "the record of the attachment"},
+	{Point(operation.AttachmentRecorded), "ControllerPublishVolume", "the attachment is recorded", theResponse},
+	{Point(operation.StagingRecorded), stages, "the staging is recorded", "device and mount"},
+	{Point(operation.ImageFormatted), stages, "a blank image has its filesystem", "device and mount"},
+	{Point(operation.DeviceAttached), stages, "the loop device of a volume with a filesystem is attached", "the mount"},
+	{Point(operation.VolumeStaged), stages, "the volume is mounted at the staging path", theResponse},
+	{Point(operation.PublicationRecorded), "NodePublishVolume", "the publication is recorded", "the mount at the target path"},
+	{Point(operation.VolumePublished), "NodePublishVolume", "the volume is mounted at the target path", theResponse},
+	{Point(operation.ImageExpanded), "ControllerExpandVolume", "the image is larger", "the record of its size"},
+	{Point(operation.SnapshotCopied), snapshots, "one copy is made; a group has a hit for each member", "its record as ready"},
+	{Point(operation.SnapshotRecorded), snapshots, "the snapshot, or all of a group, are recorded as ready", theResponse},
+	{Point(operation.VolumeUnstaged), "NodeUnstageVolume", "the volume is unmounted from the staging path", "the removal of its record"},
+	{Point(operation.VolumeRemoved), "DeleteVolume", "the image or directory is removed", "the removal of its record"},
 }
 
 // Points returns the table of the points of operations.

@@ -5,6 +5,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // Kinds of objects.
@@ -75,7 +77,7 @@ func (i *Injector) callOf(method protoreflect.MethodDescriptor, request proto.Me
 }
 
 // pointOf describes an operation at a point.
-func (i *Injector) pointOf(point Point, objects []string) occurrence {
+func (i *Injector) pointOf(point operation.Point, objects []string) occurrence {
 	object := ""
 	if len(objects) > 0 {
 		object = objects[0]
@@ -84,7 +86,7 @@ func (i *Injector) pointOf(point Point, objects []string) occurrence {
 	return occurrence{
 		method: string(point), object: object,
 		matches: func(a *active) bool {
-			return a.Match.At == point && (a.Match.Node.IsZero() || a.Match.Node.Match(i.config.NodeID)) &&
+			return a.Match.At == Point(point) && (a.Match.Node.IsZero() || a.Match.Node.Match(i.config.NodeID)) &&
 				i.matchesObjects(&a.Match, func(string) []string { return objects })
 		},
 	}
@@ -110,10 +112,7 @@ func (i *Injector) matchesObjects(match *Match, of func(kind string) []string) b
 }
 
 func (i *Injector) matchesNames(glob Glob, kind string, ids []string) bool {
-	i.mu.Lock()
 	list := i.config.Names
-	i.mu.Unlock()
-
 	if list == nil || len(ids) == 0 {
 		return false
 	}

@@ -9,8 +9,6 @@ import (
 	"math"
 	"net"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,9 +20,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
-
-// ErrAddress is returned for an unsupported address.
-var ErrAddress = errors.New("address of another CSI server")
 
 const (
 	// The server is on this machine, so reconnecting succeeds quickly or not at all.
@@ -46,9 +41,9 @@ type Proxy struct {
 
 // New returns a proxy to an address: unix:///path, unix:path, a path, or tcp://host:port
 // or host:port of this machine. It does not dial: without a listener calls fail with
-// UNAVAILABLE. Errors: ErrAddress.
+// UNAVAILABLE. Errors: socket.ErrAddress.
 func New(address string) (*Proxy, error) {
-	network, target, err := Parse(address)
+	network, target, err := socket.ParseAddress(address)
 	if err != nil {
 		return nil, err
 	}
@@ -70,41 +65,10 @@ func New(address string) (*Proxy, error) {
 			MinConnectTimeout: redialTimeout,
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("%w %s: %w", ErrAddress, address, err)
+		return nil, fmt.Errorf("%w %s: %w", socket.ErrAddress, address, err)
 	}
 
 	return &Proxy{conn: conn, address: address, id: rand.Text()}, nil
-}
-
-// Parse returns what net.Dial and net.Listen take for the address of a socket file or of the
-// loopback (see New). Errors: ErrAddress.
-func Parse(address string) (network, target string, err error) {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok || strings.HasPrefix(address, "/") {
-		path = strings.TrimPrefix(path, "//")
-		if !ok {
-			path = address
-		}
-
-		if err := socket.CheckPath(path); err != nil {
-			return "", "", fmt.Errorf("%w %q: %w", ErrAddress, address, err)
-		}
-
-		return "unix", path, nil
-	}
-
-	target = strings.TrimPrefix(address, "tcp://")
-
-	host, port, err := net.SplitHostPort(target)
-	if _, invalid := strconv.ParseUint(port, 10, 16); err != nil || invalid != nil {
-		return "", "", fmt.Errorf("%w %q is neither a unix socket nor host:port", ErrAddress, address)
-	}
-
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return "", "", fmt.Errorf("%w %q is not on this machine: calls and their secrets are not encrypted on the way, "+
-			"so only a loopback address will do", ErrAddress, address)
-	}
-
-	return "tcp", target, nil
 }
 
 // Close ends the connection; running calls fail.

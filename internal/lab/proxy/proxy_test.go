@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -426,7 +427,7 @@ func TestAddresses(t *testing.T) {
 		"http://127.0.0.1:5000", "127.0.0.1:", "0.0.0.0:5000",
 	} {
 		_, err := proxy.New(address)
-		require.ErrorIs(t, err, proxy.ErrAddress, "%q", address)
+		require.ErrorIs(t, err, socket.ErrAddress, "%q", address)
 	}
 
 	echo := &upstream{

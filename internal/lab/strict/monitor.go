@@ -20,7 +20,7 @@ import (
 )
 
 // Mode is how violations are treated.
-type Mode string
+type Mode = string
 
 // The modes.
 const (
@@ -38,9 +38,9 @@ func ParseMode(text string) (Mode, error) {
 	switch text {
 	case "", "false":
 		return Off, nil
-	case "true", string(Observe):
+	case "true", Observe:
 		return Observe, nil
-	case string(Refuse):
+	case Refuse:
 		return Refuse, nil
 	default:
 		return Off, fmt.Errorf("%w %q: there are %s and %s", ErrMode, text, Observe, Refuse)

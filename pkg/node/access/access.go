@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -20,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -100,9 +100,9 @@ type Config struct {
 	Direct  kata.Runtimes
 	// Run starts the tools of the filesystems; nil starts the real ones.
 	Run filesystem.Runner
-	// Faults are asked at the points of a staging; nil has no rules.
-	Faults *faults.Injector
-	Log    *slog.Logger
+	// Point is called at the points of operations; nil is not.
+	Point operation.Hook
+	Log   *slog.Logger
 }
 
 // Checker checks filesystems at staging (package fsck).

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -53,7 +53,7 @@ func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted f
 
 	formatted, err := p.format(ctx, v, stored, wanted)
 	if err == nil && formatted {
-		err = p.config.Faults.At(ctx, faults.ImageFormatted, v.VolumeID)
+		err = p.config.Point.At(ctx, operation.ImageFormatted, v.VolumeID)
 	}
 
 	return formatted, err

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -126,7 +126,7 @@ func (m mountedImage) attachForMount(ctx context.Context, v *staged.Volume) (*lo
 
 	err = m.recordDevice(v, device)
 	if err == nil {
-		err = m.config.Faults.At(ctx, faults.DeviceAttached, v.VolumeID)
+		err = m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID)
 	}
 
 	if err != nil {

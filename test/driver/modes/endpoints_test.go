@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -57,7 +57,7 @@ func TestTCPEndpoint(t *testing.T) {
 	config.TCPEndpoint, config.Endpoint = "0.0.0.0:0", "unix://"+filepath.Join(d.Root, "other.sock")
 	config.StateDir = filepath.Join(d.Root, "other")
 	_, err = driver.New(t.Context(), config)
-	require.ErrorIs(t, err, proxy.ErrAddress)
+	require.ErrorIs(t, err, socket.ErrAddress)
 }
 
 // TestPairedProxy has a CSI server that only dials serve the calls of a CO that only dials.
@@ -137,7 +137,7 @@ func TestPairedProxyAddresses(t *testing.T) {
 
 	config := driver.Config{Endpoint: filepath.Join(t.TempDir(), "csi.sock")}
 	for _, address := range []string{"192.0.2.1:1", "0.0.0.0:1", ":1", "garbage", "127.0.0.1:x", config.Endpoint} {
-		require.ErrorIs(t, driver.ForwardPaired(t.Context(), config, address), proxy.ErrAddress, address)
+		require.ErrorIs(t, driver.ForwardPaired(t.Context(), config, address), socket.ErrAddress, address)
 	}
 }
 
@@ -187,7 +187,7 @@ func (d *dialer) Accept() (net.Conn, error) {
 }
 
 func dialServer(address string) (net.Conn, error) {
-	network, target, err := proxy.Parse(address)
+	network, target, err := socket.ParseAddress(address)
 	if err != nil {
 		return nil, err
 	}

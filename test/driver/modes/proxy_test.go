@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/conformance"
@@ -105,6 +105,6 @@ func TestProxyIsNotToForwardToItself(t *testing.T) {
 	defer cancel()
 
 	err := driver.Forward(ctx, driver.Config{Endpoint: endpoint, Log: slog.New(slog.DiscardHandler)}, endpoint)
-	require.ErrorIs(t, err, proxy.ErrAddress, "a proxy to its own socket is not refused")
+	require.ErrorIs(t, err, socket.ErrAddress, "a proxy to its own socket is not refused")
 	require.ErrorContains(t, err, endpoint)
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func recorded(c *driver.Config) { c.CallLog = calls.Ring }
+func recorded(c *driver.Config) { c.CallLog = driver.CallLogRing }
 
 func clientOf(d *harness.Driver) *calls.Client { return calls.NewClient(d.Conn()) }
 
