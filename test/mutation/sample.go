@@ -122,6 +122,7 @@ var nearestTests = map[string][]string{
 	"internal":                    {"test/driver/requests"},
 	"internal/lab/calls":          {"test/driver/recording"},
 	"internal/lab/faults":         {"test/driver/faults"},
+	"internal/lab/jq":             {"test/driver/faults"},
 	"internal/lab/strict":         {"test/driver/strict"},
 	"pkg/capability":              {"test/driver/requests"},
 	"pkg/controller":              {"test/driver/create", "test/driver/copies", "test/driver/requests", "test/driver/modify"},
