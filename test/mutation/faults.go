@@ -33,10 +33,36 @@ func faultsMutants() []regression {
 			breaks: "a mistake in a changed file ends its rules", tests: unit("TestAFileIsFollowed"),
 		},
 		{
-			name: "faults/response-is-shared", in: "faults.Injector.alter",
-			old:    `	altered := proto.Clone(response)`,
-			new:    `	altered := response`,
-			breaks: "a stale value is the altered one", tests: socket("TestResponsesArePatched"),
+			name: "faults/previous-is-always-the-first", in: "faults.Injector.remember",
+			old:    `	i.previous.Put(key, response)`,
+			new:    `	if previous == nil {
+		i.previous.Put(key, response)
+	}`,
+			breaks: "a stale value is the oldest one", tests: socket("TestResponsesArePatched"),
+		},
+		{
+			name: "faults/patches-without-dry-run", in: "faults.Act.checkPatch",
+			old:    `		return jq.ToMessage(output, newMessage(method.Output()).Interface())`,
+			new:    `		return nil`,
+			breaks: "a patch whose output is no response is refused at the first call only", tests: unit("TestMistakesHaveTheirLine"),
+		},
+		{
+			name: "jq/misspelled-fields", in: "jq.checker.get",
+			old:    `			return c.fail("%s has no field %s", of.message.Name(), name)`,
+			new:    `			return nil`,
+			breaks: "a rule with a misspelled field has no hit", tests: in("internal/lab/jq", "TestMistakesAreFound"),
+		},
+		{
+			name: "jq/absent-defaults", in: "jq.fromMessage",
+			old:    `!field.HasPresence() || message.Has(field)`,
+			new:    `message.Has(field)`,
+			breaks: "an empty field is null", tests: in("internal/lab/jq", "TestPredicates"),
+		},
+		{
+			name: "jq/endless-programs", in: "jq.Program.run",
+			old:    `context.WithTimeoutCause(ctx, Limit, ErrLimit)`,
+			new:    `context.WithCancel(ctx)`,
+			breaks: "a program without an end holds a call for ever", tests: in("internal/lab/jq", "TestProgramsEnd"),
 		},
 		{
 			name: "faults/drain-waits-for-holds", in: "driver.Driver.drain",

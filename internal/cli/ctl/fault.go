@@ -94,11 +94,14 @@ var faultColumns = columns[faults.Status]{
 }
 
 func faultState(rule faults.Status) string {
-	if rule.Ended {
+	switch {
+	case rule.Ended:
 		return "ended"
+	case rule.Problem != "":
+		return Printable(rule.Problem)
+	default:
+		return "active"
 	}
-
-	return "active"
 }
 
 func faultListVerb() verb {

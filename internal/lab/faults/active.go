@@ -37,6 +37,8 @@ type Status struct {
 	Holding int `json:"holding"`
 	// Ended: until is over; the rule has no effect any more.
 	Ended bool `json:"ended"`
+	// Problem is why its where could not be evaluated for the last call that had one.
+	Problem string `json:"problem,omitempty"`
 	// Rule is the rule as YAML.
 	Rule string `json:"rule"`
 }
@@ -59,6 +61,7 @@ type active struct {
 	calls   int
 	hits    int
 	holding int
+	problem string
 	// cleared is closed when the rule is cleared or replaced.
 	cleared chan struct{}
 	// timer reports the end of a condition.
@@ -110,10 +113,10 @@ func (a *active) where() string {
 		return "start"
 	case !a.Match.At.isOfCalls():
 		return string(a.Match.At)
-	case a.Match.Method.IsZero():
+	case len(a.Match.Method) == 0:
 		return "*"
 	default:
-		return a.Match.Method.String()
+		return strings.Join(a.Match.Method, ",")
 	}
 }
 

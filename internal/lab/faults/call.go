@@ -22,12 +22,8 @@ func (i *Injector) Unary(ctx context.Context, request any, info *grpc.UnaryServe
 		return next(ctx, request)
 	}
 
-	message, err := restoreToken(message)
-	if err != nil {
-		return nil, err
-	}
-
-	hits := i.decide(ctx, i.callOf(method, message))
+	message = restoreToken(message)
+	hits := i.decide(ctx, i.callOf(ctx, method, message))
 
 	if err := i.before(ctx, hits, message); err != nil {
 		return nil, err
@@ -37,8 +33,7 @@ func (i *Injector) Unary(ctx context.Context, request any, info *grpc.UnaryServe
 
 	answer := asMessage(response)
 	if failure == nil && answer != nil {
-		// Operations share their responses between the calls that joined them.
-		answer = i.alter(hits, method, message, answer)
+		answer, failure = i.alter(ctx, hits, method, message, answer)
 	}
 
 	if err := i.after(ctx, hits, failure); err != nil {
@@ -238,7 +233,7 @@ func (i *Injector) Stream(service any, stream grpc.ServerStream, info *grpc.Stre
 		return err
 	}
 
-	hits := i.decide(stream.Context(), i.callOf(method, request))
+	hits := i.decide(stream.Context(), i.callOf(stream.Context(), method, request))
 	if err := i.before(stream.Context(), hits, request); err != nil {
 		return err
 	}
@@ -290,7 +285,12 @@ func (s *faultyStream) SendMsg(message any) error {
 	s.sent++
 
 	if sent := asMessage(message); sent != nil {
-		message = s.injector.alter(s.hits, s.method, s.request, sent)
+		altered, err := s.injector.alter(s.Context(), s.hits, s.method, s.request, sent)
+		if err != nil {
+			return err
+		}
+
+		message = altered
 	}
 
 	return s.ServerStream.SendMsg(message)

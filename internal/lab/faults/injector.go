@@ -23,7 +23,7 @@ var (
 	ErrUnknown = errors.New("unknown")
 )
 
-// maxHits is how many hits the log keeps, and maxRemembered how many names and responses: the newest.
+// maxHits is how many hits the log keeps, and maxRemembered how many responses: the newest.
 const (
 	maxHits       = 1000
 	maxRemembered = 10000
@@ -64,8 +64,7 @@ type Injector struct {
 	recheck chan struct{}
 	// released has a channel for each hold that calls wait at, which its release closes.
 	released map[string]chan struct{}
-	// created has the names of volumes that CreateVolume has returned, previous the last responses.
-	created  *recent.Map[string, bool]
+	// previous are the last responses.
 	previous *recent.Map[string, proto.Message]
 	closed   chan struct{}
 	close    sync.Once
@@ -83,8 +82,7 @@ func New(config Config) *Injector {
 
 	return &Injector{
 		config: config, seed: 1, total: map[string]int{}, released: map[string]chan struct{}{},
-		created: recent.NewMap[string, bool](maxRemembered), previous: recent.NewMap[string, proto.Message](maxRemembered),
-		closed: make(chan struct{}), recheck: make(chan struct{}, 1),
+		previous: recent.NewMap[string, proto.Message](maxRemembered), closed: make(chan struct{}), recheck: make(chan struct{}, 1),
 	}
 }
 
@@ -265,7 +263,7 @@ func (i *Injector) List() (rules []Status, fileError string) {
 	for _, each := range i.rules {
 		rules = append(rules, Status{
 			Name: each.Name, Source: each.source, Method: each.where(), Act: each.does(),
-			Calls: each.calls, Hits: each.hits, Holding: each.holding, Ended: each.ended(now), Rule: each.text,
+			Calls: each.calls, Hits: each.hits, Holding: each.holding, Ended: each.ended(now), Problem: each.problem, Rule: each.text,
 		})
 	}
 

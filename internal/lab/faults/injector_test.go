@@ -119,7 +119,8 @@ func TestAnotherIsForNewNamesToo(t *testing.T) {
 	t.Parallel()
 
 	i := faults.New(faults.Config{})
-	add(t, i, "{match: {method: CreateVolume}, act: {another: {volume_id: true}, patch: [{path: volume.capacity_bytes, stale: true}]}}")
+	add(t, i, `{match: {method: CreateVolume}, act: {patch: 'if $previous then .volume.volume_id = "another"
+		| .volume.capacity_bytes = $previous.volume.capacity_bytes else . end'}}`)
 
 	create := func(name string, capacity int64) *csi.Volume {
 		response, err := i.Unary(t.Context(), &csi.CreateVolumeRequest{Name: name}, &grpc.UnaryServerInfo{FullMethod: "/csi.v1.Controller/CreateVolume"},

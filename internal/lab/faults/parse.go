@@ -183,7 +183,7 @@ func (r *Rule) check(problem func(key string, err error)) {
 	case !r.Match.At.isOfCalls():
 		problem("match", r.checkPoint(given))
 	default:
-		problem("match", r.checkCalls(given))
+		problem(r.checkCalls(given))
 	}
 }
 
@@ -220,14 +220,14 @@ func (u *Until) check() error {
 func (r *Rule) checkAlone(acts int) error {
 	match := r.Match
 	volume := match.Volume
-	match.Volume = Glob{}
+	match.Volume = nil
 
 	switch {
 	case r.Act.Condition != nil && r.Until != nil && r.Until.Hits > 0:
 		return fmt.Errorf("%w: a condition has no hits: until may have after or time", ErrRule)
 	case acts > 1:
 		return fmt.Errorf("%w: condition and start cannot be combined with other acts; write two rules", ErrRule)
-	case !match.isZero() || r.Act.Start != nil && !volume.IsZero():
+	case !match.isZero() || r.Act.Start != nil && len(volume) > 0:
 		return fmt.Errorf("%w: no call triggers a condition or a start: match may have a volume, for a condition, and nothing else", ErrRule)
 	default:
 		return nil
@@ -235,8 +235,8 @@ func (r *Rule) checkAlone(acts int) error {
 }
 
 func (m *Match) isZero() bool {
-	return m.Method.IsZero() && m.Volume.IsZero() && m.Snapshot.IsZero() && m.Group.IsZero() && m.Node.IsZero() &&
-		len(m.Where) == 0 && m.Calls.IsZero() && m.Probability == nil && m.At == ""
+	return len(m.Method)+len(m.Volume)+len(m.Snapshot)+len(m.Group)+len(m.Node) == 0 &&
+		m.Where.IsZero() && m.Calls.IsZero() && m.Probability == nil && m.At == ""
 }
 
 func (r *Rule) checkPoint(acts []part) error {
@@ -247,7 +247,7 @@ func (r *Rule) checkPoint(acts []part) error {
 		}
 	}
 
-	if !r.Match.Method.IsZero() || len(r.Match.Where) > 0 {
+	if len(r.Match.Method) > 0 || !r.Match.Where.IsZero() {
 		return fmt.Errorf("%w: at the point %s there is no request: leave out method and where", ErrRule, r.Match.At)
 	}
 
@@ -258,40 +258,39 @@ func (r *Rule) checkPoint(acts []part) error {
 	return nil
 }
 
-// checkCalls returns why the rule can match no call.
-func (r *Rule) checkCalls(acts []part) error {
-	var reasons []error
+// checkCalls finds the methods that the rule applies to, and returns why there is none, with the key of the
+// mistake.
+func (r *Rule) checkCalls(acts []part) (key string, mistake error) {
+	r.methods = map[string]bool{}
 
 	for _, name := range rpcs {
-		method := methods[name]
 		if !r.Match.Method.Match(name) {
 			continue
 		}
 
-		err := r.appliesTo(method, acts)
+		at, err := r.appliesTo(methods[name], acts)
 		if err == nil {
-			return nil
+			r.methods[name] = true
+		} else if mistake == nil || len(r.Match.Method) == 0 {
+			key, mistake = at, err // without a method that of the last one
 		}
-
-		reasons = append(reasons, err)
 	}
 
-	if len(reasons) == 0 {
-		return fmt.Errorf("%w: no RPC matches the method %q", ErrRule, r.Match.Method)
+	switch {
+	case len(r.methods) > 0:
+		return "", nil
+	case mistake == nil:
+		return "match.method", fmt.Errorf("%w: no RPC matches the method %s", ErrRule, strings.Join(r.Match.Method, ", "))
+	default:
+		return key, mistake
 	}
-
-	if r.Match.Method.IsZero() {
-		return reasons[len(reasons)-1]
-	}
-
-	return reasons[0]
 }
 
-// appliesTo returns why the rule has no meaning for a method, or nil.
-func (r *Rule) appliesTo(method protoreflect.MethodDescriptor, acts []part) error {
-	for _, each := range r.Match.Where {
-		if err := each.check(method.Input()); err != nil {
-			return err
+// appliesTo returns why the rule has no meaning for a method, with the key of the mistake.
+func (r *Rule) appliesTo(method protoreflect.MethodDescriptor, acts []part) (key string, mistake error) {
+	if !r.Match.Where.IsZero() {
+		if err := r.Match.Where.Check(method.Input(), nil); err != nil {
+			return "match.where", err
 		}
 	}
 
@@ -301,11 +300,11 @@ func (r *Rule) appliesTo(method protoreflect.MethodDescriptor, acts []part) erro
 		}
 
 		if err := each.applies(&r.Act, method); err != nil {
-			return err
+			return "act." + each.name, err
 		}
 	}
 
-	return nil
+	return "", nil
 }
 
 // Code is a gRPC code other than OK.
@@ -367,24 +366,8 @@ func (d *Detail) UnmarshalYAML(node *yaml.Node) error {
 func (d Detail) MarshalYAML() (any, error) { return d.node, nil }
 
 // UnmarshalYAML implements yaml.Unmarshaler.
-func (v *Value) UnmarshalYAML(node *yaml.Node) error { return node.Decode(&v.given) }
-
-// MarshalYAML implements yaml.Marshaler.
-func (v Value) MarshalYAML() (any, error) { return v.given, nil }
-
-// UnmarshalYAML implements yaml.Unmarshaler.
 func (l *Loss) UnmarshalYAML(node *yaml.Node) error {
 	return oneOf(node, (*string)(l), string(Hang), string(Reset))
-}
-
-// UnmarshalYAML implements yaml.Unmarshaler.
-func (f *ListFault) UnmarshalYAML(node *yaml.Node) error {
-	return oneOf(node, (*string)(f), string(Duplicate), string(Omit))
-}
-
-// UnmarshalYAML implements yaml.Unmarshaler.
-func (f *TokenFault) UnmarshalYAML(node *yaml.Node) error {
-	return oneOf(node, (*string)(f), string(Endless), string(Expire))
 }
 
 // UnmarshalYAML implements yaml.Unmarshaler.

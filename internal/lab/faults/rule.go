@@ -19,21 +19,22 @@ type Rule struct {
 	Until *Until `yaml:"until,omitempty"`
 	Act   Act    `yaml:"act"`
 
-	// line is where it begins in its document.
-	line int
+	// line is where it begins in its document, and methods are the RPCs that it applies to.
+	line    int
+	methods map[string]bool
 }
 
 // Match are the conditions of a rule.
 type Match struct {
-	Method      Glob         `yaml:"method,omitempty"`
-	Volume      Glob         `yaml:"volume,omitempty"`
-	Snapshot    Glob         `yaml:"snapshot,omitempty"`
-	Group       Glob         `yaml:"group,omitempty"`
-	Node        Glob         `yaml:"node,omitempty"`
-	Where       []Expression `yaml:"where,omitempty"`
-	Calls       Calls        `yaml:"calls,omitempty"`
-	Probability *float64     `yaml:"probability,omitempty"`
-	At          Point        `yaml:"at,omitempty"`
+	Method      Patterns `yaml:"method,omitempty"`
+	Volume      Patterns `yaml:"volume,omitempty"`
+	Snapshot    Patterns `yaml:"snapshot,omitempty"`
+	Group       Patterns `yaml:"group,omitempty"`
+	Node        Patterns `yaml:"node,omitempty"`
+	Where       Filter   `yaml:"where,omitempty"`
+	Calls       Calls    `yaml:"calls,omitempty"`
+	Probability *float64 `yaml:"probability,omitempty"`
+	At          Point    `yaml:"at,omitempty"`
 }
 
 // Until ends a rule.
@@ -45,23 +46,20 @@ type Until struct {
 
 // Act is what a rule does. Its parts may be combined where that makes sense.
 type Act struct {
-	Before         *Failure      `yaml:"before,omitempty"`
-	After          *Failure      `yaml:"after,omitempty"`
-	Unimplemented  bool          `yaml:"unimplemented,omitempty"`
-	RequireSecrets []string      `yaml:"require_secrets,omitempty,flow"`
-	Lose           Loss          `yaml:"lose,omitempty"`
-	Cut            *int          `yaml:"cut,omitempty"`
-	Delay          *Delay        `yaml:"delay,omitempty"`
-	Hold           string        `yaml:"hold,omitempty"`
-	Patch          []Patch       `yaml:"patch,omitempty"`
-	Lists          *Lists        `yaml:"lists,omitempty"`
-	Partial        *int          `yaml:"partial,omitempty"`
-	Another        *Another      `yaml:"another,omitempty"`
-	Capabilities   *Capabilities `yaml:"capabilities,omitempty"`
-	Condition      *Condition    `yaml:"condition,omitempty"`
-	Crash          bool          `yaml:"crash,omitempty"`
-	Start          *Start        `yaml:"start,omitempty"`
-	Socket         *Socket       `yaml:"socket,omitempty"`
+	Before         *Failure   `yaml:"before,omitempty"`
+	After          *Failure   `yaml:"after,omitempty"`
+	Unimplemented  bool       `yaml:"unimplemented,omitempty"`
+	RequireSecrets []string   `yaml:"require_secrets,omitempty,flow"`
+	Lose           Loss       `yaml:"lose,omitempty"`
+	Cut            *int       `yaml:"cut,omitempty"`
+	Delay          *Delay     `yaml:"delay,omitempty"`
+	Hold           string     `yaml:"hold,omitempty"`
+	Patch          Filter     `yaml:"patch,omitempty"`
+	Endless        bool       `yaml:"endless,omitempty"`
+	Condition      *Condition `yaml:"condition,omitempty"`
+	Crash          bool       `yaml:"crash,omitempty"`
+	Start          *Start     `yaml:"start,omitempty"`
+	Socket         *Socket    `yaml:"socket,omitempty"`
 }
 
 // Failure is an error that a call returns.
@@ -90,58 +88,6 @@ const (
 type Delay struct {
 	Before time.Duration `yaml:"before,omitempty"`
 	After  time.Duration `yaml:"after,omitempty"`
-}
-
-// Patch changes one field of a response. It has one of Value, Values, Unset, Repeat and Stale.
-type Patch struct {
-	Path   Path   `yaml:"path"`
-	Value  *Value `yaml:"value,omitempty"`
-	Values Values `yaml:"values,omitempty,flow"`
-	Unset  bool   `yaml:"unset,omitempty"`
-	Repeat int    `yaml:"repeat,omitempty"`
-	Stale  bool   `yaml:"stale,omitempty"`
-}
-
-// Value is a value of YAML for a field of a message.
-type Value struct{ given any }
-
-// Values are values of YAML.
-type Values []Value
-
-// Lists breaks a list.
-type Lists struct {
-	Entries   ListFault  `yaml:"entries,omitempty"`
-	NextToken TokenFault `yaml:"next_token,omitempty"`
-}
-
-// ListFault is what is wrong with the entries of a list.
-type ListFault string
-
-// The faults of entries.
-const (
-	Duplicate ListFault = "duplicate"
-	Omit      ListFault = "omit"
-)
-
-// TokenFault is what is wrong with next_token.
-type TokenFault string
-
-// The faults of tokens.
-const (
-	Endless TokenFault = "endless"
-	Expire  TokenFault = "expire"
-)
-
-// Another changes the responses of CreateVolume, from the second one for a name on.
-type Another struct {
-	VolumeID      bool              `yaml:"volume_id,omitempty"`
-	VolumeContext map[string]string `yaml:"volume_context,omitempty"`
-}
-
-// Capabilities changes what Get*Capabilities returns.
-type Capabilities struct {
-	Without   []string `yaml:"without,flow"`
-	Alternate bool     `yaml:"alternate,omitempty"`
 }
 
 // Condition makes volumes unhealthy.

@@ -43,15 +43,11 @@ const (
 
 // texts are the types that YAML has as a text, with a pattern or the possible words.
 var texts = map[reflect.Type]object{
-	reflect.TypeFor[Glob]():          {},
-	reflect.TypeFor[Path]():          {},
-	reflect.TypeFor[Expression]():    {"pattern": `^\S+\s+(==|!=|<=|>=|<|>|matches)\s+\S.*$`},
+	reflect.TypeFor[Filter]():        {},
 	reflect.TypeFor[time.Duration](): {"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
 	reflect.TypeFor[time.Time]():     {"format": "date-time"},
 	reflect.TypeFor[Code]():          {enumKey: codeNames[1:]},
 	reflect.TypeFor[Loss]():          {enumKey: []Loss{Hang, Reset}},
-	reflect.TypeFor[ListFault]():     {enumKey: []ListFault{Duplicate, Omit}},
-	reflect.TypeFor[TokenFault]():    {enumKey: []TokenFault{Endless, Expire}},
 	reflect.TypeFor[View]():          {enumKey: []View{NodeView, ControllerView}},
 	reflect.TypeFor[ConditionStatus](): {
 		enumKey: []string{health.Degraded.String(), health.Inaccessible.String(), health.DataLoss.String()},
@@ -69,8 +65,8 @@ func schemaOf(of reflect.Type) object {
 	switch of {
 	case reflect.TypeFor[Calls]():
 		return object{typeKey: []string{stringType, "integer"}}
-	case reflect.TypeFor[Value]():
-		return object{}
+	case reflect.TypeFor[Patterns]():
+		return object{"anyOf": []any{object{typeKey: stringType}, object{typeKey: "array", "items": object{typeKey: stringType}}}}
 	case reflect.TypeFor[Detail]():
 		return object{typeKey: objectType, "required": []string{"@type"}}
 	case reflect.TypeFor[Point]():

@@ -1,11 +1,15 @@
 package faults
 
 import (
+	"context"
 	"slices"
+	"sync"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
@@ -16,10 +20,10 @@ const (
 	kindGroup    = "group"
 )
 
-// subjectPaths are the fields of requests that name objects of each kind.
-var subjectPaths = map[string][]string{
-	kindVolume:   {"volume_id", "source_volume_id", "source_volume_ids[*]", "volume_content_source.volume.volume_id"},
-	kindSnapshot: {"snapshot_id", "snapshot_ids[*]", "volume_content_source.snapshot.snapshot_id", "base_snapshot_id", "target_snapshot_id"},
+// idFields are the fields of requests with ids of objects of each kind.
+var idFields = map[string][]protoreflect.Name{
+	kindVolume:   {"volume_id", "source_volume_id", "source_volume_ids"},
+	kindSnapshot: {"snapshot_id", "snapshot_ids", "base_snapshot_id", "target_snapshot_id"},
 	kindGroup:    {"group_snapshot_id"},
 }
 
@@ -32,30 +36,43 @@ var namedBy = map[string]string{
 func subjects(method protoreflect.MethodDescriptor, request proto.Message, kind string) []string {
 	var found []string
 
-	message := request.ProtoReflect()
-
 	if namedBy[string(method.Name())] == kind {
-		found = append(found, message.Get(message.Descriptor().Fields().ByName("name")).String())
+		found = textsOf(found, request, "name")
 	}
 
-	for _, text := range subjectPaths[kind] {
-		path, err := parsePath(text)
-		if _, ok := path.resolve(message.Descriptor()); !ok || err != nil {
-			continue
-		}
+	for _, name := range idFields[kind] {
+		found = textsOf(found, request, name)
+	}
 
-		for _, each := range path.slots(message, false) {
-			if each.has {
-				found = append(found, each.value.String())
-			}
-		}
+	if creates, ok := request.(*csi.CreateVolumeRequest); ok && kind != kindGroup {
+		source := creates.GetVolumeContentSource()
+		found = textsOf(textsOf(found, source.GetVolume(), idFields[kind][0]), source.GetSnapshot(), idFields[kind][0])
+	}
+
+	return found
+}
+
+// textsOf appends the texts of a field, if the message has it.
+func textsOf(found []string, of proto.Message, name protoreflect.Name) []string {
+	field := fieldOf(of, name)
+	if field == nil || !of.ProtoReflect().Has(field) {
+		return found
+	}
+
+	value := of.ProtoReflect().Get(field)
+	if !field.IsList() {
+		return append(found, value.String())
+	}
+
+	for i := range value.List().Len() {
+		found = append(found, value.List().Get(i).String())
 	}
 
 	return found
 }
 
 // callOf describes a call.
-func (i *Injector) callOf(method protoreflect.MethodDescriptor, request proto.Message) occurrence {
+func (i *Injector) callOf(ctx context.Context, method protoreflect.MethodDescriptor, request proto.Message) occurrence {
 	var object string
 
 	for _, kind := range []string{kindVolume, kindSnapshot, kindGroup} {
@@ -64,14 +81,16 @@ func (i *Injector) callOf(method protoreflect.MethodDescriptor, request proto.Me
 		}
 	}
 
+	input := sync.OnceValue(func() any { return jq.FromMessage(request) })
+
 	return occurrence{
 		method: string(method.Name()), object: object,
 		matches: func(a *active) bool {
 			match := &a.Match
 
-			return a.isOfCalls() && match.Method.Match(string(method.Name())) && a.appliesTo(method, a.parts) == nil &&
+			return a.methods[string(method.Name())] &&
 				i.matchesObjects(match, func(kind string) []string { return subjects(method, request, kind) }) &&
-				i.matchesNode(match, method, request) && holdsAll(match.Where, request)
+				i.matchesNode(match, method, request) && (match.Where.IsZero() || i.holds(ctx, a, input()))
 		},
 	}
 }
@@ -86,24 +105,39 @@ func (i *Injector) pointOf(point operation.Point, objects []string) occurrence {
 	return occurrence{
 		method: string(point), object: object,
 		matches: func(a *active) bool {
-			return a.Match.At == Point(point) && (a.Match.Node.IsZero() || a.Match.Node.Match(i.config.NodeID)) &&
+			return a.Match.At == Point(point) && a.Match.Node.Match(i.config.NodeID) &&
 				i.matchesObjects(&a.Match, func(string) []string { return objects })
 		},
 	}
 }
 
-func holdsAll(where []Expression, request proto.Message) bool {
-	return !slices.ContainsFunc(where, func(e Expression) bool { return !e.Holds(request.ProtoReflect()) })
+// holds evaluates the predicate of a rule. A call for which that fails does not match, and the rule shows why.
+func (i *Injector) holds(ctx context.Context, a *active, request any) bool {
+	holds, err := a.Match.Where.Holds(ctx, request, nil, nil, nil)
+	if err == nil {
+		return holds
+	}
+
+	i.mu.Lock()
+	known := a.problem == err.Error()
+	a.problem = err.Error()
+	i.mu.Unlock()
+
+	if !known {
+		i.config.Log.WarnContext(ctx, "cannot evaluate where of a fault rule: the call does not match", "rule", a.Name, "error", err)
+	}
+
+	return false
 }
 
 // matchesObjects compares the ids, and then, as it takes longer, the names of the objects.
 func (i *Injector) matchesObjects(match *Match, of func(kind string) []string) bool {
-	for kind, glob := range map[string]Glob{kindVolume: match.Volume, kindSnapshot: match.Snapshot, kindGroup: match.Group} {
-		if glob.IsZero() {
+	for kind, patterns := range map[string]Patterns{kindVolume: match.Volume, kindSnapshot: match.Snapshot, kindGroup: match.Group} {
+		if len(patterns) == 0 {
 			continue
 		}
 
-		if ids := of(kind); !glob.matchAny(ids) && !i.matchesNames(glob, kind, ids) {
+		if ids := of(kind); !patterns.matchAny(ids) && !i.matchesNames(patterns, kind, ids) {
 			return false
 		}
 	}
@@ -111,17 +145,17 @@ func (i *Injector) matchesObjects(match *Match, of func(kind string) []string) b
 	return true
 }
 
-func (i *Injector) matchesNames(glob Glob, kind string, ids []string) bool {
+func (i *Injector) matchesNames(patterns Patterns, kind string, ids []string) bool {
 	list := i.config.Names
 	if list == nil || len(ids) == 0 {
 		return false
 	}
 
-	return slices.ContainsFunc(list(kind), func(object Object) bool { return slices.Contains(ids, object.ID) && glob.Match(object.Name) })
+	return slices.ContainsFunc(list(kind), func(object Object) bool { return slices.Contains(ids, object.ID) && patterns.Match(object.Name) })
 }
 
 func (i *Injector) matchesNode(match *Match, method protoreflect.MethodDescriptor, request proto.Message) bool {
-	if match.Node.IsZero() {
+	if len(match.Node) == 0 {
 		return true
 	}
 

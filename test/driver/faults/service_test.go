@@ -41,7 +41,7 @@ func TestWithoutTheFlagsThereAreNoFaults(t *testing.T) {
 func TestActiveRulesAreShown(t *testing.T) {
 	address := served.Address()
 	f := start(t, func(c *driver.Config) { c.HTTPEndpoint = address })
-	f.add(t, "{name: shown, match: {method: Probe}, act: {patch: [{path: ready.value, value: false}]}}")
+	f.add(t, "{name: shown, match: {method: Probe}, act: {patch: .ready = false}}")
 
 	probed, err := f.co.Probe(t.Context(), &csi.ProbeRequest{})
 	require.NoError(t, err)
@@ -100,21 +100,19 @@ func TestNumbersOfRulesAreBounded(t *testing.T) {
 	f := start(t)
 	claim := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Parameters: harness.DirectoryBacked()})
 	patched := func(patch string) string {
-		return "{match: {method: ControllerGetVolume}, act: {patch: [" + patch + "]}}"
+		return "{match: {method: ControllerGetVolume}, act: {patch: '" + patch + "'}}"
 	}
 
 	for name, document := range map[string]string{
-		"repeat":              patched("{path: volume.volume_id, repeat: 9223372036854775807}"),
-		"negative repeat":     patched("{path: volume.volume_id, repeat: -1}"),
-		"quantity":            patched("{path: volume.capacity_bytes, value: 1e30}"),
-		"quantity with cost":  patched("{path: volume.capacity_bytes, value: '1e-999999999'}"),
-		"more than the field": patched("{path: volume.capacity_bytes, value: 9223372036854775808}"),
-		"enum":                "{match: {method: NodeGetVolumeHealth}, act: {patch: [{path: volume_health.health_statuses, value: [{status: 4294967297, reason: X}]}]}}",
+		"quantity":            patched(".volume.capacity_bytes = 1e30"),
+		"quantity with cost":  patched(`.volume.capacity_bytes = "1e-999999999"`),
+		"more than the field": patched(".volume.capacity_bytes = 9223372036854775808"),
+		"elements":            patched(`.status.published_node_ids[1000000] = "x"`),
+		"endless":             patched("last(range(infinite))"),
+		"enum":                `{match: {method: NodeGetVolumeHealth}, act: {patch: '.volume_health.health_statuses = [{status: 4294967297, reason: "X"}]'}}`,
 		"cut":                 "{match: {method: GetMetadataAllocated}, act: {cut: -1}}",
-		"partial":             "{match: {method: ListVolumes}, act: {partial: -1}}",
 		"calls":               "{match: {calls: 1-99999999999999999999}, act: {unimplemented: true}}",
 		"every":               "{match: {calls: every 0}, act: {unimplemented: true}}",
-		"index":               patched("{path: 'status.published_node_ids[99999999999999999999]', value: x}"),
 		"probability":         "{match: {probability: .nan}, act: {unimplemented: true}}",
 		"hits":                "{until: {hits: -1}, act: {unimplemented: true}}",
 		"delay":               "{act: {delay: {before: 999999999h}}}",
@@ -124,21 +122,28 @@ func TestNumbersOfRulesAreBounded(t *testing.T) {
 		require.NotEmpty(t, err.Error(), name)
 	}
 
-	for _, path := range []string{"volume.volume_id", "status.published_node_ids", "volume.volume_context", "volume.capacity_bytes"} {
+	// What depends on the response fails the call.
+	for patch, want := range map[string]codes.Code{
+		".volume.volume_id *= 1000000":             codes.OK,
+		".volume.volume_id *= 5000000":             codes.Internal,
+		".volume.volume_id *= 9223372036854775807": codes.Internal,
+		".volume.volume_id |= tonumber":            codes.Internal,
+	} {
 		f.clear(t)
+		f.add(t, patched(patch))
 
-		if _, err := f.rules.Add(t.Context(), patched("{path: "+path+", repeat: 16777216}")); err != nil {
-			harness.RequireCode(t, err, codes.InvalidArgument, path)
-
-			continue
-		}
-
-		found, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID},
-			grpc.MaxCallRecvMsgSize(64<<20))
-		require.NoError(t, err, path)
-		require.LessOrEqual(t, len(found.GetVolume().GetVolumeId()), 16<<20, "want: the repeated id is limited")
-		require.LessOrEqual(t, len(found.GetVolume().GetVolumeContext()), 100_000, "want: the volume context is limited")
+		_, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID}, grpc.MaxCallRecvMsgSize(64<<20))
+		require.Equal(t, want, status.Code(err), "%s: %v", patch, err)
 	}
+}
+
+// TestAPredicateThatFailsMatchesNoCall, and the list shows why.
+func TestAPredicateThatFailsMatchesNoCall(t *testing.T) {
+	f := start(t)
+	f.add(t, `{match: {method: CreateVolume, where: '.parameters.zone | startswith("a")'}, act: {unimplemented: true}}`)
+	harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: "v", Parameters: harness.DirectoryBacked()})
+	require.Zero(t, f.status(t).Calls, "want: no call matches")
+	require.Contains(t, f.status(t).Problem, "startswith")
 }
 
 // TestAStartIsDelayed by the file, whose mistakes fail the start.
@@ -179,7 +184,7 @@ func TestPagesBreak(t *testing.T) {
 		harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: name, Parameters: harness.DirectoryBacked()})
 	}
 
-	f.add(t, "{match: {method: ListVolumes}, act: {lists: {next_token: endless}}}")
+	f.add(t, "{match: {method: ListVolumes}, act: {endless: true}}")
 
 	token, seen := "", map[string]int{}
 
@@ -197,7 +202,7 @@ func TestPagesBreak(t *testing.T) {
 
 	require.Len(t, seen, 3, "want: the broken pages repeat the three volumes")
 	f.clear(t)
-	f.add(t, "{match: {method: ListVolumes}, act: {lists: {next_token: expire}}}")
+	f.add(t, `{match: {method: ListVolumes}, act: {patch: '.next_token = "expired"'}}`)
 
 	page, err := f.co.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1})
 	require.NoError(t, err)
@@ -215,7 +220,7 @@ func TestResponsesArePatched(t *testing.T) {
 	volume := func(patch string) *csi.ControllerGetVolumeResponse {
 		t.Helper()
 		f.clear(t)
-		f.add(t, "{match: {method: ControllerGetVolume}, act: {patch: ["+patch+"]}}")
+		f.add(t, "{match: {method: ControllerGetVolume}, act: {patch: '"+patch+"'}}")
 
 		found, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
 		require.NoError(t, err)
@@ -223,15 +228,15 @@ func TestResponsesArePatched(t *testing.T) {
 		return found
 	}
 
-	require.Equal(t, int64(5<<30), volume("{path: volume.capacity_bytes, value: 5Gi}").GetVolume().GetCapacityBytes(), "want: the response has the patched size")
-	require.Empty(t, volume("{path: volume.volume_id, unset: true}").GetVolume().GetVolumeId(), "want: the response has no id")
-	require.Len(t, volume("{path: volume.volume_id, repeat: 10}").GetVolume().GetVolumeId(), 10*len(claim.VolumeID), "want: the response has the repeated id")
-	require.Equal(t, []string{"gone"}, volume("{path: status.published_node_ids, value: [gone]}").GetStatus().GetPublishedNodeIds())
-	require.Empty(t, volume("{path: status.published_node_ids, unset: true}").GetStatus().GetPublishedNodeIds(), "a lost attachment")
-	require.Equal(t, "v", volume(`{path: 'volume.volume_context["k"]', value: v}`).GetVolume().GetVolumeContext()["k"])
+	require.Equal(t, int64(5<<30), volume(".volume.capacity_bytes = 5*1024*1024*1024").GetVolume().GetCapacityBytes(), "want: the response has the patched size")
+	require.Empty(t, volume("del(.volume.volume_id)").GetVolume().GetVolumeId(), "want: the response has no id")
+	require.Len(t, volume(".volume.volume_id *= 10").GetVolume().GetVolumeId(), 10*len(claim.VolumeID), "want: the response has the repeated id")
+	require.Equal(t, []string{"gone"}, volume(`.status.published_node_ids = ["gone"]`).GetStatus().GetPublishedNodeIds())
+	require.Empty(t, volume("del(.status.published_node_ids)").GetStatus().GetPublishedNodeIds(), "a lost attachment")
+	require.Equal(t, "v", volume(`.volume.volume_context.k = "v"`).GetVolume().GetVolumeContext()["k"])
 
 	f.clear(t)
-	f.add(t, "{match: {method: NodeGetInfo}, act: {patch: [{path: node_id, values: [a, b]}, {path: accessible_topology.segments, value: {zone: z}}]}}")
+	f.add(t, `{match: {method: NodeGetInfo}, act: {patch: '.node_id = ["b", "a"][$hit % 2] | .accessible_topology.segments = {zone: "z"}'}}`)
 
 	for _, want := range []string{"a", "b", "a"} {
 		info, err := f.co.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
@@ -241,7 +246,7 @@ func TestResponsesArePatched(t *testing.T) {
 	}
 
 	f.clear(t)
-	f.add(t, "{match: {method: ControllerGetVolume}, act: {patch: [{path: status.published_node_ids, stale: true}]}}")
+	f.add(t, "{match: {method: ControllerGetVolume}, act: {patch: .status.published_node_ids = ($previous // .).status.published_node_ids}}")
 
 	get := func() []string {
 		found, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
@@ -256,17 +261,17 @@ func TestResponsesArePatched(t *testing.T) {
 	require.Empty(t, get(), "want: the attachment is not stale after the rule")
 
 	f.clear(t)
-	f.add(t, "{match: {method: NodeGetVolumeHealth}, act: {patch: [{path: volume_health.health_statuses, value: [{status: 99, reason: X}]}]}}")
+	f.add(t, `{match: {method: NodeGetVolumeHealth}, act: {patch: '.volume_health.health_statuses = [{status: 99, reason: "X"}]'}}`)
 
 	unhealthy, err := f.co.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
 	require.NoError(t, err)
 	require.Equal(t, csi.VolumeHealthErrorType(99), unhealthy.GetVolumeHealth().GetHealthStatuses()[0].GetStatus(), "an unknown enum value")
 }
 
-// TestCapabilitiesFlap with alternate.
+// TestCapabilitiesFlap: every second response lacks one.
 func TestCapabilitiesFlap(t *testing.T) {
 	f := start(t)
-	f.add(t, "{match: {method: NodeGetCapabilities}, act: {capabilities: {without: [EXPAND_VOLUME], alternate: true}}}")
+	f.add(t, `{match: {method: NodeGetCapabilities, calls: even}, act: {patch: 'del(.capabilities[] | select(.rpc.type == "EXPAND_VOLUME"))'}}`)
 
 	for _, want := range []bool{true, false, true, false} {
 		caps, err := f.co.NodeGetCapabilities(t.Context(), &csi.NodeGetCapabilitiesRequest{})

@@ -24,7 +24,7 @@ import (
 // act is an act of a rule, and what a call with it has to do.
 type act struct {
 	name string
-	// text is the act as YAML; %s is a field of the response.
+	// text is the act as YAML; %[1]s is a field of the response.
 	text string
 	try  func(t *testing.T, f *faulty, of method, request proto.Message)
 }
@@ -119,15 +119,18 @@ func acts() []act {
 		{"lose reset", "{lose: reset}", fails(codes.Unavailable)},
 		{"cut", "{cut: 0}", fails(codes.Unavailable)},
 		{"socket", "{socket: {vanish: 20ms}}", vanishes},
-		{"patch unset", "{patch: [{path: %s, unset: true}]}", changes},
-		{"patch repeat", "{patch: [{path: %s, repeat: 300}]}", changes},
-		{"lists duplicate", "{lists: {entries: duplicate}}", changes},
-		{"lists omit", "{lists: {entries: omit}}", changes},
-		{"lists endless", "{lists: {next_token: endless}}", changes},
-		{"lists expire", "{lists: {next_token: expire}}", changes},
-		{"partial", "{partial: 0}", changes},
-		{"capabilities", "{capabilities: {without: [%s]}}", changes},
-		{"another", "{another: {volume_id: true}}", func(t *testing.T, f *faulty, of method, request proto.Message) {
+		{"patch unset", "{patch: del(.%[1]s)}", changes},
+		{
+			"patch repeat", `{patch: '.%[1]s |= if type == "string" then . * 300 elif type == "array" then [range(300) as $i | .[]] ` +
+				`else with_entries(range(300) as $i | .key += "-\($i)") end'}`, changes,
+		},
+		{"lists duplicate", "{patch: '.%[1]s += .%[1]s[:1]'}", changes},
+		{"lists omit", "{patch: 'del(.%[1]s[0])'}", changes},
+		{"lists endless", "{endless: true}", changes},
+		{"lists expire", `{patch: '.next_token = "expired"'}`, changes},
+		{"partial", "{patch: '.%[1]s |= .[:0]'}", changes},
+		{"capabilities", `{patch: 'del(.capabilities[] | select(any(..; . == "%[1]s")))'}`, changes},
+		{"another", `{patch: 'if $request.name and $previous then .volume.volume_id += "-\($hit)" else . end'}`, func(t *testing.T, f *faulty, of method, request proto.Message) {
 			first, err := f.call(t.Context(), of, request)
 			require.NoError(t, err)
 
@@ -141,6 +144,14 @@ func acts() []act {
 // fieldFor returns a path of the answer that the act can change, "" for none.
 func fieldFor(of act, answer protoreflect.Message) string {
 	found := ""
+
+	if strings.HasPrefix(of.name, "lists") || of.name == "partial" {
+		if answer.Descriptor().Fields().ByName("group_snapshot") != nil {
+			return "group_snapshot.snapshots"
+		}
+
+		return "entries"
+	}
 
 	answer.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		name := string(field.Name())
@@ -192,7 +203,7 @@ func TestEachActOnEachRPC(t *testing.T) {
 
 		for _, each := range acts() {
 			text := each.text
-			if strings.Contains(text, "%s") {
+			if strings.Contains(text, "%[1]s") {
 				field := fieldFor(each, plain.ProtoReflect())
 				if field == "" {
 					continue
