@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 )
@@ -235,11 +237,29 @@ func (d *Driver) AwaitCalls(rpc string, count int) []*Call {
 	return result.Calls
 }
 
-// Violations returns the violations of the spec by the CO.
-func (d *Driver) Violations() []Violation {
+// Violations returns the violations of the spec by the CO, of which each jq filter makes something other than
+// false and null.
+func (d *Driver) Violations(filters ...string) []Violation {
 	d.tb.Helper()
 
-	return ask(d, func(ctx context.Context) ([]Violation, error) { return strict.List(ctx, d.conn) })
+	found := ask(d, func(ctx context.Context) ([]Violation, error) { return strict.List(ctx, d.conn) })
+
+	for _, filter := range filters {
+		program, err := jq.Parse(filter)
+		check(d.tb, err)
+
+		found = slices.DeleteFunc(found, func(v Violation) bool {
+			input, err := jq.FromJSON(v)
+			check(d.tb, err)
+
+			holds, err := program.Holds(context.Background(), input)
+			check(d.tb, err)
+
+			return !holds
+		})
+	}
+
+	return found
 }
 
 func (d *Driver) requireNoViolation() {

@@ -133,6 +133,9 @@ func TestViolationsAreFound(t *testing.T) {
 	})
 	require.Error(t, err, "want: the violation is refused")
 	require.NotEmpty(t, d.Violations(), "want: the violation is found")
+	require.NotEmpty(t, d.Violations(`.method | endswith("NodePublishVolume")`, `.count == 1`), "want: both filters hold")
+	require.Empty(t, d.Violations(`.count > 1`), "want: the filter does not hold")
+	require.Len(t, d.Calls(touchstonetest.Filter{JQ: `.request.capacity_range.required_bytes == 64*1024*1024`}), 1, "want: one call of that size")
 }
 
 // TestHeldCall holds a call until it is released.

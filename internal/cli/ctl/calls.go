@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 )
 
@@ -24,6 +26,8 @@ var (
 	errTooFew    = errors.New("not as many calls as wanted")
 	errSince     = errors.New("must be a time (RFC 3339) or a duration, such as 5m")
 )
+
+const jqUsage = "print what this jq filter makes of each, instead, and leave out those of which it makes nothing, false or null"
 
 // callFilter are the flags that select calls.
 type callFilter struct {
@@ -38,10 +42,15 @@ func (f *callFilter) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Object, "volume", "", "only calls about the volume, snapshot or group with this name or id")
 	flags.StringVar(&f.since, "since", "", "only calls that began at this time or later, or within this duration, such as 5m")
 	flags.Uint64Var(&f.SinceCall, "since-call", 0, "only calls with a greater number than this")
+	flags.StringVar(&f.JQ, "jq", "", jqUsage)
 }
 
 // filter returns the filter of the flags.
 func (f *callFilter) filter() (calls.Filter, error) {
+	if _, err := jq.Parse(cmp.Or(f.JQ, ".")); err != nil {
+		return f.Filter, usage(fmt.Errorf("--jq: %w", err))
+	}
+
 	if f.since == "" {
 		return f.Filter, nil
 	}
@@ -75,7 +84,8 @@ func newCallsCommand(given *settings) *cobra.Command {
 -o json has requests, responses, metadata and times. The driver records them with
 --call-log only.`,
 		example: `  touchstone ctl calls --method 'Node*' --volume data
-  touchstone ctl calls --follow -o json | jq .request
+  touchstone ctl calls --follow --jq .request
+  touchstone ctl calls --jq 'select(.request.capacity_range.required_bytes > 1024*1024*1024) | .objects'
   touchstone ctl calls wait --method NodeUnpublishVolume --volume data --timeout 30s`,
 		flags: func(flags *pflag.FlagSet) {
 			selected.register(flags)
@@ -97,7 +107,7 @@ func newCallsCommand(given *settings) *cobra.Command {
 				return explainUnserved(err, errNoCallLog)
 			}
 
-			return s.showCalls(found, found)
+			return s.showCalls(ctx, filter, found, found)
 		},
 	}
 
@@ -197,7 +207,7 @@ func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest) erro
 		return explainUnserved(err, errNoCallLog)
 	}
 
-	if err := s.showCalls(result, result.Calls); err != nil {
+	if err := s.showCalls(ctx, wanted.Filter, result, result.Calls); err != nil {
 		return err
 	}
 
@@ -225,6 +235,10 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter) error {
 
 		if each.Call == nil {
 			return nil
+		}
+
+		if filter.JQ != "" {
+			return printOutputs(ctx, s, filter.JQ, []*calls.Call{each.Call}, (*calls.Call).Input)
 		}
 
 		return s.printCall(each.Call)
@@ -278,7 +292,11 @@ func callCode(call *calls.Call) string {
 	return call.Code
 }
 
-func (s *session) showCalls(answer any, found []*calls.Call) error {
+func (s *session) showCalls(ctx context.Context, filter calls.Filter, answer any, found []*calls.Call) error {
+	if filter.JQ != "" {
+		return printOutputs(ctx, s, filter.JQ, found, (*calls.Call).Input)
+	}
+
 	numbers := make([]string, len(found))
 	for i, call := range found {
 		numbers[i] = strconv.FormatUint(call.Number, 10)
@@ -298,14 +316,48 @@ var violationColumns = columns[strict.Record]{
 	{header: "REMEDY", text: func(r strict.Record) string { return r.Remedy }, wide: true},
 }
 
+// printOutputs prints what a jq filter makes of each, a line for each output.
+func printOutputs[T any](ctx context.Context, s *session, filter string, of []T, input func(T) (any, error)) error {
+	program, err := jq.Parse(filter)
+	if err != nil {
+		return usage(err)
+	}
+
+	for _, each := range of {
+		given, err := input(each)
+		if err != nil {
+			return err
+		}
+
+		lines, err := program.Lines(ctx, given)
+		if err != nil {
+			return err
+		}
+
+		for _, line := range lines {
+			if _, err := fmt.Fprintln(s.out, line); err != nil {
+				return fmt.Errorf("print: %w", err)
+			}
+		}
+	}
+
+	return nil
+}
+
 func violationsVerb() verb {
-	var forget bool
+	var (
+		forget bool
+		filter string
+	)
 
 	return verb{
 		name: "violations", short: "List violations of the CSI spec by the CO (Touchstone only)",
 		long: `List violations of the CO's part of the CSI spec, one row for each kind and object.
 The driver checks for them with --strict only. docs/strict.md explains each kind.`,
-		flags: func(flags *pflag.FlagSet) { flags.BoolVar(&forget, "clear", false, "forget them instead") },
+		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&forget, "clear", false, "forget them instead")
+			flags.StringVar(&filter, "jq", "", jqUsage)
+		},
 		run: func(ctx context.Context, s *session) error {
 			if forget {
 				return explainUnserved(strict.Clear(ctx, s.Conn()), errNoStrict)
@@ -314,6 +366,10 @@ The driver checks for them with --strict only. docs/strict.md explains each kind
 			found, err := strict.List(ctx, s.Conn())
 			if err != nil {
 				return explainUnserved(err, errNoStrict)
+			}
+
+			if filter != "" {
+				return printOutputs(ctx, s, filter, found, func(r strict.Record) (any, error) { return jq.FromJSON(r) })
 			}
 
 			ids := make([]string, len(found))

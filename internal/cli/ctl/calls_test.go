@@ -90,6 +90,33 @@ func TestCalls(t *testing.T) {
 	require.Empty(t, out, "want: no call is listed")
 }
 
+// TestCallsJQ: a filter gets calls with numbers and defaults, as fault rules do.
+func TestCallsJQ(t *testing.T) {
+	_, endpoint := startRecorded(t)
+
+	for filter, want := range map[string]string{
+		`.call`:         "1\n2\n",
+		`.request.name`: "\"data\"\n",
+		`select(.request.staging_target_path == "") | .code`:            "\"NOT_FOUND\"\n",
+		`select(.response.volume.capacity_bytes == 0) | .objects[]`:     "\"data\"\n\"volume-1\"\n",
+		`.request.parameters.pool | . == "fast" or startswith("fast")?`: "",
+		`.code == "OK"`: "true\n",
+	} {
+		out, err := run(t, "calls", "--jq", filter, "--endpoint", endpoint)
+		require.NoError(t, err, filter)
+		require.Equal(t, want, out, filter)
+	}
+
+	out, err := run(t, "calls", "wait", "--count", "1", "--jq", `select(.code != "OK") | .call`, "--timeout", "1m", "--endpoint", endpoint)
+	require.NoError(t, err)
+	require.Equal(t, "2\n", out)
+
+	for filter, code := range map[string]int{"[": 2, "many": 2, ".call | keys": 1} {
+		_, err := run(t, "calls", "--jq", filter, "--endpoint", endpoint)
+		require.Equal(t, code, ctl.ExitCode(err), "%s: %v", filter, err)
+	}
+}
+
 func TestCallsWait(t *testing.T) {
 	recorder, endpoint := startRecorded(t)
 
@@ -166,6 +193,12 @@ func TestViolations(t *testing.T) {
 
 	require.NoError(t, json.Unmarshal([]byte(out), &listed))
 	require.Equal(t, uint64(7), listed[0].Call, "want: the violation names the call")
+
+	for filter, want := range map[string]string{`select(.count > 0) | .id`: "\"secret-key-malformed\"\n", ".refused": ""} {
+		out, err = run(t, "violations", "--jq", filter, "--endpoint", endpoint)
+		require.NoError(t, err)
+		require.Equal(t, want, out)
+	}
 
 	_, err = run(t, "violations", "--clear", "--endpoint", endpoint)
 	require.NoError(t, err)

@@ -13,6 +13,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 )
 
 // Call is a call that has ended.
@@ -165,6 +168,55 @@ func appendNew(found []string, text string) []string {
 	}
 
 	return append(found, strings.ToValidUTF8(text, "�"))
+}
+
+// Input returns the call as the input of a jq filter: its JSON, but request, response and messages as fault
+// rules have them, with numbers and defaults (package jq).
+func (c *Call) Input() (any, error) {
+	input, err := jq.FromJSON(c)
+
+	fields, ok := input.(map[string]any)
+	if err != nil || !ok {
+		return nil, err
+	}
+
+	service, method, _ := strings.Cut(strings.TrimPrefix(c.Method, "/"), "/")
+
+	found, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + method))
+
+	of, known := found.(protoreflect.MethodDescriptor)
+	if !known {
+		return input, nil
+	}
+
+	if c.Request != nil {
+		fields["request"] = inputOf(of.Input(), c.Request)
+	}
+
+	if c.Response != nil {
+		fields["response"] = inputOf(of.Output(), c.Response)
+	}
+
+	for i, message := range c.Messages {
+		fields["messages"].([]any)[i] = inputOf(of.Output(), message) //nolint:forcetypeassert // of the same call
+	}
+
+	return input, nil
+}
+
+// inputOf reads a recorded message; what cannot be read is its text.
+func inputOf(of protoreflect.MessageDescriptor, text json.RawMessage) any {
+	found, err := protoregistry.GlobalTypes.FindMessageByName(of.FullName())
+	if err != nil {
+		return string(text)
+	}
+
+	message := found.New().Interface()
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, message); err != nil {
+		return string(text)
+	}
+
+	return jq.FromMessage(message)
 }
 
 func knownCode(text string) bool {

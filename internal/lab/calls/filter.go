@@ -1,12 +1,15 @@
 package calls
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 )
 
 // ErrFilter is returned for a filter that cannot match.
@@ -25,17 +28,21 @@ type Filter struct {
 	// Since selects calls that began then or later; SinceCall those with a greater number.
 	Since     *time.Time `json:"since,omitempty"`
 	SinceCall uint64     `json:"since_call,omitempty"`
+	// JQ is a jq filter of Call.Input: a call is selected if an output is neither false nor null.
+	JQ string `json:"jq,omitempty"`
 }
 
 // matcher compares calls, in the order in which they ended, with a filter.
 type matcher struct {
 	Filter
 
+	// program is nil without JQ.
+	program *jq.Program
 	// same are the ids and names of the filter's object.
 	same []string
 }
 
-// newMatcher returns a matcher, or ErrFilter for an invalid glob or an unknown code.
+// newMatcher returns a matcher, or ErrFilter for an invalid glob or program, or an unknown code.
 func newMatcher(filter Filter) (*matcher, error) {
 	if _, err := path.Match(filter.Method, ""); err != nil {
 		return nil, fmt.Errorf("%w: method %q: %w", ErrFilter, filter.Method, err)
@@ -45,12 +52,24 @@ func newMatcher(filter Filter) (*matcher, error) {
 		return nil, fmt.Errorf("%w: code %q is no gRPC status code; one is NOT_FOUND", ErrFilter, filter.Code)
 	}
 
-	return &matcher{Filter: filter, same: []string{filter.Object}}, nil
+	m := &matcher{Filter: filter, same: []string{filter.Object}}
+	if filter.JQ == "" {
+		return m, nil
+	}
+
+	program, err := jq.Parse(filter.JQ)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFilter, err)
+	}
+
+	m.program = program
+
+	return m, nil
 }
 
-// matches reports whether the filter selects the call. Call it for each call, also of those that
+// matches reports whether the filter selects the call. Errors: ErrFilter, ctx's. Call it for each call, also of those that
 // another field excludes: it learns the ids of the filter's object.
-func (m *matcher) matches(call *Call) bool {
+func (m *matcher) matches(ctx context.Context, call *Call) (bool, error) {
 	about := m.Object == "" || slices.ContainsFunc(call.Objects, func(object string) bool { return slices.Contains(m.same, object) })
 
 	// Not the other objects of the call, such as the source of a snapshot, nor those of a learned name: a
@@ -59,10 +78,43 @@ func (m *matcher) matches(call *Call) bool {
 		m.same = appendNew(appendNew(m.same, call.name), call.id)
 	}
 
-	return about && m.matchesMethod(call) &&
+	selected := about && m.matchesMethod(call) &&
 		(m.Code == "" || plain(m.Code) == plain(call.Code)) &&
 		(m.Since == nil || !call.Started.Before(*m.Since)) &&
 		call.Number > m.SinceCall
+
+	if !selected || m.program == nil {
+		return selected, nil
+	}
+
+	input, err := call.Input()
+	if err != nil {
+		return false, err
+	}
+
+	if selected, err = m.program.Holds(ctx, input); errors.Is(err, jq.ErrProgram) {
+		err = fmt.Errorf("%w: call %d: %w", ErrFilter, call.Number, err)
+	}
+
+	return selected, err
+}
+
+// matching returns the calls that the filter selects. Errors: ErrFilter, ctx's.
+func (m *matcher) matching(ctx context.Context, found []*Call) ([]*Call, error) {
+	selected := []*Call{}
+
+	for _, call := range found {
+		matches, err := m.matches(ctx, call)
+		if err != nil {
+			return nil, err
+		}
+
+		if matches {
+			selected = append(selected, call)
+		}
+	}
+
+	return selected, nil
 }
 
 func (m *matcher) matchesMethod(call *Call) bool {

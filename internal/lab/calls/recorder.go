@@ -2,6 +2,7 @@ package calls
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"slices"
@@ -172,23 +173,16 @@ func (r *Recorder) end() uint64 {
 	return r.first + uint64(len(r.kept))
 }
 
-// List returns the kept calls that the filter selects. Errors: ErrFilter.
-func (r *Recorder) List(filter Filter) ([]*Call, error) {
+// List returns the kept calls that the filter selects. Errors: ErrFilter, ctx's.
+func (r *Recorder) List(ctx context.Context, filter Filter) ([]*Call, error) {
 	match, err := newMatcher(filter)
 	if err != nil {
 		return nil, err
 	}
 
 	kept, _, _, _ := r.from(0) //nolint:dogsled // only the calls
-	found := []*Call{}
 
-	for _, call := range kept {
-		if match.matches(call) {
-			found = append(found, call)
-		}
-	}
-
-	return found, nil
+	return match.matching(ctx, kept)
 }
 
 // Count is how many calls of a method ended with a code.

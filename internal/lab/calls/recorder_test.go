@@ -51,7 +51,7 @@ func record(ctx context.Context, r *calls.Recorder, number uint64, method string
 func list(t *testing.T, r *calls.Recorder, filter calls.Filter) []*calls.Call {
 	t.Helper()
 
-	found, err := r.List(filter)
+	found, err := r.List(t.Context(), filter)
 	require.NoError(t, err)
 
 	return found
@@ -165,7 +165,7 @@ func TestFilters(t *testing.T) {
 	}
 
 	for _, bad := range []calls.Filter{{Method: "["}, {Code: "NOT_THERE"}} {
-		_, err := r.List(bad)
+		_, err := r.List(t.Context(), bad)
 		require.ErrorIs(t, err, calls.ErrFilter)
 	}
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -72,13 +73,13 @@ type FollowRequest struct {
 //	Clear   forgets the recorded calls; its request is empty
 func (r *Recorder) Register(server grpc.ServiceRegistrar) {
 	jsoncall.RegisterStreams(server, ServiceName, []grpc.MethodDesc{
-		jsoncall.Method(ServiceName, listCall, func(_ context.Context, request *structpb.Struct) (any, error) {
+		jsoncall.Method(ServiceName, listCall, func(ctx context.Context, request *structpb.Struct) (any, error) {
 			var filter Filter
 			if err := decode(request, &filter); err != nil {
 				return nil, err
 			}
 
-			found, err := r.List(filter)
+			found, err := r.List(ctx, filter)
 
 			return found, invalid(err)
 		}),
@@ -129,11 +130,12 @@ func (r *Recorder) wait(ctx context.Context, wanted WaitRequest) (*WaitResult, e
 		found, next, _, changed := r.from(position)
 		position = next
 
-		for _, call := range found {
-			if match.matches(call) {
-				result.Calls = append(result.Calls, call)
-			}
+		selected, err := match.matching(ctx, found)
+		if err != nil {
+			return nil, invalid(err)
 		}
+
+		result.Calls = append(result.Calls, selected...)
 
 		if result.Reached = len(result.Calls) >= max(wanted.Count, 1); result.Reached {
 			return result, nil
@@ -173,11 +175,12 @@ func (r *Recorder) follow(ctx context.Context, wanted FollowRequest, send func(a
 			}
 		}
 
-		for _, call := range found {
-			if !match.matches(call) {
-				continue
-			}
+		selected, err := match.matching(ctx, found)
+		if err != nil {
+			return invalid(err)
+		}
 
+		for _, call := range selected {
 			if err := send(Followed{Call: call}); err != nil {
 				return err
 			}
@@ -198,11 +201,14 @@ func ending() error {
 }
 
 func invalid(err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	default:
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
-
-	return status.Error(codes.InvalidArgument, err.Error())
 }
 
 // decode reads the JSON of a request, and refuses unknown fields.
