@@ -168,7 +168,7 @@ func (f *serveFlags) defineObservers(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.CallLogSecrets, "call-log-secrets", false, "leave secrets and tokens in the call log")
 	flags.StringVar(&f.strict, "strict", "",
 		"check the CO against the CSI spec: observe reports violations, refuse also refuses them; empty is off")
-	flags.Lookup("strict").NoOptDefVal = string(strict.Observe)
+	flags.Lookup("strict").NoOptDefVal = strict.Observe
 }
 
 func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {

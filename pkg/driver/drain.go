@@ -81,7 +81,10 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	defer cancel()
 
 	d.gate.shut()
-	d.lab.drain()
+
+	for _, drain := range d.lab.drain {
+		drain()
+	}
 
 	started, stopped, ended := time.Now(), make(chan error, 1), make(chan error, 1)
 

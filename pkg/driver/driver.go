@@ -90,6 +90,10 @@ func manifest(config *Config) map[string]string {
 		manifest["node"] = "simulated: nothing is mounted"
 	}
 
+	if config.Strict != "" {
+		manifest["strict"] = config.Strict
+	}
+
 	return manifest
 }
 
@@ -129,7 +133,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 		return err
 	}
 
-	server := d.newServer(traced...) //nolint:contextcheck // each call brings its own
+	server := d.newServer(traced...)
 	running, failed := errgroup.WithContext(ctx)
 
 	running.Go(func() error { return serve(server, listener) })
@@ -180,7 +184,17 @@ func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *ht
 func (d *Driver) start(ctx context.Context, path string) error {
 	began := time.Now()
 
-	if err := errors.Join(unannounce(d.config.ReadyFile), d.lab.start(ctx), d.components.open(ctx)); err != nil {
+	if err := unannounce(d.config.ReadyFile); err != nil {
+		return err
+	}
+
+	if d.lab.start != nil {
+		if err := d.lab.start(ctx); err != nil {
+			return err
+		}
+	}
+
+	if err := d.components.open(ctx); err != nil {
 		return err
 	}
 

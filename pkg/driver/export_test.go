@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -37,6 +38,13 @@ func ShutGate() func(ctx context.Context, method string) error {
 	g.shut()
 
 	return g.pass
+}
+
+// LabOf returns the hooks of a driver without settings of the lab, and those of none.
+func LabOf(config Config) (opened, none any, err error) {
+	opened, err = (&Driver{config: config}).openLab(prometheus.NewRegistry())
+
+	return opened, hooks{}, err
 }
 
 // CheckLimits lets a test go through every message type without a service for

@@ -8,53 +8,112 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/internal/lab"
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
-// openLab makes the lab that the configuration asks for.
-func (d *Driver) openLab(registry prometheus.Registerer) (hooks, error) {
-	config := &d.config
-	settings := lab.Config{
-		Rules: config.Faults, EnableFaults: config.EnableFaults,
-		Faults: faults.Config{
-			NodeID: config.NodeID, Names: d.namesOf, ConditionsChanged: d.conditionsChanged, Crash: config.Crash, Log: config.Log,
-			Vanish: func() (restore func(), err error) { return d.hide() },
-		},
-		RecordCalls: config.CallLog != "",
-		Calls:       calls.Config{KeepSecrets: config.CallLogSecrets, Log: config.Log},
-		Strict:      strict.Config{Mode: config.Strict, NodeID: config.NodeID, Capabilities: config.capabilities, Log: config.Log},
-		Number: func(ctx context.Context) uint64 {
-			id, _ := ctx.Value(callKey{}).(call)
+// openLab makes the parts of the lab that the configuration asks for. Their interceptors are, from the outside
+// in: the call log, so that it has what the CO got, the checks of the CO, which may refuse before anything else
+// has an effect, and the fault rules.
+func (d *Driver) openLab(registry prometheus.Registerer) (h hooks, err error) {
+	for _, open := range []func(*hooks, prometheus.Registerer) error{d.openCallLog, d.openChecks, d.openFaults} {
+		if err := open(&h, registry); err != nil {
+			for _, closer := range h.close {
+				err = errors.Join(err, closer())
+			}
 
-			return id.number
-		},
+			return hooks{}, err
+		}
 	}
 
-	if config.CallLog != CallLogRing {
-		settings.Calls.File = config.CallLog
+	return h, nil
+}
+
+func (d *Driver) openCallLog(h *hooks, registry prometheus.Registerer) error {
+	if d.config.CallLog == "" {
+		return nil
 	}
 
-	opened, err := lab.New(settings, registry)
+	file := d.config.CallLog
+	if file == CallLogRing {
+		file = ""
+	}
+
+	recorder, err := calls.New(calls.Config{File: file, KeepSecrets: d.config.CallLogSecrets, Number: numberOf, Log: d.log})
 	if err != nil {
-		return hooks{}, err
+		return err
 	}
 
-	if err := opened.Load(); err != nil {
-		return hooks{}, errors.Join(fmt.Errorf("%w: faults: %w", ErrConfig, err), opened.Close())
+	h.unary, h.streams = append(h.unary, recorder.Unary), append(h.streams, recorder.Stream)
+	h.register, h.drain, h.close = append(h.register, recorder.Register), append(h.drain, recorder.Drain), append(h.close, recorder.Close)
+
+	if err := registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "touchstone_call_log_lost_total", Help: "Calls that could not be written to the file of --call-log.",
+	}, func() float64 { return float64(recorder.Lost()) })); err != nil {
+		return fmt.Errorf("register the metric of the call log: %w", err)
 	}
 
-	unary, streams := opened.Interceptors()
+	return nil
+}
 
-	return hooks{
-		options: opened.Options(), unary: unary, streams: streams, holdsResponses: opened.HoldsResponses(),
-		point: opened.Point(), conditions: opened.Conditions(), manifest: opened.Manifest,
-		start: opened.Start, run: opened.Run, register: opened.Register, reports: opened.Reports, drain: opened.Drain, close: opened.Close,
-	}, nil
+func (d *Driver) openChecks(h *hooks, registry prometheus.Registerer) error {
+	if d.config.Strict == strict.Off {
+		return nil
+	}
+
+	monitor, err := strict.New(strict.Config{
+		Mode: d.config.Strict, NodeID: d.config.NodeID, Capabilities: d.config.capabilities, Number: numberOf, Log: d.log,
+	}, registry)
+	if err != nil {
+		return err
+	}
+
+	h.unary, h.streams = append(h.unary, monitor.Unary), append(h.streams, monitor.Stream)
+	h.register = append(h.register, monitor.Register)
+
+	return nil
+}
+
+func (d *Driver) openFaults(h *hooks, registry prometheus.Registerer) error {
+	path := d.config.Faults
+	if path == "" && !d.config.EnableFaults {
+		return nil
+	}
+
+	injector := faults.New(faults.Config{
+		NodeID: d.config.NodeID, Names: d.namesOf, ConditionsChanged: d.conditionsChanged, Crash: d.config.Crash, Log: d.log,
+		Vanish: func() (restore func(), err error) { return d.hide() },
+	})
+	if err := registry.Register(injector); err != nil {
+		return fmt.Errorf("register the metrics of fault rules: %w", err)
+	}
+
+	d.log.Warn("fault rules are enabled: calls may fail on purpose")
+
+	if path != "" {
+		if err := injector.Load(path); err != nil {
+			return fmt.Errorf("%w: faults: %w", ErrConfig, err)
+		}
+
+		h.run = func(ctx context.Context) { injector.Follow(ctx, path) }
+	}
+
+	h.options, h.holdsResponses = append(h.options, grpc.Creds(faults.Credentials())), true
+	h.unary, h.streams = append(h.unary, injector.Unary), append(h.streams, injector.Stream)
+	h.point, h.conditions, h.manifest, h.reports, h.start = injector.At, injector.Entries, injector.Manifest, injector.Reports, injector.Start
+	h.register, h.drain = append(h.register, injector.Register), append(h.drain, injector.Close)
+
+	return nil
+}
+
+func numberOf(ctx context.Context) uint64 {
+	id, _ := ctx.Value(callKey{}).(call)
+
+	return id.number
 }
 
 // checkLab reads the file of fault rules.

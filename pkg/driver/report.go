@@ -35,7 +35,11 @@ func (d *Driver) report(ctx context.Context) (health.Report, error) {
 		Driver: d.config.DriverName, Version: d.config.Version, Node: d.config.NodeID, Mode: string(d.config.Mode), At: time.Now(),
 		Registered: d.components.registered(),
 		Sources:    map[string][]health.SourceStatus{}, Storage: d.components.storageReports(d.config.StateDir),
-		Changes: d.components.Health.History.Changes(), Faults: d.lab.reports(),
+		Changes: d.components.Health.History.Changes(),
+	}
+
+	if d.lab.reports != nil {
+		report.Faults = d.lab.reports()
 	}
 
 	lists := make([][]health.VolumeReport, 0, len(d.components.views))

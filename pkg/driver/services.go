@@ -105,7 +105,7 @@ func build(
 
 	r.opener = newOpener(ctx, config, r.Common, r.removals)
 	r.Storage = r.opener.monitor()
-	r.closers = append(r.closers, r.opener.close, lab.close)
+	r.closers = append(append(r.closers, r.opener.close), lab.close...)
 	r.removals.OnChange(func(name string) { r.Storage.Suspect(health.PoolSubject(name)) })
 
 	err := r.registry.Register(health.NewUsage(r.Storage, "pool", health.PoolSubject("")))
@@ -262,12 +262,15 @@ func (r *components) open(ctx context.Context) error {
 	return nil
 }
 
-// begin starts the background goroutines, also another one, and returns a function that waits for their
+// begin starts the background goroutines, also another one if it is not nil, and returns a function that waits for their
 // end after ctx has ended.
 func (r *components) begin(ctx context.Context, another func(context.Context)) (wait func()) {
 	var running sync.WaitGroup
 
-	running.Go(func() { another(ctx) })
+	if another != nil {
+		running.Go(func() { another(ctx) })
+	}
+
 	running.Go(func() { r.Storage.Run(ctx) })
 	running.Go(func() { r.removals.Run(ctx) })
 
@@ -317,7 +320,9 @@ func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
 	d.components.reports.Register(server)
 
-	d.lab.register(server)
+	for _, register := range d.lab.register {
+		register(server)
+	}
 
 	if d.components.assigned.List != nil {
 		d.components.assigned.Register(server)

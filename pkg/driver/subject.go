@@ -7,6 +7,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // maxSubject is how many bytes of an id, a name or a path a log line holds.
@@ -44,35 +46,15 @@ func subjectOf(request any) []slog.Attr {
 		return nil
 	}
 
-	var (
-		attrs      []slog.Attr
-		reflection = message.ProtoReflect()
-		fields     = reflection.Descriptor().Fields()
-	)
+	var attrs []slog.Attr
 
 	for _, each := range loggedFields() {
-		field := fields.ByName(each.field)
-		if field == nil || field.Kind() != protoreflect.StringKind || !reflection.Has(field) {
-			continue
+		if texts := rpc.Texts(message, each.field); len(texts) > 0 {
+			attrs = append(attrs, slog.String(each.as, shortened(strings.Join(texts, ","))))
 		}
-
-		attrs = append(attrs, slog.String(each.as, textOf(field, reflection.Get(field))))
 	}
 
 	return attrs
-}
-
-func textOf(field protoreflect.FieldDescriptor, value protoreflect.Value) string {
-	if !field.IsList() {
-		return shortened(value.String())
-	}
-
-	texts := make([]string, 0, min(value.List().Len(), maxSubject))
-	for i := range cap(texts) {
-		texts = append(texts, shortened(value.List().Get(i).String()))
-	}
-
-	return shortened(strings.Join(texts, ","))
 }
 
 // madeBy names what a call has made, which its request could not.

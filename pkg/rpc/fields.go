@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -63,6 +65,28 @@ func shortenPaths(text string, excess int) string {
 
 		return " " + Ellipsis + path[start:]
 	})
+}
+
+// Texts returns the texts of a field of a message, none where it has no such field or is not set.
+func Texts(message proto.Message, name protoreflect.Name) []string {
+	reflection := message.ProtoReflect()
+
+	field := reflection.Descriptor().Fields().ByName(name)
+	if field == nil || field.Kind() != protoreflect.StringKind || field.IsMap() || !reflection.Has(field) {
+		return nil
+	}
+
+	value := reflection.Get(field)
+	if !field.IsList() {
+		return []string{value.String()}
+	}
+
+	texts := make([]string, value.List().Len())
+	for i := range texts {
+		texts[i] = value.List().Get(i).String()
+	}
+
+	return texts
 }
 
 // CheckVolumeID is CheckID for the field volume_id.

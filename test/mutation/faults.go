@@ -66,8 +66,8 @@ func faultsMutants() []regression {
 		},
 		{
 			name: "faults/drain-waits-for-holds", in: "driver.Driver.drain",
-			old:    `	d.lab.drain()`,
-			new:    `	_ = d.lab`,
+			old:    `		drain()`,
+			new:    `		_ = drain`,
 			breaks: "calls that a rule holds keep the driver from ending", tests: socket("TestADrainReleasesHeldCalls"),
 		},
 		{

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // Call is a call that has ended.
@@ -104,13 +105,13 @@ func objects(found []string, message any) []string {
 	}
 
 	reflection := typed.ProtoReflect()
-	found = appendObjects(found, reflection)
+	found = appendObjects(found, typed)
 
 	// The object that a creation returns.
 	for _, name := range []protoreflect.Name{"volume", "snapshot", "group_snapshot"} {
 		field := reflection.Descriptor().Fields().ByName(name)
 		if field != nil && field.Kind() == protoreflect.MessageKind && !field.IsList() && reflection.Has(field) {
-			found = appendObjects(found, reflection.Get(field).Message())
+			found = appendObjects(found, reflection.Get(field).Message().Interface())
 		}
 	}
 
@@ -140,22 +141,10 @@ func createdBy(response any) string {
 	}
 }
 
-func appendObjects(found []string, message protoreflect.Message) []string {
+func appendObjects(found []string, message proto.Message) []string {
 	for _, name := range objectFields() {
-		field := message.Descriptor().Fields().ByName(name)
-		if field == nil || field.Kind() != protoreflect.StringKind || !message.Has(field) {
-			continue
-		}
-
-		value := message.Get(field)
-		if !field.IsList() {
-			found = appendNew(found, value.String())
-
-			continue
-		}
-
-		for i := range value.List().Len() {
-			found = appendNew(found, value.List().Get(i).String())
+		for _, text := range rpc.Texts(message, name) {
+			found = appendNew(found, text)
 		}
 	}
 

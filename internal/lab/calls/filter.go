@@ -78,11 +78,7 @@ func (m *matcher) matches(ctx context.Context, call *Call) (bool, error) {
 		m.same = appendNew(appendNew(m.same, call.name), call.id)
 	}
 
-	selected := about && m.matchesMethod(call) &&
-		(m.Code == "" || plain(m.Code) == plain(call.Code)) &&
-		(m.Since == nil || !call.Started.Before(*m.Since)) &&
-		call.Number > m.SinceCall
-
+	selected := about && m.matchesFields(call)
 	if !selected || m.program == nil {
 		return selected, nil
 	}
@@ -92,11 +88,19 @@ func (m *matcher) matches(ctx context.Context, call *Call) (bool, error) {
 		return false, err
 	}
 
-	if selected, err = m.program.Holds(ctx, input); errors.Is(err, jq.ErrProgram) {
+	holds, err := m.program.Holds(ctx, input)
+	if errors.Is(err, jq.ErrProgram) {
 		err = fmt.Errorf("%w: call %d: %w", ErrFilter, call.Number, err)
 	}
 
-	return selected, err
+	return holds, err
+}
+
+func (m *matcher) matchesFields(call *Call) bool {
+	return m.matchesMethod(call) &&
+		(m.Code == "" || plain(m.Code) == plain(call.Code)) &&
+		(m.Since == nil || !call.Started.Before(*m.Since)) &&
+		call.Number > m.SinceCall
 }
 
 // matching returns the calls that the filter selects. Errors: ErrFilter, ctx's.

@@ -25,7 +25,9 @@ type Config struct {
 	KeepSecrets bool
 	// MaxCalls and MaxBytes bound what is kept in memory; 0 are the defaults.
 	MaxCalls, MaxBytes int
-	Log                *slog.Logger
+	// Number returns the number of a call in the driver's log, for the interceptors.
+	Number func(context.Context) uint64
+	Log    *slog.Logger
 }
 
 // Recorder keeps the last calls in memory, in the order in which they ended. It is safe for

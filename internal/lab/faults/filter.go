@@ -65,12 +65,12 @@ func (a *Act) checkPatch(method protoreflect.MethodDescriptor) error {
 	output, err := a.Patch.Apply(context.Background(), jq.FromMessage(response.Interface()), jq.FromMessage(request.Interface()), nil, 1)
 
 	switch {
+	case err == nil:
+		return jq.ToMessage(output, newMessage(method.Output()).Interface())
 	case errors.Is(err, jq.ErrLimit), errors.Is(err, jq.ErrOutputs):
 		return err
-	case err != nil:
-		return nil
 	default:
-		return jq.ToMessage(output, newMessage(method.Output()).Interface())
+		return nil //nolint:nilerr // it may succeed for a response with other values
 	}
 }
 

@@ -140,7 +140,7 @@ func TestAnotherIsForNewNamesToo(t *testing.T) {
 	}
 
 	again := create("name-10000", 2)
-	require.NotEqual(t, "id", again.GetVolumeId())
+	require.NotEqual(t, "id", again.GetVolumeId(), "the id of the first response")
 	require.EqualValues(t, 1, again.GetCapacityBytes(), "stale")
 }
 

@@ -41,8 +41,8 @@ func (i *Injector) Collect(to chan<- prometheus.Metric) {
 // maxManifest bounds the names in the manifest, whose size the spec limits.
 const maxManifest = 1024
 
-// Names has the names of the active rules, for GetPluginInfo's manifest.
-func (i *Injector) Names() string {
+// Manifest returns the entries of GetPluginInfo's manifest that show the active rules.
+func (i *Injector) Manifest() map[string]string {
 	rules, _ := i.List()
 	names := make([]string, 0, len(rules))
 
@@ -55,7 +55,7 @@ func (i *Injector) Names() string {
 		text = strings.ToValidUTF8(text[:maxManifest], "") + "…"
 	}
 
-	return text
+	return map[string]string{"faults": text}
 }
 
 // Reports describes the active rules in the health report.

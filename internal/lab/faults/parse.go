@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -269,9 +270,13 @@ func (r *Rule) checkCalls(acts []part) (key string, mistake error) {
 		}
 
 		at, err := r.appliesTo(methods[name], acts)
-		if err == nil {
+
+		switch {
+		case err == nil:
 			r.methods[name] = true
-		} else if mistake == nil || len(r.Match.Method) == 0 {
+		case errors.Is(err, jq.ErrLimit):
+			return at, err
+		case mistake == nil || len(r.Match.Method) == 0:
 			key, mistake = at, err // without a method that of the last one
 		}
 	}

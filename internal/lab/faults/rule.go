@@ -116,8 +116,3 @@ type Start struct {
 type Socket struct {
 	Vanish time.Duration `yaml:"vanish"`
 }
-
-// isOfCalls reports whether the rule is about calls, and not about a point, the health or the start.
-func (r *Rule) isOfCalls() bool {
-	return r.Match.At.isOfCalls() && r.Act.Condition == nil && r.Act.Start == nil
-}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // Kinds of objects.
@@ -37,35 +38,16 @@ func subjects(method protoreflect.MethodDescriptor, request proto.Message, kind 
 	var found []string
 
 	if namedBy[string(method.Name())] == kind {
-		found = textsOf(found, request, "name")
+		found = rpc.Texts(request, "name")
 	}
 
 	for _, name := range idFields[kind] {
-		found = textsOf(found, request, name)
+		found = append(found, rpc.Texts(request, name)...)
 	}
 
 	if creates, ok := request.(*csi.CreateVolumeRequest); ok && kind != kindGroup {
 		source := creates.GetVolumeContentSource()
-		found = textsOf(textsOf(found, source.GetVolume(), idFields[kind][0]), source.GetSnapshot(), idFields[kind][0])
-	}
-
-	return found
-}
-
-// textsOf appends the texts of a field, if the message has it.
-func textsOf(found []string, of proto.Message, name protoreflect.Name) []string {
-	field := fieldOf(of, name)
-	if field == nil || !of.ProtoReflect().Has(field) {
-		return found
-	}
-
-	value := of.ProtoReflect().Get(field)
-	if !field.IsList() {
-		return append(found, value.String())
-	}
-
-	for i := range value.List().Len() {
-		found = append(found, value.List().Get(i).String())
+		found = slices.Concat(found, rpc.Texts(source.GetVolume(), idFields[kind][0]), rpc.Texts(source.GetSnapshot(), idFields[kind][0]))
 	}
 
 	return found

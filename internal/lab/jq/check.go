@@ -76,7 +76,7 @@ type checker struct {
 
 func (c *checker) fail(format string, args ...any) *shape {
 	if c.mistake == nil {
-		c.mistake = fmt.Errorf("%w: "+format, append([]any{ErrProgram}, args...)...)
+		c.mistake = fmt.Errorf("%w: %s", ErrProgram, fmt.Sprintf(format, args...))
 	}
 
 	return nil
@@ -99,8 +99,7 @@ func (c *checker) query(q *gojq.Query, in *shape) *shape {
 
 	left := c.query(q.Left, in)
 
-	switch q.Op {
-	case gojq.OpPipe:
+	if q.Op == gojq.OpPipe {
 		for _, each := range q.Patterns {
 			if each.Name != "" {
 				c.variables[each.Name] = left
@@ -110,27 +109,32 @@ func (c *checker) query(q *gojq.Query, in *shape) *shape {
 		if len(q.Patterns) > 0 {
 			left = in
 		}
+	}
 
+	switch q.Op {
+	case gojq.OpPipe:
 		return c.query(q.Right, left)
 	case gojq.OpModify:
 		c.query(q.Right, left)
 
 		return in
-	case gojq.OpEq, gojq.OpNe, gojq.OpLt, gojq.OpLe, gojq.OpGt, gojq.OpGe:
-		right := c.query(q.Right, in)
-		c.compare(left, q.Right)
-		c.compare(right, q.Left)
-
-		return nil
+	default:
+		return c.binary(q, left, c.query(q.Right, in), in)
 	}
+}
 
-	right := c.query(q.Right, in)
-
+// binary is the shape of what an operator makes of two values of the same input.
+func (c *checker) binary(q *gojq.Query, left, right, in *shape) *shape {
 	switch q.Op {
 	case gojq.OpAssign, gojq.OpUpdateAdd, gojq.OpUpdateSub, gojq.OpUpdateMul, gojq.OpUpdateDiv, gojq.OpUpdateMod, gojq.OpUpdateAlt:
 		return in
 	case gojq.OpComma, gojq.OpAlt, gojq.OpAdd:
 		return common(left, right)
+	case gojq.OpEq, gojq.OpNe, gojq.OpLt, gojq.OpLe, gojq.OpGt, gojq.OpGe:
+		c.compare(left, q.Right)
+		c.compare(right, q.Left)
+
+		return nil
 	default:
 		return nil
 	}
@@ -171,11 +175,30 @@ func (c *checker) base(t *gojq.Term, in *shape) *shape {
 		return c.call(t.Func, in)
 	case gojq.TermTypeQuery:
 		return c.query(t.Query, in)
+	case gojq.TermTypeLabel:
+		return c.query(t.Label.Body, in)
+	case gojq.TermTypeIf:
+		return c.branches(t.If, in)
 	case gojq.TermTypeArray:
 		if element := c.query(t.Array.Query, in); element != nil {
 			return &shape{element: element}
 		}
-	case gojq.TermTypeObject:
+
+		return nil
+	default:
+		c.parts(t, in)
+
+		return nil
+	}
+}
+
+// parts checks the programs within a term whose own shape is not known. Those that get an error or an
+// accumulator have an unknown input.
+func (c *checker) parts(t *gojq.Term, in *shape) {
+	c.text(t.Str, in)
+
+	switch {
+	case t.Object != nil:
 		for _, each := range t.Object.KeyVals {
 			if each.Val == nil && each.Key != "" && !strings.HasPrefix(each.Key, "$") {
 				c.get(in, each.Key)
@@ -184,30 +207,21 @@ func (c *checker) base(t *gojq.Term, in *shape) *shape {
 			c.query(each.KeyQuery, in)
 			c.query(each.Val, in)
 		}
-	case gojq.TermTypeUnary:
+	case t.Unary != nil:
 		c.term(t.Unary.Term, in)
-	case gojq.TermTypeFormat, gojq.TermTypeString:
-		c.text(t.Str, in)
-	case gojq.TermTypeIf:
-		return c.branches(t.If, in)
-	case gojq.TermTypeTry:
+	case t.Try != nil:
+		c.query(t.Try.Body, in)
 		c.query(t.Try.Catch, nil)
-
-		return c.query(t.Try.Body, in)
-	case gojq.TermTypeReduce:
+	case t.Reduce != nil:
 		c.query(t.Reduce.Query, in)
 		c.query(t.Reduce.Start, in)
 		c.query(t.Reduce.Update, nil)
-	case gojq.TermTypeForeach:
+	case t.Foreach != nil:
 		c.query(t.Foreach.Query, in)
 		c.query(t.Foreach.Start, in)
 		c.query(t.Foreach.Update, nil)
 		c.query(t.Foreach.Extract, nil)
-	case gojq.TermTypeLabel:
-		return c.query(t.Label.Body, in)
 	}
-
-	return nil
 }
 
 func (c *checker) branches(t *gojq.If, in *shape) *shape {
@@ -363,25 +377,22 @@ func literal(q *gojq.Query) any {
 	}
 }
 
-// compare compares a scalar with a constant.
+// compare compares a scalar with a constant. Enums are texts or, where the spec does not have them, numbers.
 func (c *checker) compare(of *shape, with *gojq.Query) {
 	value := literal(with)
 	if of == nil || of.scalar == nil || value == nil {
 		return
 	}
 
-	_, isText := value.(string)
+	text, isText := value.(string)
 	_, isBool := value.(bool)
-	kind := of.scalar.Kind()
 
-	switch {
-	case kind == protoreflect.EnumKind && isText:
-		if of.scalar.Enum().Values().ByName(protoreflect.Name(with.Term.Str.Str)) == nil {
+	switch kind := of.scalar.Kind(); {
+	case kind == protoreflect.EnumKind:
+		if isText && of.scalar.Enum().Values().ByName(protoreflect.Name(text)) == nil {
 			c.fail("%s is no value of %s", with, of.scalar.Enum().Name())
 		}
-	case isText != (kind == protoreflect.StringKind || kind == protoreflect.BytesKind) || isBool != (kind == protoreflect.BoolKind):
-		if kind != protoreflect.EnumKind {
-			c.fail("%s is of type %s, and never %s", of.scalar.Name(), kind, with)
-		}
+	case isText != (kind == protoreflect.StringKind || kind == protoreflect.BytesKind), isBool != (kind == protoreflect.BoolKind):
+		c.fail("%s is of type %s, and never %s", of.scalar.Name(), kind, with)
 	}
 }

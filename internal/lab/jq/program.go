@@ -10,7 +10,6 @@ package jq
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,22 +111,24 @@ func (p *Program) Holds(ctx context.Context, input any, values ...any) (bool, er
 func isTrue(output any) bool { return output != nil && output != false }
 
 // Apply returns the only output. Errors: ErrProgram, ErrOutputs, ErrLimit, ctx's.
-func (p *Program) Apply(ctx context.Context, input any, values ...any) (only any, err error) {
-	count := 0
+func (p *Program) Apply(ctx context.Context, input any, values ...any) (any, error) {
+	var outputs []any
 
 	for output, err := range p.run(ctx, input, values...) {
-		if count++; err != nil || count > 1 {
-			return nil, cmp.Or(err, fmt.Errorf("%w, and there are several", ErrOutputs))
+		if err != nil {
+			return nil, err
 		}
 
-		only = output
+		if outputs = append(outputs, output); len(outputs) > 1 {
+			return nil, fmt.Errorf("%w, and there are several", ErrOutputs)
+		}
 	}
 
-	if count == 0 {
+	if len(outputs) == 0 {
 		return nil, fmt.Errorf("%w, and there is none; . is the input as it is", ErrOutputs)
 	}
 
-	return only, nil
+	return outputs[0], nil
 }
 
 // Lines returns each output that is neither false nor null as JSON. Errors: ErrProgram, ctx's.

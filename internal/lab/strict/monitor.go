@@ -53,7 +53,9 @@ type Config struct {
 	// NodeID is the node whose stagings and publications this process sees.
 	NodeID       string
 	Capabilities capability.Set
-	Log          *slog.Logger
+	// Number returns the number of a call in the driver's log, for the interceptors.
+	Number func(context.Context) uint64
+	Log    *slog.Logger
 	// Now returns the time; nil is time.Now.
 	Now func() time.Time
 }

@@ -1,40 +1,24 @@
-package lab_test
+package driver_test
 
 import (
 	"os/exec"
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/internal/lab"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
 )
 
 const module = "github.com/touchstone-csi/touchstone/"
 
-// TestALabWithoutSettingsHasNoEffect: operations call nothing at their points, and the server has no
-// interceptors of it.
-func TestALabWithoutSettingsHasNoEffect(t *testing.T) {
+// TestWithoutSettingsTheLabHasNoHooks: operations call nothing at their points, and calls pass no interceptor.
+func TestWithoutSettingsTheLabHasNoHooks(t *testing.T) {
 	t.Parallel()
 
-	l, err := lab.New(lab.Config{}, prometheus.NewRegistry())
+	opened, none, err := driver.LabOf(driver.Config{})
 	require.NoError(t, err)
-	require.NoError(t, l.Load())
-	require.Nil(t, l.Point())
-	require.Nil(t, l.Conditions())
-	require.NoError(t, l.Start(t.Context()))
-	require.Empty(t, l.Options())
-	require.Empty(t, l.Manifest())
-	require.Empty(t, l.Reports())
-
-	unary, streams := l.Interceptors()
-	require.Empty(t, unary)
-	require.Empty(t, streams)
-
-	l.Run(t.Context())
-	l.Drain()
-	require.NoError(t, l.Close())
+	require.Equal(t, none, opened)
 }
 
 // TestTheDriverCompilesWithoutTheLab, with the tag nolab.
