@@ -93,7 +93,7 @@ type Settings struct {
 	Metrics *Metrics
 	History *History
 	// Inject returns entries that the observations of a subject in a view get besides their own
-	// (internal/lab/faults); nil adds none.
+	// (docs/faults.md); nil adds none.
 	Inject func(view, id string) []Entry `json:"-"`
 }
 

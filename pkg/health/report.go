@@ -20,7 +20,7 @@ type Report struct {
 	Volumes []VolumeReport  `json:"volumes"`
 	// Changes are the newest first.
 	Changes []Change `json:"changes"`
-	// Faults are the active fault rules (internal/lab/faults).
+	// Faults are the active fault rules (docs/faults.md).
 	Faults []FaultReport `json:"faults,omitempty"`
 }
 
