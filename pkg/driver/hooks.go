@@ -9,15 +9,21 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
+// part is a part of the lab.
+type part interface {
+	Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error)
+	Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error
+	Register(server grpc.ServiceRegistrar)
+}
+
 // hooks are where the lab acts on a driver (internal/lab). openLab fills them; the zero value, of a driver
 // without a lab, has no effect.
 type hooks struct {
 	options []grpc.ServerOption
-	unary   []grpc.UnaryServerInterceptor
-	streams []grpc.StreamServerInterceptor
+	// parts intercept calls, from the outside in, and have a service of their own.
+	parts []part
 	// holdsResponses reports that a response may wait after its handler has ended.
 	holdsResponses bool
-	register       []func(grpc.ServiceRegistrar)
 	// point is called at the points of operations, conditions adds conditions to volumes, manifest entries
 	// to GetPluginInfo, and reports rules to the health report.
 	point      operation.Hook

@@ -41,9 +41,13 @@ func (g *guard) options() []grpc.ServerOption {
 	recovered := recovery.WithRecoveryHandlerContext(g.recovered)
 	recoverUnary, recoverStream := recovery.UnaryServerInterceptor(recovered), recovery.StreamServerInterceptor(recovered)
 	// Each interceptor is within recovery, and those outside of others have the response to a panic.
+	unary := []grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}
+	streams := []grpc.StreamServerInterceptor{recoverStream, g.observeStream, recoverStream}
+
 	// Metrics and log have what the caller gets.
-	unary := append([]grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}, g.lab.unary...)
-	streams := append([]grpc.StreamServerInterceptor{recoverStream, g.observeStream, recoverStream}, g.lab.streams...)
+	for _, each := range g.lab.parts {
+		unary, streams = append(unary, each.Unary), append(streams, each.Stream)
+	}
 
 	return append(append([]grpc.ServerOption{grpc.ForceServerCodecV2(g.codec)}, g.lab.options...),
 		grpc.ChainUnaryInterceptor(append(unary, recoverUnary, g.admit)...),

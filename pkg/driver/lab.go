@@ -16,8 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
-// openLab makes the parts of the lab that the configuration asks for. Their interceptors are, from the outside
-// in: the call log, so that it has what the CO got, the checks of the CO, which may refuse before anything else
+// openLab makes the parts of the lab that the configuration asks for. They are, from the outside in: the call
+// log, so that it has what the CO got, the checks of the CO, which may refuse before anything else
 // has an effect, and the fault rules.
 func (d *Driver) openLab(registry prometheus.Registerer) (h hooks, err error) {
 	for _, open := range []func(*hooks, prometheus.Registerer) error{d.openCallLog, d.openChecks, d.openFaults} {
@@ -48,8 +48,7 @@ func (d *Driver) openCallLog(h *hooks, registry prometheus.Registerer) error {
 		return err
 	}
 
-	h.unary, h.streams = append(h.unary, recorder.Unary), append(h.streams, recorder.Stream)
-	h.register, h.drain, h.close = append(h.register, recorder.Register), append(h.drain, recorder.Drain), append(h.close, recorder.Close)
+	h.parts, h.drain, h.close = append(h.parts, recorder), append(h.drain, recorder.Drain), append(h.close, recorder.Close)
 
 	if err := registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "touchstone_call_log_lost_total", Help: "Calls that could not be written to the file of --call-log.",
@@ -72,8 +71,7 @@ func (d *Driver) openChecks(h *hooks, registry prometheus.Registerer) error {
 		return err
 	}
 
-	h.unary, h.streams = append(h.unary, monitor.Unary), append(h.streams, monitor.Stream)
-	h.register = append(h.register, monitor.Register)
+	h.parts = append(h.parts, monitor)
 
 	return nil
 }
@@ -103,9 +101,8 @@ func (d *Driver) openFaults(h *hooks, registry prometheus.Registerer) error {
 	}
 
 	h.options, h.holdsResponses = append(h.options, grpc.Creds(faults.Credentials())), true
-	h.unary, h.streams = append(h.unary, injector.Unary), append(h.streams, injector.Stream)
+	h.parts, h.drain = append(h.parts, injector), append(h.drain, injector.Close)
 	h.point, h.conditions, h.manifest, h.reports, h.start = injector.At, injector.Entries, injector.Manifest, injector.Reports, injector.Start
-	h.register, h.drain = append(h.register, injector.Register), append(h.drain, injector.Close)
 
 	return nil
 }

@@ -320,8 +320,8 @@ func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
 	d.components.reports.Register(server)
 
-	for _, register := range d.lab.register {
-		register(server)
+	for _, each := range d.lab.parts {
+		each.Register(server)
 	}
 
 	if d.components.assigned.List != nil {
