@@ -34,16 +34,18 @@ func faultsMutants() []regression {
 		},
 		{
 			name: "faults/previous-is-always-the-first", in: "faults.Injector.remember",
-			old:    `	i.previous.Put(key, response)`,
-			new:    `	if previous == nil {
+			old: `	i.previous.Put(key, response)`,
+			new: `	if previous == nil {
 		i.previous.Put(key, response)
 	}`,
 			breaks: "a stale value is the oldest one", tests: socket("TestResponsesArePatched"),
 		},
 		{
 			name: "faults/patches-without-dry-run", in: "faults.Act.checkPatch",
-			old:    `		return jq.ToMessage(output, newMessage(method.Output()).Interface())`,
-			new:    `		return nil`,
+			old: `		return jq.ToMessage(output, newMessage(method.Output()).Interface())`,
+			new: `		_ = output
+
+		return nil`,
 			breaks: "a patch whose output is no response is refused at the first call only", tests: unit("TestMistakesHaveTheirLine"),
 		},
 		{
@@ -59,10 +61,10 @@ func faultsMutants() []regression {
 			breaks: "an empty field is null", tests: in("internal/lab/jq", "TestPredicates"),
 		},
 		{
-			name: "jq/endless-programs", in: "jq.Program.run",
-			old:    `context.WithTimeoutCause(ctx, Limit, ErrLimit)`,
-			new:    `context.WithCancel(ctx)`,
-			breaks: "a program without an end holds a call for ever", tests: in("internal/lab/jq", "TestProgramsEnd"),
+			name: "jq/limit-is-no-mistake", in: "jq.Program.run",
+			old:    `				err = context.Cause(ctx)`,
+			new:    `				err = ctx.Err()`,
+			breaks: "a program without an end is not refused at the start", tests: in("internal/lab/jq", "TestProgramsEnd"),
 		},
 		{
 			name: "faults/drain-waits-for-holds", in: "driver.Driver.drain",
