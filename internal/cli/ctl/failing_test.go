@@ -18,11 +18,11 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 	"github.com/touchstone-csi/touchstone/internal/kata"
-	"github.com/touchstone-csi/touchstone/pkg/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
-	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/strict"
 )
 
 // eachCommand are command lines of all commands that call a driver, with the calls whose failure is
@@ -174,7 +174,7 @@ func startComplete(t *testing.T, failing int) (*fake, string) {
 	}}
 	log := slog.New(slog.DiscardHandler)
 
-	recorder, err := calls.New(calls.Config{To: calls.Ring, Log: log})
+	recorder, err := calls.New(calls.Config{Log: log})
 	require.NoError(t, err)
 	recordCall(t, recorder, 1, csi.Controller_CreateVolume_FullMethodName, &csi.CreateVolumeRequest{}, &csi.CreateVolumeResponse{}, nil)
 
