@@ -1,4 +1,4 @@
-# Touchstone's targets. `make` alone lists them.
+# Touchstone's targets. `make` alone lists those of ##, `make help-all` also those of ###.
 
 GO            ?= go
 # What runs tests: go test, or in CI test/rerun, which repeats what failed.
@@ -23,10 +23,13 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
+.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
 
-help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## List the targets that people use
+	@awk -F ':.*[^#]## ' '/^[a-z0-9-]+:.*[^#]## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+help-all: ## List all targets
+	@awk -F ':.*###? ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/touchstone, a static binary
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/touchstone ./cmd/touchstone
@@ -36,7 +39,7 @@ demo: ## Show the lifecycle of volumes on this machine (root; installs missing t
 	@$(MAKE) --no-print-directory build
 	bin/touchstone demo
 
-demo-recording: build ## Record what the demo prints, in docs/demo.txt
+demo-recording: build ### Record what the demo prints, in docs/demo.txt
 	@hack/ensure-tools.sh --for demo
 	cd / && $(abspath bin/touchstone) demo > $(abspath docs/demo.txt)
 
@@ -60,22 +63,22 @@ test-user: build ## Run the tests that need no root, as an ordinary user, and co
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it
 # reads is outside of it, where go does not look for changes: hence -count=1.
-test-manifests: ## Test that chart and plain manifests agree, and are what Kubernetes takes
+test-manifests: ### Test that chart and plain manifests agree, and are what Kubernetes takes
 	cd test/manifests && $(GO) vet -mod=mod ./... && $(GOTEST) -mod=mod -count=1 -timeout=$(TEST_TIMEOUT) ./...
 
 # MUTATIONFLAGS='-seed 2 -n 50 -run ^pkg/state' draws another sample, '-regressions -run ^state/' tries some regressions.
-test-mutation: ## Apply deliberate defects one by one and report those that no test catches
+test-mutation: ### Apply deliberate defects one by one and report those that no test catches
 	@hack/ensure-tools.sh --for test
 	$(GO) run ./test/mutation $(if $(MUTATIONFLAGS),$(MUTATIONFLAGS),&& $(GO) run ./test/mutation -regressions)
 
-manifests: ## Render deploy/kustomize/base from the chart in deploy/helm
+manifests: ### Render deploy/kustomize/base from the chart in deploy/helm
 	cd test/manifests && $(GO) run -mod=mod ./render
 
-test-page: ## Test the status page in a real browser; pictures go to out/status-page (installs chromium)
+test-page: ### Test the status page in a real browser; pictures go to out/status-page (installs chromium)
 	@hack/ensure-tools.sh --for page
 	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -tags chromium -count=1 -v ./pkg/driver/statuspage
 
-test-alerts: ## Have Prometheus check and test deploy/monitoring/alerts.yaml (installs prometheus)
+test-alerts: ### Have Prometheus check and test deploy/monitoring/alerts.yaml (installs prometheus)
 	@hack/ensure-tools.sh --for alerts
 	$(GO) test -tags promtool -count=1 -v -run Prometheus ./test/monitoring
 
@@ -87,19 +90,19 @@ bench: build ## Measure the driver: latencies, rates, memory of docs/performance
 	@hack/ensure-tools.sh --for test
 	$(GO) run ./test/bench -binary bin/touchstone -out $(OUT)/bench.json $(BENCHFLAGS)
 
-soak: build ## Let volumes come and go for SOAK (1h), and list each condition: all are false
+soak: build ### Let volumes come and go for SOAK (1h), and list each condition: all are false
 	@hack/ensure-tools.sh --for test
 	$(GO) run ./test/soak -binary bin/touchstone -duration $(SOAK) $(SOAKFLAGS)
 
-test-crash: ## Kill the driver 200 times under load and look for what is lost or leaked
+test-crash: ### Kill the driver 200 times under load and look for what is lost or leaked
 	@hack/ensure-tools.sh --for test
 	TOUCHSTONE_CRASH_KILLS=$${TOUCHSTONE_CRASH_KILLS:-200} $(GO) test -timeout 60m -count=1 -v ./test/crash/...
 
-test-power: ## Start the driver after 300 power failures, on ext4, xfs and btrfs, and look for what is lost or leaked
+test-power: ### Start the driver after 300 power failures, on ext4, xfs and btrfs, and look for what is lost or leaked
 	@hack/ensure-tools.sh --for test
 	TOUCHSTONE_POWER_POINTS=$${TOUCHSTONE_POWER_POINTS:-300} $(GO) test -timeout 60m -count=1 -v -run PowerFailure ./test/crash
 
-test-faults: ## Fail 1500 system calls of the driver, one in each lifecycle (TOUCHSTONE_INJECTIONS=-1: all)
+test-faults: ### Fail 1500 system calls of the driver, one in each lifecycle (TOUCHSTONE_INJECTIONS=-1: all)
 	@hack/ensure-tools.sh --for test
 	TOUCHSTONE_INJECTIONS=$${TOUCHSTONE_INJECTIONS:-1500} $(GO) test -timeout 12h -count=1 -v ./test/syscallfault
 
@@ -110,16 +113,16 @@ test-vm: ## Run in qemu, on Debian's kernel, what this kernel can not do
 e2e: ## Run Kubernetes' suite for external storage on a cluster (KUBECONFIG, E2E_TEST: test/e2e/run.sh)
 	test/e2e/run.sh
 
-e2e-install: ## Install on a cluster to play with, use, kill, upgrade and uninstall (KUBECONFIG, IMPORT: test/e2e/install.sh)
+e2e-install: ### Install on a cluster to play with, use, kill, upgrade and uninstall (KUBECONFIG, IMPORT: test/e2e/install.sh)
 	test/e2e/install.sh
 
-e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns of an unhealthy volume
+e2e-health: ### Show on a node of a cluster (KUBECONFIG) that its kubelet learns of an unhealthy volume
 	test/e2e/health.sh
 
-e2e-faults: ## Have calls fail on command, and show what a cluster (KUBECONFIG) does then (SCENARIOS: test/e2e/faults.sh)
+e2e-faults: ### Have calls fail on command, and show what a cluster (KUBECONFIG) does then (SCENARIOS: test/e2e/faults.sh)
 	test/e2e/faults.sh
 
-fuzz: ## Run each fuzz target for FUZZTIME (30s)
+fuzz: ### Run each fuzz target for FUZZTIME (30s)
 	@set -e; for package in $$(grep -rl --include='*_test.go' '^func Fuzz' internal pkg test cmd 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
 		for target in $$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' $$package/*_test.go | cut -c6- | sort -u); do \
 			echo "== $$package $$target"; \
@@ -141,7 +144,7 @@ lint: ## go vet, golangci-lint, gofumpt, shellcheck, actionlint (installs shellc
 image: ## Build the container image with docker, podman or buildah; ARCHIVE=file also writes it there
 	hack/build-image.sh --image $(IMAGE) $(if $(VERSION),--version $(VERSION)) $(if $(ARCHIVE),--archive $(ARCHIVE))
 
-sidecars: ## Build the images of Kubernetes' CSI sidecars from their Go modules, into out/sidecars
+sidecars: ### Build the images of Kubernetes' CSI sidecars from their Go modules, into out/sidecars
 	hack/build-sidecars.sh $(SIDECARS)
 
 PREFIX  ?= /usr/local
@@ -155,16 +158,16 @@ install: build ## Install the binary, its manual pages and its systemd unit belo
 	sed 's,/usr/bin/touchstone,$(PREFIX)/bin/touchstone,' deploy/systemd/touchstone.service > $(DESTDIR)/etc/systemd/system/touchstone.service
 	[ -e $(DESTDIR)/etc/touchstone/config.yaml ] || install -D -m 0644 deploy/systemd/config.yaml $(DESTDIR)/etc/touchstone/config.yaml
 
-uninstall: ## Remove what `make install` has installed; configuration, state and volumes stay
+uninstall: ### Remove what `make install` has installed; configuration, state and volumes stay
 	rm -f $(DESTDIR)$(PREFIX)/bin/touchstone $(DESTDIR)$(PREFIX)/share/man/man1/touchstone*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/touchstone $(DESTDIR)/etc/systemd/system/touchstone.service
 
-packages: ## Build deb and rpm packages, into out/dist
+packages: ### Build deb and rpm packages, into out/dist
 	hack/dist.sh --only-packages $(if $(VERSION),--version $(VERSION))
 
-dist: ## Build all that a release has: binaries, packages, images, chart, SBOM, checksums; into out/dist
+dist: ### Build all that a release has: binaries, packages, images, chart, SBOM, checksums; into out/dist
 	hack/dist.sh $(if $(VERSION),--version $(VERSION)) $(DISTFLAGS)
 
-clean: ## Remove what the targets above have made
+clean: ### Remove what the targets above have made
 	@if grep -qs ' $(abspath $(OUT))/' /proc/self/mountinfo; then echo "make clean: something is still mounted below $(OUT): unpublish it first" >&2; exit 1; fi
 	rm -rf bin $(OUT)
