@@ -5,8 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/health/events"
+	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 )
 
 // Run keeps the driver registered until ctx ends, and then removes the socket. A socket
@@ -94,16 +93,15 @@ func (r *Registrar) renew(ctx context.Context) error {
 // watch signals changed when the socket may have been removed, moved or replaced. While
 // the directory cannot be watched it signals periodically.
 func (r *Registrar) watch(ctx context.Context) {
-	source := events.NewFiles(r.config.Directory)
 	failures := pauses{next: r.config.RetryPause, most: maxRepairPause}
 
 	for {
-		err := source.Run(ctx, func() {
+		err := inotify.Watch(ctx, inotify.These(r.config.Directory), func() {
 			failures.next = r.config.RetryPause
 
 			signal(r.changed) // for changes before the watch started
-		}, func(event health.Event) {
-			if event.Kind == health.Lost || event.Path == r.config.socketPath() {
+		}, func(event inotify.Event) {
+			if event.Kind == inotify.Lost || event.Path == r.config.socketPath() {
 				signal(r.changed)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -110,12 +111,12 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 
 	lines := traceLines{notify: notify}
 
-	err = read(ctx, pipe, tracePipeBytes, func(at time.Time, data []byte) error {
+	err = ctxread.Each(ctx, pipe, tracePipeBytes, func(at time.Time, data []byte) error {
 		lines.take(at, data)
 
 		// After a full read there is more to read, and the kernel's buffer is small.
 		if len(data) < tracePipeBytes {
-			rest(ctx, pause)
+			ctxread.Pause(ctx, ctxread.Gathering)
 		}
 
 		return nil

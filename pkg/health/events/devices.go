@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -63,7 +64,7 @@ func (devices) Run(ctx context.Context, connected func(), notify func(health.Eve
 	}
 
 	for {
-		err := read(ctx, socket, ueventBytes, take)
+		err := ctxread.Each(ctx, socket, ueventBytes, take)
 
 		switch {
 		case err == nil:

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -98,8 +99,8 @@ func (f *FilesystemErrors) Run(ctx context.Context, connected func(), notify fun
 
 	connected()
 
-	err = read(ctx, file, fanotifyBytes, func(at time.Time, data []byte) error {
-		defer rest(ctx, pause)
+	err = ctxread.Each(ctx, file, fanotifyBytes, func(at time.Time, data []byte) error {
+		defer ctxread.Pause(ctx, ctxread.Gathering)
 
 		return takeFilesystemErrors(at, data, notify)
 	})

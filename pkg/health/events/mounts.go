@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
@@ -71,7 +72,7 @@ func (mounts) Run(ctx context.Context, connected func(), notify func(health.Even
 		}
 
 		notify(health.Event{Kind: health.MountsChanged, At: at})
-		rest(ctx, mountPause)
+		ctxread.Pause(ctx, mountPause)
 	}
 }
 

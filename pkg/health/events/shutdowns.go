@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -37,7 +38,7 @@ func (t *traceInstance) turnOnShutdowns(events []string) (missing []string) {
 // awaitModules turns on the missing shutdown events as modules are loaded, until ctx ends.
 func (t *traceInstance) awaitModules(ctx context.Context, missing []string) {
 	for len(missing) > 0 && ctx.Err() == nil {
-		rest(ctx, modulePeriod)
+		ctxread.Pause(ctx, modulePeriod)
 		missing = t.turnOnShutdowns(missing)
 	}
 }

@@ -2,15 +2,15 @@ package tuning
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
@@ -42,22 +42,13 @@ type Watcher struct {
 
 // Run watches the pools until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
-	watcher, err := w.newWatcher()
-	w.logUnwatched(err)
+	// all is signalled when any volume may have been modified.
+	all, events := make(chan struct{}, 1), make(chan inotify.Event)
 
-	changed := w.Pools.Changed()
+	var watching sync.WaitGroup
 
-	// A nil channel never receives.
-	var (
-		events   <-chan fsnotify.Event
-		failures <-chan error
-	)
-
-	if watcher != nil {
-		defer watcher.Close()
-
-		events, failures = watcher.Events, watcher.Errors
-	}
+	watching.Go(func() { w.watch(ctx, all, events) })
+	defer watching.Wait()
 
 	poll := time.NewTicker(attributePollPeriod)
 	defer poll.Stop()
@@ -82,16 +73,8 @@ func (w *Watcher) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
-			changed = w.Pools.Changed()
-			if watcher != nil {
-				err = w.watchServed(watcher)
-			}
-
-			w.logUnwatched(err)
+		case <-all:
 		case <-poll.C:
-		case reason := <-failures:
-			w.Log.Warn("watching mutable parameters failed; reading those of all volumes", "reason", reason)
 		case event := <-events:
 			ids = w.modified(event)
 
@@ -102,41 +85,69 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-func (w *Watcher) logUnwatched(err error) {
-	if err != nil {
-		w.Log.Error("mutable parameters are polled, as they cannot be watched", "period", attributePollPeriod, "error", err)
-	}
-}
+// watch watches the pools that are served until ctx ends. While it can't, it tries again whenever they
+// change, and periodically.
+func (w *Watcher) watch(ctx context.Context, all chan<- struct{}, events chan<- inotify.Event) {
+	for {
+		changed := w.Pools.Changed()
 
-// newWatcher returns a watcher, nil where there is none. With an error it watches only some
-// of the pools.
-func (w *Watcher) newWatcher() (*fsnotify.Watcher, error) {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watch the attributes of volumes: %w", err)
-	}
+		err := inotify.Watch(ctx, inotify.Directories{List: w.directories, Changed: w.Pools.Changed}, func() { signal(all) },
+			func(event inotify.Event) {
+				if event.Kind == inotify.Lost {
+					signal(all)
 
-	return watcher, w.watchServed(watcher)
-}
+					return
+				}
 
-// watchServed watches the pools that are served, also those that it watches already: the
-// directory of a pool that has failed and recovered may be another one.
-func (w *Watcher) watchServed(watcher *fsnotify.Watcher) error {
-	for _, served := range w.Pools.Served() {
-		if err := watcher.Add(served.AttributesPath()); err != nil {
-			return fmt.Errorf("watch the attributes of volumes in pool %q: %w", served.Name(), err)
+				select {
+				case <-ctx.Done():
+				case events <- event:
+				}
+			})
+		if ctx.Err() != nil {
+			return
 		}
+
+		w.Log.Error("mutable parameters are polled, as they cannot be watched", "period", attributePollPeriod, "error", err)
+		signal(all)
+
+		again := time.NewTimer(attributePollPeriod)
+
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-again.C:
+		}
+
+		again.Stop()
+	}
+}
+
+func signal(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// directories are those of the attributes in the pools that are served. A pool that has failed and
+// recovered may have another one of that name.
+func (w *Watcher) directories() []string {
+	var paths []string
+
+	for _, served := range w.Pools.Served() {
+		paths = append(paths, served.AttributesPath())
 	}
 
-	return nil
+	return paths
 }
 
 // modified returns the volume in use whose attributes an event is about, and reports it to
 // Modified. A modification renames a complete file into place: an event of another kind is
 // about a file that is being written.
-func (w *Watcher) modified(event fsnotify.Event) []string {
-	id, isAttributes := strings.CutSuffix(filepath.Base(event.Name), layout.AttributesSuffix)
-	if !isAttributes || !event.Has(fsnotify.Create) {
+func (w *Watcher) modified(event inotify.Event) []string {
+	id, isAttributes := strings.CutSuffix(filepath.Base(event.Path), layout.AttributesSuffix)
+	if !isAttributes || event.Kind != inotify.Appeared {
 		return nil
 	}
 

@@ -3,25 +3,25 @@ package tuning
 import (
 	"testing"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 )
 
 func TestWhichEventsModifyVolumes(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
-		event    fsnotify.Event
+		event    inotify.Event
 		modified []string
 		refresh  []string
 	}{
-		"attributes of a volume in use":      {fsnotify.Event{Name: "/pool/used.json", Op: fsnotify.Create}, []string{"used"}, []string{"used"}},
-		"attributes of another volume":       {fsnotify.Event{Name: "/pool/unused.json", Op: fsnotify.Create}, []string{"unused"}, nil},
-		"attributes that are being written":  {fsnotify.Event{Name: "/pool/used.json", Op: fsnotify.Write}, nil, nil},
-		"attributes that are being deleted":  {fsnotify.Event{Name: "/pool/used.json", Op: fsnotify.Remove}, nil, nil},
-		"a file that has another extension":  {fsnotify.Event{Name: "/pool/used.json.new", Op: fsnotify.Create}, nil, nil},
-		"attributes created and written to":  {fsnotify.Event{Name: "/pool/used.json", Op: fsnotify.Create | fsnotify.Write}, []string{"used"}, []string{"used"}},
-		"an event without the name of files": {fsnotify.Event{}, nil, nil},
+		"attributes of a volume in use":      {inotify.Event{Path: "/pool/used.json", Kind: inotify.Appeared}, []string{"used"}, []string{"used"}},
+		"attributes of another volume":       {inotify.Event{Path: "/pool/unused.json", Kind: inotify.Appeared}, []string{"unused"}, nil},
+		"attributes that are being written":  {inotify.Event{Path: "/pool/used.json", Kind: inotify.Written}, nil, nil},
+		"attributes that are being deleted":  {inotify.Event{Path: "/pool/used.json", Kind: inotify.Changed}, nil, nil},
+		"a file that has another extension":  {inotify.Event{Path: "/pool/used.json.new", Kind: inotify.Appeared}, nil, nil},
+		"an event without the name of files": {inotify.Event{}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,272 @@
+// Package inotify watches the entries of directories.
+//
+// It uses the system calls directly because fsnotify does not report that a directory was unmounted,
+// after which no events follow.
+package inotify
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
+)
+
+const (
+	// moves are events of entries of a directory, directoryMoves those of the directory itself.
+	moves = appearances | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_ATTRIB
+	// appearances are events of entries that are there from now on.
+	appearances = unix.IN_CREATE | unix.IN_MOVED_TO
+	// The kernel adds the last two unasked.
+	directoryMoves = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
+	watched        = moves | unix.IN_MODIFY | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	// bufferBytes holds more than a thousand events.
+	bufferBytes = 64 << 10
+)
+
+// ErrGone is returned by Watch when a directory was removed, moved or unmounted.
+var ErrGone = errors.New("it is there no longer")
+
+// Kind is the kind of an Event.
+type Kind int
+
+// The kinds of events.
+const (
+	// Lost means that events were lost: any entry may have changed.
+	Lost Kind = iota + 1
+	// Appeared means that the entry was created or moved to its path.
+	Appeared
+	// Changed means that the entry was removed or moved away, or that its attributes (including its
+	// link count) have changed.
+	Changed
+	// Written means that the file was written or truncated.
+	Written
+)
+
+// Event says what happened to an entry.
+type Event struct {
+	Kind Kind
+	// Path is absolute; it is empty if events were lost.
+	Path string
+	// At is when the event was read.
+	At time.Time
+}
+
+// Directories are what is watched.
+type Directories struct {
+	// List returns the paths, which are absolute, now.
+	List func() []string
+	// Changed returns a channel that is closed when List changes; a nil function is never. Directories
+	// that are no longer listed are watched until they are removed, moved or unmounted.
+	Changed func() <-chan struct{}
+}
+
+// These are directories that never change.
+func These(paths ...string) Directories {
+	return Directories{List: func() []string { return paths }}
+}
+
+// Supported returns unix.ENOSYS for a kernel without inotify. A process that has all the instances
+// that its user may have learns it from Watch.
+func Supported() error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("inotify needs a kernel with CONFIG_INOTIFY_USER: %w", err)
+	case err == nil:
+		_ = unix.Close(fd)
+	}
+
+	return nil
+}
+
+// Watch calls connected once the directories are watched, and notify for each event until ctx ends,
+// which is no error. Several pending events of one entry are delivered as one, and notify does not block
+// for long. A directory that is removed, moved or unmounted ends it, after Lost. Errors: ErrGone, or the
+// kernel's.
+func Watch(ctx context.Context, of Directories, connected func(), notify func(Event)) error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("watch directories: is fs.inotify.max_user_instances reached? %w", err)
+	}
+
+	file := os.NewFile(uintptr(fd), "inotify")
+	defer file.Close()
+
+	w := &watches{fd: fd, notify: notify, directories: map[int32]string{}}
+
+	// Before the list, so that no change is missed.
+	var changed <-chan struct{}
+	if of.Changed != nil {
+		changed = of.Changed()
+	}
+
+	if err := w.add(of.List()); err != nil {
+		return err
+	}
+
+	connected()
+
+	outer := ctx
+
+	ctx, end := context.WithCancelCause(outer)
+
+	var following sync.WaitGroup
+
+	defer following.Wait()
+	defer end(nil)
+
+	following.Go(func() { end(w.follow(ctx, of, changed)) })
+
+	err = ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
+		defer ctxread.Pause(ctx, ctxread.Gathering)
+
+		return w.take(at, data)
+	})
+	if err == nil && outer.Err() == nil {
+		err = context.Cause(ctx)
+	}
+
+	if err != nil {
+		return fmt.Errorf("watch directories: %w", err)
+	}
+
+	return nil
+}
+
+// watches translates the kernel's events.
+type watches struct {
+	fd     int
+	notify func(Event)
+
+	mu sync.Mutex
+	// directories are by watch descriptor; listed are those that are meant to be
+	// there.
+	directories map[int32]string
+	listed      []string
+}
+
+// follow watches the directories that are listed whenever they change, until ctx
+// ends.
+func (w *watches) follow(ctx context.Context, of Directories, changed <-chan struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed: // Never, where it is nil.
+		}
+
+		changed = of.Changed()
+		if err := w.add(of.List()); err != nil {
+			return err
+		}
+	}
+}
+
+// add watches the directories, as they are now.
+func (w *watches) add(listed []string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.listed = nil
+
+	for _, directory := range listed {
+		directory = filepath.Clean(directory)
+
+		descriptor, err := unix.InotifyAddWatch(w.fd, directory, watched)
+		if err != nil {
+			return fmt.Errorf("watch the directory %s: %w", directory, err)
+		}
+
+		// Another directory may have been there.
+		maps.DeleteFunc(w.directories, func(_ int32, known string) bool { return known == directory })
+
+		w.directories[int32(descriptor)] = directory
+		w.listed = append(w.listed, directory)
+	}
+
+	return nil
+}
+
+// directory returns the directory of a watch, false for one that is not watched any
+// more.
+func (w *watches) directory(descriptor int32) (path string, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	path, known = w.directories[descriptor]
+
+	return path, known
+}
+
+// lost returns ErrGone unless the directory is not listed any more.
+func (w *watches) lost(descriptor int32) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	path := w.directories[descriptor]
+	delete(w.directories, descriptor)
+
+	if !slices.Contains(w.listed, path) {
+		return nil
+	}
+
+	return fmt.Errorf("%w: %s was removed, moved or unmounted", ErrGone, path)
+}
+
+func (w *watches) take(at time.Time, data []byte) error {
+	reported := map[Event]bool{}
+	report := func(event Event) {
+		event.At = at
+		if !reported[event] {
+			reported[event] = true
+
+			w.notify(event)
+		}
+	}
+
+	for len(data) >= unix.SizeofInotifyEvent {
+		var (
+			descriptor = int32(binary.NativeEndian.Uint32(data))
+			mask       = binary.NativeEndian.Uint32(data[4:])
+			nameBytes  = binary.NativeEndian.Uint32(data[12:])
+			name, _, _ = bytes.Cut(data[unix.SizeofInotifyEvent:][:nameBytes], []byte{0})
+		)
+
+		data = data[unix.SizeofInotifyEvent+nameBytes:]
+		directory, known := w.directory(descriptor)
+		path := directory + "/" + string(name)
+
+		switch {
+		case mask&unix.IN_Q_OVERFLOW != 0:
+			report(Event{Kind: Lost})
+		case !known:
+		case mask&directoryMoves != 0:
+			report(Event{Kind: Lost})
+
+			if err := w.lost(descriptor); err != nil {
+				return err
+			}
+		case len(name) == 0: // The directory's own attributes.
+		case mask&unix.IN_MODIFY != 0:
+			report(Event{Kind: Written, Path: path})
+		case mask&appearances != 0:
+			report(Event{Kind: Appeared, Path: path})
+		case mask&moves != 0:
+			report(Event{Kind: Changed, Path: path})
+		}
+	}
+
+	return nil
+}
