@@ -95,7 +95,8 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 	return parameters, p, err
 }
 
-// ProvisionedBytes returns the total size of volumes and snapshots in the pool.
+// ProvisionedBytes returns the sum of the capacities of the volumes in the pool, and of what its
+// snapshots have allocated.
 func (s *Service) ProvisionedBytes(poolName string) int64 { return s.usage.ProvisionedBytes(poolName) }
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.

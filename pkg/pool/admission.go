@@ -13,7 +13,8 @@ var ErrOvercommitted = errdefs.New(errdefs.ErrResourceExhausted, "the pool has t
 
 // Ledger records which volumes and snapshots are provisioned from pools.
 type Ledger interface {
-	// ProvisionedBytes returns their total size in the pool of this name.
+	// ProvisionedBytes returns what they count for in the pool of this name: a volume its capacity, a
+	// snapshot what it has allocated.
 	ProvisionedBytes(pool string) int64
 	// AddAllocated adds the space that each of them has allocated in that pool.
 	AddAllocated(ctx context.Context, pool string, sum *Allocation) error

@@ -131,7 +131,7 @@ func (s *superblocks) write(offset int64, block []byte) error {
 	return nil
 }
 
-// writeDurably is put that lasts.
+// writeDurably writes a superblock and waits for the disk.
 func (s *superblocks) writeDurably(offset int64, block []byte) error {
 	return errors.Join(s.write(offset, block), s.flush())
 }

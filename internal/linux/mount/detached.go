@@ -204,7 +204,7 @@ func (o Options) redact(text string) string {
 	return text
 }
 
-// Bind makes a second mount of what from (opened with O_PATH, see Target.OpenRoot)
+// Bind makes a second mount of what from (opened with O_PATH, see Target.Open)
 // shows: a directory of a filesystem, or one file such as a device node. It
 // leaves it detached, with its flags already in force: a read-only bind is never
 // writable at any moment. What is mounted beneath does not come along.

@@ -157,7 +157,7 @@ func (p *Target) Open() (*os.File, error) {
 }
 
 // OpenDir opens the directory that is there for reading and for ioctls, which
-// OpenRoot's O_PATH does not allow.
+// the O_PATH of Open does not allow.
 func (p *Target) OpenDir() (*os.File, error) {
 	file, err := p.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if err != nil {
