@@ -241,7 +241,7 @@ func TestADriverThatDiesIsNamedAndCleanedUpAfter(t *testing.T) {
 		}
 
 		// The end of the driver's log, shown then, contains the same call.
-		if strings.Contains(line, "NodePublishVolume") && strings.Contains(line, "xfs") && !killed {
+		if strings.Contains(line, "volume mount xfs") && !killed {
 			killed = true
 
 			require.NotZero(t, driver, "want: the demo has a driver")

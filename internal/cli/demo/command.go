@@ -46,12 +46,12 @@ func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the lifecycle of volumes on this machine, with real volumes",
-		Long: `Start the driver on a temporary state and pool, and make all calls of a volume's
-lifecycle as an orchestrator does: volumes are created, attached, formatted, mounted,
-written to, measured, grown, snapshotted and overwritten while mounted, restored larger
-beside their source, cloned, and snapshotted in a group; the driver is killed and
-restarted; the volumes are verified, unmounted and deleted. Finally verify that no mount,
-no loop device and no file is left.
+		Long: `Start the driver on a temporary state and pool, and run the commands of a volume's
+lifecycle as a person would type them: volumes are created, mounted, written to,
+measured, grown, snapshotted and overwritten while mounted, restored larger beside their
+source, cloned, and snapshotted in a group; the driver is killed and restarted; the
+volumes are verified, unmounted and deleted. Finally verify that no mount, no loop
+device and no file is left.
 
 Needs root. Ctrl-C cleans up at any time. Exit code 0: every step succeeded, 1: one
 failed or was interrupted, 2: the demo cannot run here.`,

@@ -9,17 +9,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 const (
 	nodeID = "demo-node"
 	// poolBytes is the size of the embedded pool's filesystem, which is sparse. In it copies
 	// share blocks on every host filesystem.
-	poolBytes = 4096 * mebi
+	poolBytes = 4 << 30
 	// exitLimit is how long the driver may take to exit on a signal.
 	exitLimit = 10 * time.Second
 	// noticeLimit is how long before its exit the driver's process may close its socket.
 	noticeLimit = 100 * time.Millisecond
+
+	fileMode, dirMode = 0o600, 0o755
 
 	socketName = "csi.sock"
 	logName    = "driver.log"
@@ -40,7 +44,8 @@ type driver struct {
 
 // startDriver runs `touchstone serve` with all its paths below root. The calling goroutine
 // must be locked to its thread, because Pdeathsig is sent when that thread ends.
-func (d *demo) startDriver(context.Context) (string, error) {
+// It waits until the driver is ready, and fails at once if it exits.
+func (d *demo) startDriver(ctx context.Context) (string, error) {
 	log, err := os.OpenFile(d.path(logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, fileMode)
 	if err != nil {
 		return "", err
@@ -56,6 +61,7 @@ func (d *demo) startDriver(context.Context) (string, error) {
 		fmt.Sprintf("--pool-image-size=%d", poolBytes),
 		"--kubelet-dir="+d.path("kubelet"),
 		"--http-endpoint=",
+		"--call-log="+d.path("calls.log"),
 		// The demo sends no concurrent requests that could be merged.
 		"--coalesce-window=0s",
 	)
@@ -73,23 +79,29 @@ func (d *demo) startDriver(context.Context) (string, error) {
 		_ = child.Wait() // ProcessState has its result.
 		close(exited)
 	}(d.driver.exited)
-	return fmt.Sprintf("--mode all → process %d", child.Process.Pid), nil
+	return fmt.Sprintf("process %d", child.Process.Pid), d.waitReady(ctx)
 }
 
-// waitReady fails at once if the driver exits. In later calls the connection reports that.
-func (d *demo) waitReady(ctx context.Context) (string, error) {
+func (d *demo) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	go func(exited chan struct{}) {
 		<-exited
 		cancel()
 	}(d.driver.exited)
-	return "→ ready", d.WaitReady(ctx)
+
+	client, err := csiclient.Connect("unix://" + d.path(socketName))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	return client.WaitReady(ctx)
 }
 
 func (d *demo) killDriver(context.Context) (string, error) {
 	killed := d.driver
 	d.driver = nil // Its exit is expected from here on.
-	return fmt.Sprintf("→ process %d is gone", killed.Process.Pid), killed.end(unix.SIGKILL)
+	return fmt.Sprintf("process %d is gone", killed.Process.Pid), killed.end(unix.SIGKILL)
 }
 
 func (d *demo) stopDriver(context.Context) (string, error) {

@@ -30,17 +30,6 @@ func mountsBelow(root string) ([]mountinfo.Info, error) {
 	return infos, err
 }
 
-// mountAt returns the topmost mount at exactly this path.
-func mountAt(path string) (mountinfo.Info, error) {
-	mounts, err := mountsBelow(path)
-	for _, mount := range slices.Backward(mounts) {
-		if mount.Mountpoint == path {
-			return mount, nil
-		}
-	}
-	return mountinfo.Info{}, cmp.Or(err, check(false, "nothing is mounted at %s", path))
-}
-
 // loopsBelow lists the loop devices whose image is below root.
 func loopsBelow(root string) ([]loop.Attachment, error) {
 	loops, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
@@ -107,4 +96,13 @@ func removeRoot(ctx context.Context, root string, keep bool) error {
 		return err
 	}
 	return os.RemoveAll(root)
+}
+
+// noneLeft fails if the list of what is below the path is not empty.
+func noneLeft[E any](what string, list func(path string) ([]E, error), name string) func(*demo, context.Context) (string, error) {
+	return func(d *demo, _ context.Context) (string, error) {
+		found, err := list(d.path(name))
+
+		return "no " + what, cmp.Or(err, check(len(found) == 0, "left behind: %v", found))
+	}
 }

@@ -59,7 +59,7 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 
 	unmountAfterTest(t, root)
 	require.NoError(t, os.WriteFile(image, nil, fileMode))
-	require.NoError(t, os.Truncate(image, 64*mebi))
+	require.NoError(t, os.Truncate(image, 64<<20))
 	require.NoError(t, child.Command(t, "mkfs.ext4", "-q", "-F", image).Run())
 	require.NoError(t, child.Command(t, "mount", "-o", "loop", image, staging).Run())
 
@@ -111,12 +111,12 @@ func TestRemoveRootUnmountsEmbeddedPool(t *testing.T) {
 		}
 	}
 
-	image(outer, 300*mebi, "mkfs.xfs", "-q")
+	image(outer, 300<<20, "mkfs.xfs", "-q")
 	require.NoError(t, child.Command(t, "mount", "-o", "loop", outer, mounted).Run())
-	image(inner, 64*mebi, "mkfs.ext4", "-q", "-F")
+	image(inner, 64<<20, "mkfs.ext4", "-q", "-F")
 	require.NoError(t, child.Command(t, "mount", "-o", "loop", inner, staging).Run())
 	// A raw block volume is a device that is not mounted.
-	image(raw, 64*mebi)
+	image(raw, 64<<20)
 	require.NoError(t, child.Command(t, "losetup", "-f", raw).Run())
 
 	loops, err := loopsBelow(root)

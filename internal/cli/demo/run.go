@@ -8,14 +8,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 const (
@@ -40,31 +40,15 @@ var (
 
 // demo is one run.
 type demo struct {
-	*csiclient.Client
-
 	root   string
 	driver *driver // Nil while none is expected to run.
 
 	out    *bufio.Writer // Flushed after each step. It keeps the first error.
 	colour bool
 	steps  int
+	// printed is what the last step has printed.
+	printed string
 }
-
-// section is a part of the demo with a title.
-type section struct {
-	title string
-	steps []step
-}
-
-// step is one line of the demo: a call, or a check of its result.
-type step struct {
-	call string
-	do   action
-}
-
-// action runs a step. It returns the call's key arguments, an arrow and the result. Lines after
-// the first are printed below the step.
-type action func(ctx context.Context) (string, error)
 
 // check returns errUnexpected with the text, unless ok.
 func check(ok bool, format string, args ...any) error {
@@ -113,13 +97,11 @@ func (d *demo) run(ctx context.Context, btrfs, keep bool) (failure error) {
 		failure = cmp.Or(failure, d.out.Flush())
 	}()
 
-	var err error
-	if d.Client, err = csiclient.Connect("unix://" + d.path(socketName)); err != nil {
+	if err := d.prepare(); err != nil {
 		return err
 	}
-	defer d.Close()
 
-	for _, section := range d.sections(btrfs) {
+	for _, section := range sections(btrfs) {
 		fmt.Fprintf(d.out, "\n%s\n", d.paint(bold, section.title))
 		for _, step := range section.steps {
 			if err := d.runStep(ctx, step); err != nil {
@@ -130,14 +112,26 @@ func (d *demo) run(ctx context.Context, btrfs, keep bool) (failure error) {
 	return nil
 }
 
-// runStep runs a step with its time limit, and prints one line: number, mark, duration, call with
-// its key arguments, and result.
+// prepare makes the directories of the commands.
+func (d *demo) prepare() error {
+	self, err := os.Executable()
+
+	return cmp.Or(err, os.MkdirAll(d.path("bin"), dirMode), os.MkdirAll(d.path("kubelet"), dirMode),
+		os.Symlink(self, d.path("bin/touchstone")))
+}
+
+// runStep runs and prints one step.
 func (d *demo) runStep(ctx context.Context, step step) error {
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 
+	do := step.do
+	if do == nil {
+		do = step.runCommand
+	}
+
 	began := time.Now()
-	text, err := step.do(limited)
+	text, err := do(d, limited)
 	took := fmt.Sprintf("%7.1f ms", time.Since(began).Seconds()*1000)
 
 	if ctx.Err() != nil {
@@ -145,19 +139,49 @@ func (d *demo) runStep(ctx context.Context, step step) error {
 	}
 
 	d.steps++
+	d.printed = text
 	mark := d.paint(green, "✓")
+
 	if err != nil {
 		err = d.driver.explain(err)
-		arguments, _, _ := strings.Cut(text, "→")
-		text = strings.TrimSpace(arguments) + " → " + strings.TrimPrefix(err.Error(), step.call+": ")
-		mark, text = d.paint(red, "✗"), strings.TrimSpace(text)+"\nthe driver's log ends with:\n"+d.logTail()
+		mark, text = d.paint(red, "✗"), strings.TrimSpace(text+"\n"+err.Error())+"\nthe driver's log ends with:\n"+d.logTail()
 	}
-	fmt.Fprintf(d.out, "%3d %s %s %s %s\n", d.steps, mark, d.paint(faint, took),
-		d.paint(bold, fmt.Sprintf("%-25s", step.call)), strings.ReplaceAll(text, "\n", "\n      "))
+
+	fmt.Fprintf(d.out, "%3d %s %s  %s\n", d.steps, mark, d.paint(faint, took), d.paint(bold, step.command))
+
+	for line := range strings.Lines(text) {
+		fmt.Fprintf(d.out, "%20s%s\n", "", strings.TrimRight(line, "\n"))
+	}
+
 	if err != nil {
 		return fmt.Errorf("step %d: %w", d.steps, err)
 	}
 	return d.out.Flush()
+}
+
+// runCommand runs the step's command, and returns what it prints.
+func (s step) runCommand(d *demo, ctx context.Context) (string, error) {
+	command := exec.CommandContext(ctx, "sh", "-c", s.command)
+	command.Dir = d.root
+	// No TOUCHSTONE_*, which sets flags.
+	command.Env = []string{
+		"PATH=" + d.path("bin") + ":" + os.Getenv("PATH"), "K=" + d.path("kubelet"), "TOUCHSTONE_ENDPOINT=unix://" + d.path(socketName),
+	}
+	// A process group of its own, so that Ctrl-C at the terminal reaches only the demo.
+	command.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return unix.Kill(-command.Process.Pid, unix.SIGKILL) }
+
+	out, err := command.CombinedOutput()
+	text := string(out)
+
+	if s.fails {
+		err = check(err != nil, "want: the command is refused")
+	}
+
+	matches, patternErr := regexp.MatchString(s.prints, text)
+
+	return text, cmp.Or(err, patternErr, check(matches, "want: output that matches %s", s.prints),
+		check(!s.same || text == d.printed, "want: the same output as before"))
 }
 
 // logTail returns the last lines of the driver's log.

@@ -3,14 +3,13 @@ package demo
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 func TestRunStepPrintsALine(t *testing.T) {
@@ -21,18 +20,23 @@ func TestRunStepPrintsALine(t *testing.T) {
 	d := newDemo(t.TempDir(), &out)
 	require.NoError(t, os.WriteFile(d.path(logName), []byte("first\nlast\n"), fileMode))
 
-	require.NoError(t, d.runStep(t.Context(), step{"CreateVolume", func(context.Context) (string, error) {
-		return "name=demo → 0ffee", nil
+	require.NoError(t, d.runStep(t.Context(), step{command: "create", do: func(*demo, context.Context) (string, error) {
+		return "0ffee\n", nil
 	}}))
-	require.ErrorContains(t, d.runStep(t.Context(), step{"NodeStageVolume", func(context.Context) (string, error) {
-		return "id=…0ffee → mounted", errors.New("NodeStageVolume: INTERNAL: no")
-	}}), "step 2: NodeStageVolume: INTERNAL: no")
+	require.ErrorContains(t, d.runStep(t.Context(), step{command: "mount", do: func(*demo, context.Context) (string, error) {
+		return "mounted", errors.New("INTERNAL: no")
+	}}), "step 2: INTERNAL: no")
 	require.NoError(t, d.out.Flush())
 
 	lines := strings.Split(out.String(), "\n")
-	require.Regexp(t, `^  1 ✓ +\d+\.\d ms CreateVolume {14}name=demo → 0ffee$`, lines[0])
-	require.Regexp(t, `^  2 ✗ +\d+\.\d ms NodeStageVolume {11}id=…0ffee → INTERNAL: no$`, lines[1])
-	require.Equal(t, []string{"      the driver's log ends with:", "      first", "      last", ""}, lines[2:])
+	require.Regexp(t, `^  1 ✓ +\d+\.\d ms  create$`, lines[0], "the first step")
+	require.Regexp(t, `^  2 ✗ +\d+\.\d ms  mount$`, lines[2], "a step that fails")
+
+	indent := strings.Repeat(" ", 20)
+	require.Equal(t, indent+"0ffee", lines[1], "want: what a step prints is below it")
+	require.Equal(t, []string{
+		indent + "mounted", indent + "INTERNAL: no", indent + "the driver's log ends with:", indent + "first", indent + "last", "",
+	}, lines[3:], "want: what a step has printed, its error and the driver's log")
 	require.NotContains(t, out.String(), "\x1b", "no colours but on a terminal")
 }
 
@@ -43,7 +47,7 @@ func TestInterruptedStepIsNoFailure(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	d := newDemo(t.TempDir(), &out)
-	require.ErrorIs(t, d.runStep(ctx, step{"Probe", func(ctx context.Context) (string, error) {
+	require.ErrorIs(t, d.runStep(ctx, step{command: "probe", do: func(_ *demo, ctx context.Context) (string, error) {
 		cancel()
 
 		return "", ctx.Err()
@@ -52,22 +56,28 @@ func TestInterruptedStepIsNoFailure(t *testing.T) {
 	require.Empty(t, out.String(), "want: an interrupted step is not printed as a failure")
 }
 
-func TestPayloadIsReadFromVolume(t *testing.T) {
+// TestCommandsMustDoWhatTheTableSays runs commands of a shell.
+func TestCommandsMustDoWhatTheTableSays(t *testing.T) {
 	t.Parallel()
 
-	v := &volume{Publication: csiclient.Publication{TargetPath: t.TempDir()}}
-	_, err := v.write(t.Context())
-	require.NoError(t, err)
+	d := newDemo(t.TempDir(), io.Discard)
+	d.printed = "one\n"
 
-	text, err := v.verify("again")(t.Context())
-	require.NoError(t, err)
-	require.Regexp(t, "^again → sha256 [0-9a-f]{12} as written$", text)
-
-	file, err := os.OpenFile(filepath.Join(v.TargetPath, "data"), os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = file.WriteAt([]byte("another"), payloadBytes/2)
-	require.NoError(t, errors.Join(err, file.Close()))
-
-	_, err = v.verify("")(t.Context())
-	require.ErrorIs(t, err, errUnexpected)
+	for name, test := range map[string]struct {
+		step step
+		ok   bool
+	}{
+		"prints it":               {step{command: "echo one", prints: "^one"}, true},
+		"prints another":          {step{command: "echo one", prints: "^two"}, false},
+		"prints it on stderr":     {step{command: "echo one >&2", prints: "one"}, true},
+		"fails":                   {step{command: "false"}, false},
+		"is refused":              {step{command: "echo no; exit 1", prints: "no", fails: true}, true},
+		"is not refused":          {step{command: "echo no", prints: "no", fails: true}, false},
+		"prints the same":         {step{command: "echo one", same: true}, true},
+		"does not print it twice": {step{command: "echo two", same: true}, false},
+		"has the directory":       {step{command: "echo $K", prints: "^" + d.path("kubelet")}, true},
+	} {
+		_, err := test.step.runCommand(d, t.Context())
+		require.Equal(t, test.ok, err == nil, "%s: %v", name, err)
+	}
 }

@@ -4,288 +4,243 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"reflect"
-	"slices"
 	"strings"
-
-	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/dustin/go-humanize"
-	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
-const (
-	mebi = 1 << 20
-	mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+// A step is a command and what it must do.
+type step struct {
+	// command is a line of sh. In it touchstone is this program, $K the directory in which volumes may
+	// be mounted, and the working directory the demo's own.
+	command string
+	// prints is a regular expression that the output must match.
+	prints string
+	// same means that it must print what the step before it has printed, and fails that it is refused.
+	same, fails bool
+	// do is what the demo does by itself, if it is no command, and returns what it prints.
+	do func(d *demo, ctx context.Context) (string, error)
+}
 
-	// Texts that appear often.
-	deleteSnapshot = "DeleteSnapshot"
-	readData       = "read, sha256"
-)
+type section struct {
+	title string
+	steps []step
+}
 
-// kind is a kind of volume.
+// A kind is a kind of volume, with the flags by which it is created. The sizes are close to the
+// minimum of each filesystem; all are thin.
 type kind struct {
-	name string
-	// grown is the size to which the volume is expanded.
-	size, grown int64
-	capability  *csi.VolumeCapability
-	parameters  map[string]string
+	name, flags string
+	// size is what it is created with and grown what it is expanded to, in MiB.
+	size, grown int
+	// mounted is what the kernel's mount table says of it.
+	mounted string
 }
 
-// kinds are those of the volumes that are created empty. The sizes are close to the minimum of
-// each filesystem; all are thin.
 var kinds = []kind{
-	{"ext4", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, "ext4"), nil},
-	{"xfs", 300 * mebi, 400 * mebi, csiclient.MountCapability(mode, "xfs"), nil},
-	{"raw-block", 64 * mebi, 128 * mebi, csiclient.BlockCapability(mode), nil},
-	{"directory", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, ""), map[string]string{"backing": "directory"}},
-	{"btrfs", 256 * mebi, 512 * mebi, csiclient.MountCapability(mode, "btrfs"), nil},
+	{"ext4", "--fs ext4", 64, 128, "ext4 rw"},
+	{"xfs", "--fs xfs", 300, 400, "xfs rw"},
+	{"raw", "--block", 64, 128, "devtmpfs|tmpfs"},
+	{"directory", "--param backing=directory", 64, 128, "rw"},
+	{"btrfs", "--fs btrfs", 256, 512, "btrfs rw"},
 }
 
-// sections returns the whole demo in order.
-func (d *demo) sections(btrfs bool) []section {
-	start := []step{{"touchstone serve", d.startDriver}, {"Probe", d.waitReady}} //nolint:prealloc // a table
-	all := []section{{"The driver starts", append(start,
-		step{"GetPluginInfo", d.getPluginInfo},
-		step{"NodeGetInfo", d.getNodeInfo},
-		step{"GetCapacity", d.getCapacity},
-	)}}
+// started are the steps of a start.
+var started = []step{
+	{command: "touchstone serve --mode all …", do: (*demo).startDriver},
+	{command: "touchstone ctl capabilities | head -2", prints: `identity .* ready`},
+}
 
-	var volumes []*volume
-	for _, kind := range kinds {
-		if kind.name != "btrfs" || btrfs {
-			v := d.newVolume(kind)
-			volumes = append(volumes, v)
-			all = append(all, section{"The " + v.name + " volume is created and used", v.useSteps()})
+// sections returns the whole demo in order. Without btrfs its tools or its kernel lack it.
+func sections(btrfs bool) []section {
+	var used []kind
+
+	for _, each := range kinds {
+		if each.name != "btrfs" || btrfs {
+			used = append(used, each)
 		}
 	}
 
-	copies, whileMounted, afterwards := d.copySections(volumes[0], volumes[1])
-	volumes = append(volumes, copies...)
+	all := []section{{"The driver starts", append(started[:len(started):len(started)],
+		step{command: "touchstone ctl node info", prints: `Node ID: +` + nodeID},
+		step{command: "touchstone ctl capacity", prints: `Available: +3\.`},
+	)}}
 
-	restart := []step{{"kill -9", d.killDriver}}
-	for _, v := range volumes {
-		restart = append(restart, step{"read " + v.name, v.verify("while no driver runs")})
+	for _, each := range used {
+		all = append(all, section{"The " + each.name + " volume is created, used and expanded", each.use()})
 	}
-	restart = append(slices.Concat(restart, start), step{"ListVolumes", d.verifyVolumesListed(volumes...)})
-	all = append(append(all, whileMounted...), section{"The driver is killed, and starts again", restart})
 
-	for _, v := range volumes {
-		all = append(all, section{"The " + v.name + " volume afterwards, until it is deleted", v.retryAndDeleteSteps()})
+	all = append(all, copies...)
+
+	names := []string{"restored", "cloned", "regrouped"}
+	for _, each := range used {
+		names = append(names, each.name)
 	}
-	return append(all, afterwards, section{"Nothing is left", []step{
-		{"ListVolumes", d.verifyVolumesListed()},
-		{"ListSnapshots", d.verifySnapshotsListed()},
-		// Before the driver ends: it keeps an embedded pool mounted.
-		{"pool", expectNone("file", volumeFilesBelow, d.path("pool"))},
-		{"touchstone serve ends", d.stopDriver},
-		{"mount table", expectNone("mount", mountsBelow, d.root)},
-		{"loop devices", expectNone("loop device", loopsBelow, d.root)},
-	}})
+
+	all = append(all, section{"The driver is killed, and starts again", restart(names)})
+
+	for _, name := range names {
+		all = append(all, section{"The " + name + " volume is deleted", remove(name)})
+	}
+
+	return append(all, leftovers...)
 }
 
-// copySections copy two volumes that are in use: whileMounted makes the copies, and afterwards
-// deletes the snapshots when all volumes are deleted.
-func (d *demo) copySections(ext4, xfs *volume) (copies []*volume, whileMounted []section, afterwards section) {
-	before, after := &snapshot{demo: d, name: "demo-before", source: xfs}, &snapshot{demo: d, name: "demo-after", source: xfs}
-	group := &groupSnapshot{demo: d, name: "demo-group", members: [2]*snapshot{{demo: d, source: xfs}, {demo: d, source: ext4}}}
-	restored := before.newVolume(kind{name: "restored", size: 500 * mebi, capability: xfs.capability}) //nolint:mnd // larger than its source
-	cloned := xfs.newClone(kind{name: "cloned", size: xfs.grown, capability: xfs.capability})
-	regrouped := group.members[1].newVolume(kind{name: "regrouped", size: ext4.grown, capability: ext4.capability})
+// sums are the files with the checksums of copies that were not written to since.
+var sums = map[string]string{"restored": "before", "regrouped": "ext4"}
 
-	return []*volume{restored, cloned, regrouped},
-		[]section{
-			{"Snapshots of the xfs volume, while it is mounted", []step{
-				{"CreateSnapshot", before.create},
-				{"CreateSnapshot", d.repeat(&before.id, before.create)},
-				{"overwrite, fsync", xfs.write},
-				{"CreateSnapshot", after.create},
-				{"ListSnapshots", d.verifySnapshotsListed(before, after)},
-				{"GetMetadataDelta", before.getBlocksChangedUntil(after)},
-			}},
-			{"The first snapshot becomes a larger volume, beside its source", append(restored.publishSteps(),
-				step{readData, restored.verify("of the copy, before the overwriting")},
-				step{readData, xfs.verify("of the source, overwritten")},
-				step{"filesystem UUIDs", restored.verifyUUIDDiffersFrom(xfs)},
-				step{"NodeGetVolumeStats", restored.getStats},
-			)},
-			{"A clone of the mounted volume", append(cloned.publishSteps(),
-				step{readData, cloned.verify("of the clone")},
-				step{"overwrite, fsync", cloned.write},
-				step{readData, xfs.verify("of the source, unchanged")},
-			)},
-			{"A group snapshot of two mounted volumes", slices.Concat([]step{
-				{"CreateVolumeGroupSnapshot", group.create},
-				{"CreateVolumeGroupSnapshot", d.repeat(&group.id, group.create)},
-				{deleteSnapshot, refused(codes.InvalidArgument, "a member of the group", group.members[1].delete)},
-			}, regrouped.publishSteps(), []step{
-				{readData, regrouped.verify("of a member, restored alone")},
-			})},
-		},
-		section{"The snapshots outlive their volumes", []step{
-			{"GetMetadataAllocated", before.getAllocatedBlocks},
-			{deleteSnapshot, before.delete},
-			{deleteSnapshot, d.repeat(&before.id, before.delete)},
-			{deleteSnapshot, after.delete},
-			{"GetVolumeGroupSnapshot", group.get},
-			{"DeleteVolumeGroupSnapshot", group.delete},
-		}}
+// write and read are commands that write data into a volume, and compare what is there with it.
+func write(name string) step {
+	return step{
+		command: fmt.Sprintf("head -c 4M /dev/urandom | tee %[1]s | sha256sum | tee %[2]s.sum && sync %[1]s", dataOf(name), name),
+		prints:  `^[0-9a-f]{64}`,
+	}
 }
 
-// useSteps are the calls from creation to expansion, in the order that CSI prescribes.
-func (v *volume) useSteps() []step {
-	return slices.Concat(v.publishSteps(), []step{
-		{"write, fsync", v.write},
-		{"NodeGetVolumeStats", v.getStats},
-		{"ControllerExpandVolume", v.expand},
-	}, v.nodeExpandSteps(), []step{
-		{"NodeGetVolumeStats", v.getStats},
+func read(name, as string) step {
+	return step{command: fmt.Sprintf("head -c 4M %s | sha256sum | diff - %s.sum && echo as written", dataOf(name), as), prints: `^as written`}
+}
+
+// dataOf is the file of a volume with its data: the device if it is one.
+func dataOf(name string) string {
+	if name == "raw" {
+		return "$K/raw"
+	}
+
+	return "$K/" + name + "/data"
+}
+
+// use are the steps from the volume's creation to its expansion.
+func (k kind) use() []step {
+	create := step{
+		command: fmt.Sprintf("touchstone ctl volume create %s --size %dMi %s", k.name, k.size, k.flags),
+		prints:  fmt.Sprintf(`Volume ID: +[0-9a-f-]{36}\nCapacity: +%d MiB`, k.size),
+	}
+	another := step{
+		command: fmt.Sprintf("touchstone ctl volume create %s --size 1Gi %s", k.name, k.flags), prints: "ALREADY_EXISTS", fails: true,
+	}
+	mount := fmt.Sprintf("touchstone ctl volume mount %[1]s $K/%[1]s", k.name)
+	grown := fmt.Sprintf("touchstone ctl volume expand %s --size %dMi", k.name, k.grown)
+
+	if k.name == "raw" {
+		mount += " --block"
+	}
+
+	steps := []step{
+		create,
+		{command: create.command, same: true},
+		another,
+		{command: mount, prints: k.name + ` is mounted at`},
+		{command: mount, prints: "already"},
+		{command: fmt.Sprintf("grep $K/%s /proc/mounts", k.name), prints: k.mounted},
+		write(k.name),
+		{command: "touchstone ctl volume stats " + k.name, prints: `BYTES`},
+	}
+
+	if k.name == "ext4" {
+		// A process without CAP_SYS_RESOURCE, as in many containers, may not grow a mounted ext4. Then
+		// the command prints what to do: the next staging grows it.
+		grown = fmt.Sprintf("%s || { touchstone ctl volume umount %[2]s && %[3]s; }", grown, k.name, mount)
+	}
+
+	return append(steps,
+		step{command: grown, prints: `done|not needed|is mounted`},
+		step{command: "touchstone ctl volume list", prints: fmt.Sprintf(`(?m)^%s .*%d MiB.*HEALTHY`, k.name, k.grown)},
+		read(k.name, k.name))
+}
+
+var copies = []section{
+	{"Snapshots of the xfs volume, while it is mounted", []step{
+		{command: "cp xfs.sum before.sum"},
+		{command: "touchstone ctl snapshot create xfs before", prints: `Ready to use: +true`},
+		{command: "touchstone ctl snapshot create xfs before", same: true},
+		write("xfs"),
+		{command: "touchstone ctl snapshot create xfs after", prints: `Ready to use: +true`},
+		{command: "touchstone ctl snapshot list", prints: `(?s)before .*xfs.*after .*xfs`},
+		{command: "touchstone ctl snapshot blocks after --since before", prints: `OFFSET +LENGTH\n\d`},
+	}},
+	{"The first snapshot becomes a larger volume, beside its source", []step{
+		{command: "touchstone ctl volume create restored --size 500Mi --fs xfs --from-snapshot before", prints: `Capacity: +500 MiB`},
+		{command: "touchstone ctl volume mount restored $K/restored", prints: "restored is mounted"},
+		read("restored", "before"),
+		read("xfs", "xfs"),
+		{command: "touchstone ctl volume stats restored", prints: `BYTES +4\d\d MiB`},
+	}},
+	{"A clone of the mounted volume", []step{
+		{command: "touchstone ctl volume create cloned --size 400Mi --fs xfs --from-volume xfs", prints: `Capacity: +400 MiB`},
+		{command: "touchstone ctl volume mount cloned $K/cloned", prints: "cloned is mounted"},
+		read("cloned", "xfs"),
+		write("cloned"),
+		read("xfs", "xfs"),
+	}},
+	{"A group snapshot of two mounted volumes", []step{
+		{command: "touchstone ctl group create together xfs ext4", prints: `Ready to use: +true`},
+		{command: "touchstone ctl group create together xfs ext4", same: true},
+		{command: "touchstone ctl group get together", prints: `(?s)true.*(128 MiB.*400 MiB|400 MiB.*128 MiB)`},
+		{command: "touchstone ctl snapshot delete $(" + memberOf("ext4") + ")", prints: "INVALID_ARGUMENT", fails: true},
+		{command: "touchstone ctl volume create regrouped --size 128Mi --fs ext4 --from-snapshot $(" + memberOf("ext4") + ")", prints: `128 MiB`},
+		{command: "touchstone ctl volume mount regrouped $K/regrouped", prints: "regrouped is mounted"},
+		read("regrouped", "ext4"),
+	}},
+}
+
+// memberOf prints the id of the volume's snapshot in the group.
+func memberOf(name string) string {
+	return "touchstone ctl snapshot list --volume " + name + " -o name | tail -1"
+}
+
+// restart are the steps of a kill, after which each volume is as it was.
+func restart(names []string) []step {
+	steps := []step{{command: "kill -9 $DRIVER", do: (*demo).killDriver}}
+	for _, name := range names {
+		steps = append(steps, read(name, cmp.Or(sums[name], name)))
+	}
+
+	return append(append(steps, started...), step{
+		command: "touchstone ctl volume list --max-entries 2", prints: fmt.Sprintf(`^NAME.*\n(.*HEALTHY *\n){%d}$`, len(names)),
 	})
 }
 
-// publishSteps create a volume and publish it.
-func (v *volume) publishSteps() []step {
+// remove are the steps from the driver's restart to the deletion: the calls in effect are repeated first,
+// as an orchestrator does that does not know their outcome.
+func remove(name string) []step {
+	mount := fmt.Sprintf("touchstone ctl volume mount %[1]s $K/%[1]s", name)
+	if name == "raw" {
+		mount += " --block"
+	}
+
 	return []step{
-		{"CreateVolume", v.create},
-		{"CreateVolume", v.demo.repeat(&v.VolumeID, v.create)},
-		{"ControllerPublishVolume", v.attach},
-		{"NodeStageVolume", v.stage},
-		{"NodePublishVolume", v.publish},
+		{command: mount, prints: "already"},
+		read(name, cmp.Or(sums[name], name)),
+		{command: "touchstone ctl volume umount " + name, prints: "is unmounted"},
+		{command: "touchstone ctl volume delete " + name, prints: "deleted " + name},
+		{command: "touchstone ctl volume delete --ignore-not-found " + name},
 	}
 }
 
-// nodeExpandSteps grow device and filesystem while a workload uses them. A process without
-// CAP_SYS_RESOURCE, as in many containers, may not grow a mounted ext4; then the next staging
-// grows it, which is shown instead.
-func (v *volume) nodeExpandSteps() []step {
-	capable, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)
-
-	switch {
-	case v.isDirectory():
-		return nil
-	case v.name == "ext4" && err == nil && capable == 0:
-		return []step{
-			{"NodeExpandVolume", refused(codes.FailedPrecondition, "a mounted ext4, so it is unmounted", v.expandOnNode)},
-			{"NodeUnpublishVolume", v.unpublish},
-			{"NodeUnstageVolume", v.unstage},
-			{"NodeStageVolume", v.stage},
-			{"NodePublishVolume", v.publish},
-			{readData, v.verify("")},
-		}
-	default:
-		return []step{{"NodeExpandVolume", v.expandOnNode}}
-	}
+// methods are the RPCs of which the driver must have recorded a call.
+var methods = []string{
+	"ControllerExpandVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "CreateSnapshot", "CreateVolume",
+	"CreateVolumeGroupSnapshot", "DeleteSnapshot", "DeleteVolume", "DeleteVolumeGroupSnapshot", "GetMetadataAllocated",
+	"GetMetadataDelta", "GetVolumeGroupSnapshot", "ListSnapshots", "ListVolumes", "NodeExpandVolume", "NodeGetVolumeStats",
+	"NodePublishVolume", "NodeStageVolume", "NodeUnpublishVolume", "NodeUnstageVolume",
 }
 
-// retryAndDeleteSteps are the calls from the driver's restart to deletion. All calls in
-// effect are repeated first, as an orchestrator does if it does not know their outcome.
-func (v *volume) retryAndDeleteSteps() []step {
-	return []step{
-		{"ControllerPublishVolume", v.demo.repeat(&v.VolumeID, v.attach)},
-		{"NodeStageVolume", v.demo.repeat(&v.VolumeID, v.stage)},
-		{"NodePublishVolume", v.demo.repeat(&v.VolumeID, v.publish)},
-		{readData, v.verify("")},
-		{"NodeUnpublishVolume", v.unpublish},
-		{"NodeUnstageVolume", v.unstage},
-		{"ControllerUnpublishVolume", v.detach},
-		{"DeleteVolume", v.delete},
-		{"DeleteVolume", v.demo.repeat(&v.VolumeID, v.delete)},
-	}
+var leftovers = []section{
+	{"The snapshots outlive their volumes", []step{
+		{command: "touchstone ctl snapshot blocks before", prints: `OFFSET +LENGTH\n\d`},
+		{command: "touchstone ctl snapshot delete before after", prints: "(?s)deleted before.*deleted after"},
+		{command: "touchstone ctl snapshot delete --ignore-not-found before"},
+		{command: "touchstone ctl group delete together", prints: "deleted together"},
+	}},
+	{"All calls of CSI were made", []step{
+		{command: `sed 's|.*"method":"[^"]*/\([A-Za-z]*\)".*|\1|' calls.log | sort -u`, prints: `(?s)` + strings.Join(methods, ".*")},
+	}},
+	{"Nothing is left", []step{
+		{command: "touchstone ctl volume list -o name | wc -l", prints: "^0"},
+		{command: "touchstone ctl snapshot list -o name | wc -l", prints: "^0"},
+		// Before the driver ends: it keeps an embedded pool mounted.
+		{command: "files in the pool", do: noneLeft("file", volumeFilesBelow, "pool")},
+		{command: "kill $DRIVER", do: (*demo).stopDriver},
+		{command: "mounts", do: noneLeft("mount", mountsBelow, "")},
+		{command: "loop devices", do: noneLeft("loop device", loopsBelow, "")},
+	}},
 }
-
-func (d *demo) getPluginInfo(ctx context.Context) (string, error) {
-	info, err := d.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
-	return "→ " + info.GetName() + " " + info.GetVendorVersion(), err
-}
-
-func (d *demo) getNodeInfo(ctx context.Context) (string, error) {
-	info, err := d.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
-	return "→ " + info.GetNodeId(), err
-}
-
-func (d *demo) getCapacity(ctx context.Context) (string, error) {
-	answer, err := d.GetCapacity(ctx, &csi.GetCapacityRequest{})
-	return "→ " + formatBytes(answer.GetAvailableCapacity()) + " available", err
-}
-
-// repeat repeats a call that is in effect, and verifies with the object's id and the kernel's
-// mount table that it changed nothing.
-func (d *demo) repeat(id *string, call action) action {
-	return func(ctx context.Context) (string, error) {
-		before, beforeErr := mountsBelow(d.root)
-		first := *id
-		_, err := call(ctx)
-		after, afterErr := mountsBelow(d.root)
-
-		return short(first) + " again → OK, nothing changed", cmp.Or(err, beforeErr, afterErr,
-			check(*id == first, "another one: %s", *id),
-			check(reflect.DeepEqual(before, after), "the mounts changed: %d then %d", len(before), len(after)))
-	}
-}
-
-// refused verifies that the driver refuses a call with this code, and prints its error.
-func refused(code codes.Code, why string, call action) action {
-	return func(ctx context.Context) (string, error) {
-		text, err := call(ctx)
-		arguments, _, _ := strings.Cut(text, "→")
-		if status.Code(err) != code {
-			return text, cmp.Or(err, check(false, "not refused"))
-		}
-		return arguments + "→ refused: " + why + "\n(" + err.Error() + ")", nil
-	}
-}
-
-// verifyVolumesListed compares all pages of ListVolumes with the volumes.
-func (d *demo) verifyVolumesListed(volumes ...*volume) action {
-	return func(ctx context.Context) (string, error) {
-		found, wanted := map[string][]string{}, map[string][]string{}
-		for _, v := range volumes {
-			wanted[v.VolumeID] = []string{nodeID}
-		}
-		for entry, err := range d.Volumes(ctx, 2) {
-			if err != nil {
-				return "", err
-			}
-			found[entry.GetVolume().GetVolumeId()] = entry.GetStatus().GetPublishedNodeIds()
-		}
-		return fmt.Sprintf("max_entries=2 → %d volumes on %s", len(found), nodeID), check(reflect.DeepEqual(found, wanted), "%v", found)
-	}
-}
-
-// verifySnapshotsListed compares all pages of ListSnapshots with the snapshots.
-func (d *demo) verifySnapshotsListed(snapshots ...*snapshot) action {
-	return func(ctx context.Context) (string, error) {
-		found, wanted := map[string]string{}, map[string]string{}
-		for _, s := range snapshots {
-			wanted[s.id] = s.source.VolumeID
-		}
-		for entry, err := range d.Snapshots(ctx, "", 1) {
-			if err != nil {
-				return "", err
-			}
-			found[entry.GetSnapshot().GetSnapshotId()] = entry.GetSnapshot().GetSourceVolumeId()
-		}
-		return fmt.Sprintf("max_entries=1 → %d snapshots", len(found)), check(reflect.DeepEqual(found, wanted), "%v", found)
-	}
-}
-
-// expectNone fails if the list of what is below the path is not empty.
-func expectNone[E any](what string, list func(string) ([]E, error), path string) action {
-	return func(context.Context) (string, error) {
-		found, err := list(path)
-		return "→ no " + what, cmp.Or(err, check(len(found) == 0, "left behind: %v", found))
-	}
-}
-
-// short returns the last digits of an id: UUIDv7s of one second differ only there.
-func short(id string) string { return "id=" + endOfID(id) }
-
-func endOfID(id string) string {
-	const shown = 6
-	return "…" + id[max(0, len(id)-shown):]
-}
-
-func formatBytes(n int64) string { return humanize.IBytes(uint64(n)) }
