@@ -19,13 +19,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-const (
-	// healthView is whose the controller's conditions are.
-	healthView = "controller"
-	// maxPoolProbes is how many looks may hang in a pool before others wait for them:
-	// each holds a thread.
-	maxPoolProbes = 16
-)
+// healthView is whose the controller's conditions are.
+const healthView = "controller"
 
 // Health is what the controller knows of the health of all volumes.
 func (s *Service) Health() *health.Monitor { return s.monitor }
@@ -137,10 +132,6 @@ func (s *Service) eachReady(visit func(*record.Volume)) {
 }
 
 func (s *Service) newMonitor() *health.Monitor {
-	for _, name := range s.pools.Names() {
-		s.probeSlots[name] = make(chan struct{}, maxPoolProbes)
-	}
-
 	return health.New(health.Config{
 		Settings: s.config.Health, Name: healthView, List: s.monitored, Probe: s.probe,
 		Concern: s.volumesAffectedBy, Sources: s.config.Sources, Log: s.config.Log,
@@ -227,14 +218,11 @@ func (s *Service) observe(ctx context.Context, v *record.Volume) (stored, error)
 		return stored{}, err
 	}
 
-	turns := s.probeSlots[p.Name()]
-
-	select {
-	case turns <- struct{}{}:
-		defer func() { <-turns }()
-	case <-ctx.Done():
-		return stored{}, fmt.Errorf("volume %s: wait for pool %q to answer: %w", v.ID, p.Name(), ctx.Err())
+	release, err := s.probes.Acquire(ctx, p.Name())
+	if err != nil {
+		return stored{}, fmt.Errorf("volume %s: %w", v.ID, err)
 	}
+	defer release()
 
 	size, err := p.Size(v.Object())
 	if err == nil && v.Parameters.Backing == volume.BackingDirectory {

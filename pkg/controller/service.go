@@ -81,8 +81,8 @@ type Service struct {
 	locks         *inflight.Locks
 	copies        *inflight.Copies
 	monitor       *health.Monitor
-	// probeSlots limit the concurrent probes of each pool, by its name.
-	probeSlots map[string]chan struct{}
+	// probes limits the concurrent probes of each pool.
+	probes *pool.Limiter
 	// creating has the ids of volumes that may have an object before a record.
 	creating *sync.Map
 }
@@ -114,7 +114,7 @@ func New(config Config) (*Service, error) {
 		volumes: collections.Volumes, snapshots: collections.Snapshots, groups: collections.Groups,
 		store: store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments),
 		usage: usage, interner: common, creating: &sync.Map{},
-		snapshotIndex: snapshotIndex, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probeSlots: map[string]chan struct{}{},
+		snapshotIndex: snapshotIndex, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probes: pool.NewLimiter(),
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
 	config.Admission.Register(s)

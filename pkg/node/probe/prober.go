@@ -87,7 +87,7 @@ type Prober struct {
 	observations *Observations
 	gate         *Gate
 	// pools limits the probes in each pool.
-	pools    *PoolLimiter
+	pools    *pool.Limiter
 	busy     *busyVolumes
 	failures *failedStagings
 }
@@ -95,7 +95,7 @@ type Prober struct {
 // New returns a Prober. Its Monitor must be run.
 func New(config Config) *Prober {
 	p := &Prober{
-		config: config, observations: NewObservations(), gate: NewGate(), pools: NewPoolLimiter(),
+		config: config, observations: NewObservations(), gate: NewGate(), pools: pool.NewLimiter(),
 		busy: newBusyVolumes(), failures: newFailedStagings(),
 	}
 	p.monitor = health.New(health.Config{
@@ -158,7 +158,7 @@ func (p *Prober) SuspectPool(poolName string) {
 	}
 }
 
-// CheckReachable returns ErrPoolUnreachable for a pool that is known to be unreachable.
+// CheckReachable returns pool.ErrUnreachable for a pool that is known to be unreachable.
 func (p *Prober) CheckReachable(poolName string) error {
 	if p.config.Storage == nil {
 		return nil
@@ -166,7 +166,7 @@ func (p *Prober) CheckReachable(poolName string) error {
 
 	record, ok := p.config.Storage.Get(health.PoolSubject(poolName))
 	if ok && record.Has(health.PoolUnreachable) {
-		return fmt.Errorf("pool %q: %w", poolName, ErrPoolUnreachable)
+		return fmt.Errorf("pool %q: %w", poolName, pool.ErrUnreachable)
 	}
 
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -33,11 +34,11 @@ type Config struct {
 type Reader struct {
 	config Config
 	// walks limits the walks that count the files of directories.
-	walks *probe.PoolLimiter
+	walks *pool.Limiter
 }
 
 // New returns a reader.
-func New(config Config) *Reader { return &Reader{config: config, walks: probe.NewPoolLimiter()} }
+func New(config Config) *Reader { return &Reader{config: config, walks: pool.NewLimiter()} }
 
 // Read returns the usage of the volume at the path and its condition, nil where it is not known.
 // Of an unhealthy volume it returns the last known usage. Errors: NOT_FOUND if the volume is not

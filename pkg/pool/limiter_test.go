@@ -1,4 +1,4 @@
-package probe_test
+package pool_test
 
 import (
 	"context"
@@ -6,15 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
-func TestPoolLimiter(t *testing.T) {
+func TestLimiter(t *testing.T) {
 	t.Parallel()
 
 	const limit = 16
 
-	limiter := probe.NewPoolLimiter()
+	limiter := pool.NewLimiter()
 
 	var last func()
 
@@ -29,7 +29,7 @@ func TestPoolLimiter(t *testing.T) {
 	cancel()
 
 	_, err := limiter.Acquire(ended, "pool")
-	require.ErrorIs(t, err, probe.ErrPoolUnreachable)
+	require.ErrorIs(t, err, pool.ErrUnreachable)
 	require.ErrorIs(t, err, context.Canceled)
 
 	_, err = limiter.Acquire(t.Context(), "another")

@@ -1,0 +1,46 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// ErrUnreachable means that a probe was not made because it would hang in the
+// volume's pool.
+var ErrUnreachable = errors.New("the pool does not answer; see the health of the node's storage")
+
+// maxInPool bounds the concurrent calls into one pool: if its filesystem hangs, at most
+// this many threads hang with it.
+const maxInPool = 16
+
+// Limiter is a counting semaphore for each pool, by its name.
+type Limiter struct {
+	mu     sync.Mutex
+	byPool map[string]chan struct{}
+}
+
+// NewLimiter returns a limiter that nothing has acquired.
+func NewLimiter() *Limiter { return &Limiter{byPool: map[string]chan struct{}{}} }
+
+// Acquire waits until fewer than maxInPool calls are in the pool. Error:
+// ErrUnreachable with ctx's.
+func (l *Limiter) Acquire(ctx context.Context, poolName string) (release func(), err error) {
+	l.mu.Lock()
+
+	slots, ok := l.byPool[poolName]
+	if !ok {
+		slots = make(chan struct{}, maxInPool)
+		l.byPool[poolName] = slots
+	}
+
+	l.mu.Unlock()
+
+	select {
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("pool %q: %w: %w", poolName, ErrUnreachable, context.Cause(ctx))
+	}
+}
