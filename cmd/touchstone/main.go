@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 )
 
 // Exit codes of every command.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
-	"github.com/touchstone-csi/touchstone/internal/cli/demo"
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/demo"
 )
 
 // newRootCommand is the table of contents: each command is made in a file of

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 )
 
 // envPrefix is the prefix of every flag's environment variable.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -234,20 +234,20 @@ func (s *site) flush() {
 	require.NoError(s.t, s.store.Update(s.t.Context(), func(*state.Tx) error { return nil }))
 }
 
-// TestCallsFailAtTheirPoints: a rule at a point of an operation fails its call, whose repetition
+// TestCallsFailAtTheirPoints: an error at a point of an operation fails its call, whose repetition
 // succeeds.
 func TestCallsFailAtTheirPoints(t *testing.T) {
 	t.Parallel()
 
-	for point, names := range map[faults.Point][]string{
-		faults.VolumeAllocated:    {"create an image", "create a thick image", "create a directory"},
-		faults.VolumeRecorded:     {"create an image", "restore", "clone"},
-		faults.VolumeRemoved:      {"delete"},
-		faults.AttachmentAllowed:  {"publish"},
-		faults.AttachmentRecorded: {"publish"},
-		faults.ImageExpanded:      {"expand", "expand a directory", "expand after use"},
-		faults.SnapshotCopied:     {"snapshot", "group snapshot"},
-		faults.SnapshotRecorded:   {"snapshot", "group snapshot"},
+	for point, names := range map[operation.Point][]string{
+		operation.VolumeAllocated:    {"create an image", "create a thick image", "create a directory"},
+		operation.VolumeRecorded:     {"create an image", "restore", "clone"},
+		operation.VolumeRemoved:      {"delete"},
+		operation.AttachmentAllowed:  {"publish"},
+		operation.AttachmentRecorded: {"publish"},
+		operation.ImageExpanded:      {"expand", "expand a directory", "expand after use"},
+		operation.SnapshotCopied:     {"snapshot", "group snapshot"},
+		operation.SnapshotRecorded:   {"snapshot", "group snapshot"},
 	} {
 		for _, name := range names {
 			t.Run(string(point)+" "+name, func(t *testing.T) {
@@ -256,8 +256,8 @@ func TestCallsFailAtTheirPoints(t *testing.T) {
 				s := newSite(t)
 				run := operations()[name](s)
 
-				_, err := s.faults.Add(fmt.Appendf(nil, "{match: {at: %s}, until: {hits: 1}, act: {before: {code: OUT_OF_RANGE}}}", point))
-				require.NoError(t, err)
+				s.failing = point
+
 				rpccode.Require(t, run(t.Context()), codes.OutOfRange)
 				require.NoError(t, run(t.Context()))
 				s.requireSound()

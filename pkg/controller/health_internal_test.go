@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -101,18 +102,23 @@ func TestProbeOfAVolume(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 
-	for range maxPoolProbes {
-		s.probeSlots["default"] <- struct{}{}
+	var releases []func()
+
+	for range pool.MaxInPool {
+		release, err := s.probes.Acquire(t.Context(), "default")
+		require.NoError(t, err)
+
+		releases = append(releases, release)
 	}
 
 	_, err := s.probe(ended, short)
 	require.ErrorIs(t, err, context.Canceled, "want: a probe waits while many others do")
 
-	for range maxPoolProbes {
-		<-s.probeSlots["default"]
+	for _, release := range releases {
+		release()
 	}
 
-	for range maxPoolProbes + 1 {
+	for range pool.MaxInPool + 1 {
 		probe(short, health.BackingFileTruncated)
 	}
 

@@ -13,13 +13,14 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/await"
@@ -43,8 +44,9 @@ type site struct {
 	change    []func(*Config)
 	disk      *disk
 	node      *scriptedNode
-	faults    *faults.Injector
-	end       func()
+	// failing is the point that fails once, with codes.OutOfRange.
+	failing operation.Point
+	end     func()
 }
 
 // newSite starts a controller with the pools default and fast, whose configuration is changed before.
@@ -52,7 +54,7 @@ func newSite(t *testing.T, change ...func(*Config)) *site {
 	t.Helper()
 
 	s := &site{
-		t: t, directory: t.TempDir(), change: change, disk: &disk{}, faults: faults.New(faults.Config{}),
+		t: t, directory: t.TempDir(), change: change, disk: &disk{},
 		node: &scriptedNode{served: map[string]bool{ownNode: true}, used: map[string]string{}, canFreeze: true},
 	}
 	s.start()
@@ -71,6 +73,17 @@ func without(name string) func(*Config) {
 	}
 }
 
+// at fails the call at the point that is chosen, once.
+func (s *site) at(_ context.Context, point operation.Point, _ ...string) error {
+	if point != s.failing {
+		return nil
+	}
+
+	s.failing = ""
+
+	return rpc.Errorf(codes.OutOfRange, "at %s", point)
+}
+
 func (s *site) pool(name string) string { return filepath.Join(s.directory, name) }
 
 func (s *site) start() {
@@ -84,7 +97,7 @@ func (s *site) start() {
 	config := Config{
 		Common: plugin.Common{
 			NodeID: ownNode, Store: store, Pools: pools, Operations: operation.NewGroup(),
-			Admission: &pool.Admission{Overcommit: 1, Capacities: map[string]int64{}}, Faults: s.faults, Log: log,
+			Admission: &pool.Admission{Overcommit: 1, Capacities: map[string]int64{}}, Point: s.at, Log: log,
 		},
 		Settings: Settings{Nodes: []string{nextNode}, CopyGrace: time.Minute}, LocalNode: s.node, Removals: removal.New(log),
 	}

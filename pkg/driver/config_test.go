@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 )
 
 // checks are changes of a configuration that works, each with a part of the error; "" is accepted.
@@ -250,9 +250,9 @@ func TestCheckOfAProxy(t *testing.T) {
 	}{
 		"another socket":         {"/run/a/csi.sock", "unix:///run/b/csi.sock", nil},
 		"a port":                 {"/run/a/csi.sock", "127.0.0.1:10000", nil},
-		"itself":                 {"/run/a/csi.sock", "unix:///run/a/csi.sock", proxy.ErrAddress},
-		"itself by another path": {"unix:/run/a/../a/csi.sock", "unix:///run//a/csi.sock", proxy.ErrAddress},
-		"another machine":        {"/run/a/csi.sock", "192.0.2.1:10000", proxy.ErrAddress},
+		"itself":                 {"/run/a/csi.sock", "unix:///run/a/csi.sock", socket.ErrAddress},
+		"itself by another path": {"unix:/run/a/../a/csi.sock", "unix:///run//a/csi.sock", socket.ErrAddress},
+		"another machine":        {"/run/a/csi.sock", "192.0.2.1:10000", socket.ErrAddress},
 		"no endpoint":            {"csi", "127.0.0.1:10000", driver.ErrEndpoint},
 	} {
 		err := (&driver.Config{Endpoint: test.endpoint}).CheckProxy(test.to)

@@ -48,7 +48,7 @@ func TestOnlyTheCompositionImportsTheLab(t *testing.T) {
 
 		switch name, _, _ = strings.Cut(name, "/"); {
 		case !strings.Contains(imports, module+"internal/lab"):
-		case strings.HasPrefix(line, module+"internal/lab"), strings.HasPrefix(line, module+"internal/cli/ctl:"),
+		case strings.HasPrefix(line, module+"internal/lab"), strings.HasPrefix(line, module+"cmd/touchstone/internal/ctl:"),
 			strings.HasPrefix(line, module+"pkg/driver:"), strings.HasPrefix(line, module+"pkg/touchstonetest:"), name == "cmd", name == "test":
 		default:
 			t.Errorf("imports the lab: %s", line)

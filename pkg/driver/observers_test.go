@@ -14,7 +14,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/strict"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
@@ -30,7 +29,7 @@ func TestObserversSeeEachCall(t *testing.T) {
 	})
 	r := start(t, func(config *driver.Config) {
 		staging(config)
-		config.HTTPEndpoint, config.CallLog, config.Strict, config.Disabled = address, log, strict.Observe, []string{"LIST_VOLUMES"}
+		config.HTTPEndpoint, config.CallLog, config.Strict, config.Disabled = address, log, "observe", []string{"LIST_VOLUMES"}
 	})
 
 	co := csi.NewControllerClient(r.conn)
@@ -92,7 +91,7 @@ func TestRefusingObserver(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, func(config *driver.Config) {
-		config.Strict, config.Disabled = strict.Refuse, []string{"LIST_VOLUMES"}
+		config.Strict, config.Disabled = "refuse", []string{"LIST_VOLUMES"}
 	})
 
 	_, err := csi.NewControllerClient(r.conn).ListVolumes(t.Context(), &csi.ListVolumesRequest{})

@@ -11,9 +11,9 @@ import (
 // volume's pool.
 var ErrUnreachable = errors.New("the pool does not answer; see the health of the node's storage")
 
-// maxInPool bounds the concurrent calls into one pool: if its filesystem hangs, at most
+// MaxInPool bounds the concurrent calls into one pool: if its filesystem hangs, at most
 // this many threads hang with it.
-const maxInPool = 16
+const MaxInPool = 16
 
 // Limiter is a counting semaphore for each pool, by its name.
 type Limiter struct {
@@ -24,14 +24,14 @@ type Limiter struct {
 // NewLimiter returns a limiter that nothing has acquired.
 func NewLimiter() *Limiter { return &Limiter{byPool: map[string]chan struct{}{}} }
 
-// Acquire waits until fewer than maxInPool calls are in the pool. Error:
+// Acquire waits until fewer than MaxInPool calls are in the pool. Error:
 // ErrUnreachable with ctx's.
 func (l *Limiter) Acquire(ctx context.Context, poolName string) (release func(), err error) {
 	l.mu.Lock()
 
 	slots, ok := l.byPool[poolName]
 	if !ok {
-		slots = make(chan struct{}, maxInPool)
+		slots = make(chan struct{}, MaxInPool)
 		l.byPool[poolName] = slots
 	}
 

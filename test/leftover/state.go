@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/touchstone-csi/touchstone/internal/cli/audit"
+	"github.com/touchstone-csi/touchstone/internal/audit"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )

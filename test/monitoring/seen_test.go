@@ -1,33 +1,37 @@
 package monitoring_test
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-// ctlSays is `touchstone ctl args…`, and its exit code.
-func (w *watched) ctlSays(t *testing.T, args ...string) (string, int) {
+// says runs the command, and returns its output and exit code.
+func (w *watched) says(t *testing.T, args ...string) (string, int) {
 	t.Helper()
 
-	var out bytes.Buffer
+	if w.binary == "" {
+		w.binary = filepath.Join(t.TempDir(), "touchstone")
+		require.NoError(t, child.BuildDriver(w.binary))
+	}
 
-	command := ctl.NewCommand()
-	command.SetOut(&out)
-	command.SetErr(&out)
-	command.SetArgs(append(args, "--endpoint", w.Config.Endpoint))
+	command := child.Command(t, w.binary, append(args, "--endpoint", w.Config.Endpoint)...)
 
-	code := ctl.ExitCode(command.ExecuteContext(t.Context()))
+	out, err := command.CombinedOutput()
+	if !errors.As(err, new(*exec.ExitError)) {
+		require.NoError(t, err, "run %s", command)
+	}
 
-	return out.String(), code
+	return string(out), command.ProcessState.ExitCode()
 }
 
 func TestASickVolumeIsSeenEverywhere(t *testing.T) {
@@ -36,7 +40,7 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 	w := start(t)
 	id := w.claim.VolumeID
 
-	_, code := w.ctlSays(t, "volume", "health")
+	_, code := w.says(t, "ctl", "volume", "health")
 	require.Zero(t, code, "want: a healthy volume exits with 0")
 
 	image := filepath.Join(w.Pool(), "images", id+".img")
@@ -70,7 +74,7 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 	require.ElementsMatch(t, []string{"controller", "node"}, []string{seen.Conditions[0].View, seen.Conditions[1].View})
 	require.Len(t, changes, 2, "want: the report has the change of each view")
 
-	out, code := w.ctlSays(t, "volume", "health", "--abnormal")
+	out, code := w.says(t, "ctl", "volume", "health", "--abnormal")
 	require.Equal(t, 1, code, "want: an unhealthy volume exits with 1")
 	require.Regexp(t, id+` +node +INACCESSIBLE +BackingFileMissing `, out)
 	require.Regexp(t, id+` +controller +INACCESSIBLE +BackingFileMissing `, out)
@@ -81,7 +85,7 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 
 	require.NoError(t, os.Rename(aside, image))
 	require.Eventually(t, func() bool {
-		_, code := w.ctlSays(t, "volume", "health", id)
+		_, code := w.says(t, "ctl", "volume", "health", id)
 
 		return code == 0
 	}, waitLimit, 10*time.Millisecond, "want: the restored image clears the condition")
@@ -98,23 +102,17 @@ func TestTheLastCheckIsSeen(t *testing.T) {
 	found := w.check(t)
 	require.Equal(t, "clean", found.Verdict)
 
-	out, code := w.ctlSays(t, "volume", "get", w.claim.VolumeID)
+	out, code := w.says(t, "ctl", "volume", "get", w.claim.VolumeID)
 	require.Zero(t, code, "want: ctl succeeds")
 	require.Regexp(t, `(?m)^Last check: .*, clean \(online\)$`, out)
 	require.Regexp(t, `(?m)^Last clean check: .* ago\)$`, out)
 
 	// Without --online what is in use is left alone.
-	var said bytes.Buffer
+	out, code = w.says(t, "check", w.claim.VolumeID)
+	require.Equal(t, 2, code, "want: a volume in use is not checked without --online")
+	require.Contains(t, out, "online")
 
-	command := ctl.NewCheckCommand()
-	command.SetOut(&said)
-	command.SetErr(&said)
-	command.SetArgs([]string{w.claim.VolumeID, "--endpoint", w.Config.Endpoint})
-	require.Equal(t, 2, ctl.ExitCode(command.ExecuteContext(t.Context())), "want: a volume in use exits with 2")
-	require.Contains(t, said.String(), "online")
-
-	said.Reset()
-	command.SetArgs([]string{"--all", "--online", "--endpoint", w.Config.Endpoint})
-	require.NoError(t, command.ExecuteContext(t.Context()))
-	require.Contains(t, said.String(), w.claim.VolumeID+"  clean")
+	out, code = w.says(t, "check", "--all", "--online")
+	require.Zero(t, code, "want: all volumes are checked")
+	require.Contains(t, out, w.claim.VolumeID+"  clean")
 }

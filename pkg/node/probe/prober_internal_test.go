@@ -357,13 +357,13 @@ func TestAVolumeIsFoundInAnyPool(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	for range maxInPool {
+	for range pool.MaxInPool {
 		_, err := f.pools.Acquire(t.Context(), "first")
 		require.NoError(t, err)
 	}
 
 	_, err = f.IsStored(ended, f.id)
-	require.ErrorIs(t, err, ErrPoolUnreachable)
+	require.ErrorIs(t, err, pool.ErrUnreachable)
 }
 
 // TestAnUnreachablePoolIsNotProbed has the monitor of the pools report the first one.
@@ -382,7 +382,7 @@ func TestAnUnreachablePoolIsNotProbed(t *testing.T) {
 	set(health.PoolNearlyFull)
 	require.NoError(t, f.CheckReachable("first"), "want: a full pool is reachable")
 	set(health.PoolUnreachable)
-	require.ErrorIs(t, f.CheckReachable("first"), ErrPoolUnreachable)
+	require.ErrorIs(t, f.CheckReachable("first"), pool.ErrUnreachable)
 	require.NoError(t, f.CheckReachable("second"))
 
 	require.NoError(t, f.second.EnsureImage(f.id, 1<<20, false))
@@ -392,7 +392,7 @@ func TestAnUnreachablePoolIsNotProbed(t *testing.T) {
 	require.True(t, found, "want: the reachable pool is probed")
 
 	f.node.inUse[f.id] = f.image()
-	require.ErrorIs(t, f.state().run(t.Context()), ErrPoolUnreachable)
+	require.ErrorIs(t, f.state().run(t.Context()), pool.ErrUnreachable)
 	require.NoError(t, newFixture(t).CheckReachable("first"), "want: without a monitor a pool is reachable")
 }
 

@@ -150,7 +150,7 @@ func TestProbesOfAPoolAreLimited(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	for range maxInPool {
+	for range pool.MaxInPool {
 		_, err := f.pools.Acquire(t.Context(), "first")
 		require.NoError(t, err)
 	}
@@ -162,13 +162,13 @@ func TestProbesOfAPoolAreLimited(t *testing.T) {
 		s.pool = f.first
 
 		if each.ExposesRawDevice() {
-			require.ErrorIs(t, s.probeRawDevices(ended), ErrPoolUnreachable)
+			require.ErrorIs(t, s.probeRawDevices(ended), pool.ErrUnreachable)
 		}
 
 		if each.IsImage() {
-			require.ErrorIs(t, s.probeBacking(ended), ErrPoolUnreachable)
+			require.ErrorIs(t, s.probeBacking(ended), pool.ErrUnreachable)
 		} else {
-			require.ErrorIs(t, s.run(ended), ErrPoolUnreachable)
+			require.ErrorIs(t, s.run(ended), pool.ErrUnreachable)
 		}
 	}
 }

@@ -1,0 +1,323 @@
+package ctl
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
+)
+
+// TestReadRules reads standard input, a file, or the argument itself.
+func TestReadRules(t *testing.T) {
+	t.Parallel()
+
+	file := filepath.Join(t.TempDir(), "rules")
+	require.NoError(t, os.WriteFile(file, []byte("of the file"), 0o600))
+
+	for argument, want := range map[string]string{"-": "of the input", file: "of the file", "{match: {}}": "{match: {}}"} {
+		found, err := readRules(strings.NewReader("of the input"), argument)
+		require.NoError(t, err)
+		require.Equal(t, want, found)
+	}
+
+	_, err := readRules(nil, filepath.Join(t.TempDir(), "missing"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "a rule itself is YAML")
+
+	_, err = readRules(iotest.ErrReader(io.ErrUnexpectedEOF), "-")
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+
+	require.Equal(t, "active", faultState(faults.Status{}))
+	require.Equal(t, "ended", faultState(faults.Status{Ended: true}))
+}
+
+// TestProgressTexts: what is all copied is on its way to the disk, what has no total has no share.
+func TestProgressTexts(t *testing.T) {
+	t.Parallel()
+
+	began := time.Now().Add(-time.Hour)
+
+	for want, entry := range map[string]progress.Entry{
+		"512 MiB of 1.0 GiB (50 %)":  {Done: 512 << 20, Total: 1 << 30},
+		"1.0 GiB of 1.0 GiB (100 %)": {Done: 1 << 30, Total: 1 << 30},
+		"7 B of 1.0 KiB (0 %)":       {Done: 7, Total: 1 << 10},
+		"7 B":                        {Done: 7},
+		"0 B":                        {},
+		"8 B":                        {Done: 8, Total: -1},
+	} {
+		entry.Started = began
+		require.Equal(t, want, formatProgress(entry))
+
+		if entry.Total > 0 && entry.Done == entry.Total {
+			require.Equal(t, want+", syncing to disk", formatPace(entry))
+		} else {
+			require.Regexp(t, `^`+strings.NewReplacer("(", `\(`, ")", `\)`).Replace(want)+`, .+/s$`, formatPace(entry))
+		}
+	}
+
+	require.Contains(t, formatPace(progress.Entry{Started: began, Done: 36 << 20, Total: 1 << 30}), ", 10 KiB/s")
+	require.Equal(t, "snapshot of data", copyOf(progress.Entry{Kind: "snapshot", Object: "data"}).title)
+	require.Equal(t, "-5", formatBytes(-5))
+	require.Equal(t, "0 B", formatBytes(0))
+}
+
+// TestCapabilityFor: what is not given is as the volume is staged, or as a new one.
+func TestCapabilityFor(t *testing.T) {
+	t.Parallel()
+
+	writer := csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	raw := health.VolumeReport{Backing: "image"}
+	xfs := health.VolumeReport{Backing: "image", FSType: "xfs"}
+	directory := health.VolumeReport{Backing: "directory", AccessMode: "MULTI_NODE_READER_ONLY"}
+
+	for name, test := range map[string]struct {
+		flags capabilityFlags
+		known health.VolumeReport
+		want  *csi.VolumeCapability
+		err   error
+	}{
+		"raw block":             {capabilityFlags{}, raw, csiclient.BlockCapability(writer), nil},
+		"raw block, asked for":  {capabilityFlags{block: true}, raw, csiclient.BlockCapability(writer), nil},
+		"a filesystem on it":    {capabilityFlags{fs: "xfs"}, raw, nil, errRawBlock},
+		"a flag on it":          {capabilityFlags{mountFlags: []string{"ro"}}, raw, nil, errRawBlock},
+		"a filesystem":          {capabilityFlags{}, xfs, csiclient.MountCapability(writer, ""), nil},
+		"with flags":            {capabilityFlags{fs: "xfs", mountFlags: []string{"ro"}}, xfs, csiclient.MountCapability(writer, "xfs", "ro"), nil},
+		"as it is staged":       {capabilityFlags{}, directory, csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, ""), nil},
+		"a mode":                {capabilityFlags{mode: accessMode(writer)}, directory, csiclient.MountCapability(writer, ""), nil},
+		"of another driver":     {capabilityFlags{}, health.VolumeReport{}, csiclient.MountCapability(writer, ""), nil},
+		"a mode that is wrong":  {capabilityFlags{}, health.VolumeReport{AccessMode: "RWO"}, nil, errUnknownMode},
+		"block with filesystem": {capabilityFlags{block: true, fs: "xfs"}, xfs, nil, errBlockAndFS},
+	} {
+		got, err := test.flags.capabilityFor(test.known)
+		require.ErrorIs(t, err, test.err, name)
+		require.Equal(t, test.want.String(), got.String(), name)
+	}
+}
+
+// TestMountIDs are those of mounts alone.
+func TestMountIDs(t *testing.T) {
+	t.Parallel()
+
+	plain := t.TempDir()
+	ids := mountIDs("/proc", plain)
+	require.NotEqual(t, uint64(noMount), ids[0], "want: a mount has an id")
+	require.Equal(t, uint64(noMount), ids[1], "want: a directory is no mount")
+	require.Equal(t, [2]uint64{noMount, ids[0]}, mountIDs(filepath.Join(plain, "missing"), "/proc"))
+}
+
+// TestCheckWritable accepts a read-only mount of what need not be writable.
+func TestCheckWritable(t *testing.T) {
+	t.Parallel()
+
+	writer := csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	at := t.TempDir()
+
+	require.NoError(t, checkWritable(&csiclient.Publication{TargetPath: at, Capability: csiclient.MountCapability(writer, "")}))
+	require.NoError(t, checkWritable(&csiclient.Publication{TargetPath: "/missing", Capability: csiclient.MountCapability(writer, "")}))
+
+	for name, test := range map[string]struct {
+		claim csiclient.Publication
+		want  bool
+	}{
+		"for writing":     {csiclient.Publication{Capability: csiclient.MountCapability(writer, "")}, true},
+		"read-only":       {csiclient.Publication{Capability: csiclient.MountCapability(writer, ""), ReadOnly: true}, false},
+		"with ro":         {csiclient.Publication{Capability: csiclient.MountCapability(writer, "", "ro")}, false},
+		"of a raw device": {csiclient.Publication{Capability: csiclient.BlockCapability(writer)}, false},
+		"for readers":     {csiclient.Publication{Capability: csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "")}, false},
+	} {
+		require.Equal(t, test.want, isForWriting(&test.claim), "whether a publication is for writing: %s", name)
+	}
+
+	for name, test := range map[string]struct {
+		stat unix.Statfs_t
+		want bool
+	}{
+		"read-only":         {unix.Statfs_t{Flags: unix.ST_RDONLY | unix.ST_NODEV}, true},
+		"writable":          {unix.Statfs_t{Flags: unix.ST_NODEV}, false},
+		"a virtual machine": {unix.Statfs_t{Flags: unix.ST_RDONLY, Type: unix.TMPFS_MAGIC}, false},
+	} {
+		require.Equal(t, test.want, isReadOnly(&test.stat), "whether a mount is read-only: %s", name)
+	}
+}
+
+// TestExplainPath adds the flag only to the refusal of a path.
+func TestExplainPath(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{status.Error(codes.InvalidArgument, "/mnt: outside; it must be beneath /kubelet"), true},
+		{status.Error(codes.InvalidArgument, "/mnt: not a plain path"), false},
+		{status.Error(codes.Internal, "it must be beneath /kubelet"), false},
+	} {
+		err := explainPath(test.err, "/mnt/data")
+		require.ErrorIs(t, err, test.err)
+		require.Equal(t, test.want, strings.HasSuffix(err.Error(), "start the driver with --allow-path /mnt to mount there"), err)
+	}
+}
+
+// TestExpansionCommands: the command that is printed does what remains.
+func TestExpansionCommands(t *testing.T) {
+	t.Parallel()
+
+	answer := &csi.ControllerExpandVolumeResponse{CapacityBytes: 4096}
+	known := health.VolumeReport{ID: "v", Published: []string{"/mnt/a", "/mnt/b"}, AccessMode: "SINGLE_NODE_WRITER"}
+	readers := known
+	readers.AccessMode = "MULTI_NODE_READER_ONLY"
+
+	for want, e := range map[string]expansion{
+		"touchstone ctl volume expand v --size 4096 --path PATH":         {id: "v"},
+		"touchstone ctl volume expand v --size 4096 --path /p":           {id: "v", path: "/p"},
+		"touchstone ctl volume expand v --size 4096 --path /q":           {id: "v", path: "/q", known: known},
+		"touchstone ctl volume expand v --size 4096":                     {id: "v", known: known},
+		"touchstone ctl volume expand v --size 4096 --block":             {id: "v", known: known, use: capabilityFlags{block: true}},
+		"touchstone ctl volume expand w --size 4096 --path PATH --block": {id: "w", use: capabilityFlags{block: true}},
+	} {
+		require.Equal(t, want, e.command(answer))
+	}
+
+	again := "touchstone ctl volume umount v && touchstone ctl volume mount v /mnt/a"
+
+	for want, e := range map[string]expansion{
+		"touchstone ctl volume umount v": {id: "v"},
+		again:                            {id: "v", known: known},
+		again + " --access-mode MULTI_NODE_READER_ONLY": {id: "v", known: readers},
+	} {
+		require.Equal(t, want, e.mountAgain())
+	}
+
+	without := known
+	without.AccessMode = ""
+	require.Equal(t, again, (&expansion{id: "v", known: without}).mountAgain())
+}
+
+// TestNodesPart decides what the node has to do without asking it.
+func TestNodesPart(t *testing.T) {
+	t.Parallel()
+
+	needed, notNeeded := &csi.ControllerExpandVolumeResponse{NodeExpansionRequired: true}, &csi.ControllerExpandVolumeResponse{}
+	staged := health.VolumeReport{ID: "v", Staged: "/s", Backing: "image"}
+	directory := health.VolumeReport{ID: "v", Staged: "/s", Backing: "directory"}
+	controller := csiclient.Capabilities{HasController: true}
+	advertised := csiclient.Capabilities{HasController: true, Node: []*csi.NodeServiceCapability{{
+		Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_EXPAND_VOLUME}},
+	}}}
+
+	for name, test := range map[string]struct {
+		e      expansion
+		answer *csi.ControllerExpandVolumeResponse
+		nodes  []string
+		want   string
+		err    error
+		says   string
+	}{
+		"done by the controller":     {expansion{id: "v", caps: controller}, notNeeded, nil, "not needed", nil, ""},
+		"a directory":                {expansion{id: "v", caps: controller, known: directory}, notNeeded, nil, "not needed", nil, ""},
+		"advertised":                 {expansion{id: "v", caps: advertised, known: staged}, notNeeded, nil, "not needed", nil, ""},
+		"not advertised":             {expansion{id: "v", caps: controller, known: staged}, notNeeded, nil, "needed", errNodePart, "umount v"},
+		"without controller or path": {expansion{id: "v"}, needed, nil, "needed", errNoPath, "volume v"},
+		"elsewhere":                  {expansion{id: "v", caps: controller}, needed, []string{"b", "c"}, "needed", errNodePart, "on b, c run"},
+		"somewhere":                  {expansion{id: "v", caps: controller}, needed, nil, "needed", errNodePart, "where it is in use run"},
+		"not in use, as Touchstone says": {
+			expansion{id: "v", caps: controller, known: health.VolumeReport{ID: "v"}},
+			needed, nil,
+			"not in use: its filesystem grows when it is staged", nil, "",
+		},
+	} {
+		grown, state, err := test.e.onNode(t.Context(), test.answer, nil, test.nodes)
+		require.Nil(t, grown, "want: the node is not asked of %s", name)
+		require.Equal(t, test.want, state, name)
+		require.ErrorIs(t, err, test.err, name)
+
+		if err != nil {
+			require.ErrorContains(t, err, test.says, name)
+		}
+	}
+}
+
+// TestSinceOfCalls is a time or a duration.
+func TestSinceOfCalls(t *testing.T) {
+	t.Parallel()
+
+	none, err := (&callFilter{}).filter()
+	require.NoError(t, err)
+	require.Nil(t, none.Since, "want: without --since there is no time")
+
+	at, err := (&callFilter{since: "2026-11-21T09:08:07Z"}).filter()
+	require.NoError(t, err)
+	require.Equal(t, time.Date(2026, 11, 21, 9, 8, 7, 0, time.UTC), at.Since.UTC())
+
+	for text, ago := range map[string]time.Duration{"1h": time.Hour, "0s": 0} {
+		found, err := (&callFilter{since: text}).filter()
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(-ago), *found.Since, time.Minute, text)
+	}
+
+	for _, text := range []string{"yesterday", "-1h", "2026-11-21"} {
+		_, err := (&callFilter{since: text}).filter()
+		require.ErrorIs(t, err, errSince, text)
+		require.Equal(t, 2, ExitCode(err), "want: wrong usage")
+	}
+}
+
+// TestFlagTexts are those that usage lines and errors show.
+func TestFlagTexts(t *testing.T) {
+	t.Parallel()
+
+	var (
+		none, gibi size = 0, 1 << 30
+		pairs           = keyValues{"b": "2", "a": "1"}
+		noPairs    keyValues
+	)
+
+	require.Empty(t, none.String(), "want: no size has no text")
+	require.Equal(t, "1.0 GiB", gibi.String())
+	require.Equal(t, "a=1,b=2", pairs.String())
+	require.Empty(t, noPairs.String(), "want: no pairs have no text")
+	require.ErrorIs(t, noPairs.Set("=value"), errNotPair)
+	require.ErrorIs(t, noPairs.Set("key"), errNotPair)
+	require.NoError(t, noPairs.Set("key="))
+	require.Equal(t, keyValues{"key": ""}, noPairs)
+
+	for _, is := range []bool{
+		(&createFlags{required: 1}).isGiven(), (&createFlags{limit: 1}).isGiven(), (&createFlags{parameters: keyValues{"a": "b"}}).isGiven(),
+		(&createFlags{mutable: keyValues{"a": "b"}}).isGiven(), (&createFlags{topology: []string{"a=b"}}).isGiven(),
+	} {
+		require.True(t, is, "want: a flag of a new volume is given")
+	}
+
+	require.False(t, (&createFlags{use: capabilityFlags{fs: "xfs"}}).isGiven(), "want: a flag of each mount is none of a new volume")
+}
+
+// failing is a writer that fails.
+type failing struct{ error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.error }
+
+// TestChangesThatCannotBeWritten are an error.
+func TestChangesThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+
+	full := errors.New("no space left on device")
+	screen := &changes{to: failing{full}}
+	_, err := screen.Write([]byte("text"))
+	require.NoError(t, err)
+	require.ErrorIs(t, screen.flush(), full)
+}

@@ -1,0 +1,258 @@
+package ctl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+var (
+	errSmaller  = errors.New("a volume never shrinks")
+	errNodePart = errors.New("the part of the node is not done")
+	errNoPath   = errors.New("the volume is not in use on the node of this socket; name its path with --path")
+)
+
+// needed is a part of the node that is not done.
+const needed = "needed"
+
+// expansion is one `volume expand`.
+type expansion struct {
+	*session
+
+	id              string
+	required, limit size
+	path, staging   string
+	use             capabilityFlags
+	isGiven         func(flag string) bool
+
+	caps  csiclient.Capabilities
+	known health.VolumeReport
+}
+
+func expandVerb() verb {
+	e := &expansion{}
+
+	return verb{
+		name: "expand", arguments: []argument{oneVolume}, options: "--size SIZE",
+		short: "Grow a volume: ControllerExpandVolume, and NodeExpandVolume where it is in use",
+		long: `Grow a volume and its filesystem: ControllerExpandVolume, and where the volume is in use
+NodeExpandVolume, at the path that the driver reports, or --path of other drivers. On a
+socket without a controller it is NodeExpandVolume alone. A volume that is not in use
+grows its filesystem when it is staged. Exit code 1: something remains to be done, and
+the command for it is printed. A smaller size is refused.`,
+		required: []string{"size"},
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var(&e.required, "size", "the new size, such as 2Gi")
+			flags.Var(&e.limit, "limit", "at most this large")
+			flags.StringVar(&e.path, "path", "", "where the volume is published or staged (default: what the driver reports)")
+			flags.StringVar(&e.staging, "staging", "", "where it is staged")
+			e.use.register(flags)
+			e.isGiven = flags.Changed
+		},
+		run: func(ctx context.Context, s *session) error {
+			e.session, e.id = s, s.args[0]
+
+			return e.run(ctx)
+		},
+	}
+}
+
+func (e *expansion) run(ctx context.Context) (err error) {
+	if e.caps, err = e.Capabilities(ctx); err != nil {
+		return err
+	}
+
+	if e.known, err = e.session.known(ctx, e.id); err != nil {
+		return err
+	}
+
+	nodes, err := e.checkGrows(ctx)
+	if err != nil {
+		return err
+	}
+
+	if !e.isGiven("access-mode") {
+		e.use.mode = unknownMode
+	}
+
+	capability, err := e.use.capabilityFor(e.known)
+	if err != nil {
+		return err
+	}
+
+	answer := &csi.ControllerExpandVolumeResponse{CapacityBytes: int64(e.required), NodeExpansionRequired: true}
+	parts := answers{}
+
+	if e.caps.HasController {
+		answer, err = e.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: e.id, CapacityRange: capacityRange(e.required, e.limit), VolumeCapability: capability,
+		})
+		if err != nil {
+			return err
+		}
+
+		parts[keyController] = answer
+	}
+
+	grown, onNode, err := e.onNode(ctx, answer, capability, nodes)
+	if grown != nil {
+		parts[keyNode] = grown
+	}
+
+	return errors.Join(e.show(parts, [][]string{
+		{"Volume ID:", e.id},
+		{"Capacity:", formatBytes(answer.GetCapacityBytes())},
+		{"Node's part:", onNode},
+	}), err)
+}
+
+// checkGrows refuses a size that is smaller than the volume's, where the driver says how large it is,
+// and returns the nodes that the volume is attached to.
+func (e *expansion) checkGrows(ctx context.Context) (nodes []string, err error) {
+	capacity := e.known.CapacityBytes
+
+	if e.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
+		answer, err := e.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: e.id})
+		if err != nil {
+			return nil, err
+		}
+
+		capacity, nodes = answer.GetVolume().GetCapacityBytes(), answer.GetStatus().GetPublishedNodeIds()
+	}
+
+	if int64(e.required) < capacity {
+		return nil, fmt.Errorf("volume %s has %d bytes (%s), and --size is %d (%s): %w", e.id,
+			capacity, formatBytes(capacity), int64(e.required), formatBytes(int64(e.required)), errSmaller)
+	}
+
+	return nodes, nil
+}
+
+// onNode does the node's part of an expansion, and returns its answer, if there is one, and its state in
+// words. The error has the command for what remains.
+func (e *expansion) onNode(
+	ctx context.Context, answer *csi.ControllerExpandVolumeResponse, capability *csi.VolumeCapability, nodes []string,
+) (*csi.NodeExpandVolumeResponse, string, error) {
+	paths := append(slices.Clone(e.known.Published), e.known.Staged)
+	if e.path != "" {
+		paths = []string{e.path}
+	}
+
+	// Touchstone's image has grown then, and its node does not advertise the expansion.
+	waits := e.known.Staged != "" && e.known.Backing == "image" && !e.caps.HasNodeRPC(csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+
+	switch {
+	case !answer.GetNodeExpansionRequired() && waits:
+		return nil, needed, e.remains(answer, "its node does not advertise EXPAND_VOLUME; run "+e.mountAgain())
+	case !answer.GetNodeExpansionRequired():
+		return nil, "not needed", nil
+	case paths[0] != "":
+		grown, err := e.expandAt(ctx, paths, answer, capability)
+
+		switch {
+		case err == nil:
+			return grown, "done", nil
+		case status.Code(err) == codes.FailedPrecondition && e.known.Staged != "":
+			return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, e.mountAgain()))
+		default:
+			return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, e.command(answer)))
+		}
+	case !e.caps.HasController:
+		return nil, needed, fmt.Errorf("volume %s: %w", e.id, errNoPath)
+	default:
+		return e.elsewhere(ctx, answer, nodes)
+	}
+}
+
+// expandAt calls NodeExpandVolume at the first of the paths at which the volume still is.
+func (e *expansion) expandAt(
+	ctx context.Context, paths []string, answer *csi.ControllerExpandVolumeResponse, capability *csi.VolumeCapability,
+) (grown *csi.NodeExpandVolumeResponse, err error) {
+	for _, path := range paths {
+		grown, err = e.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+			VolumeId: e.id, VolumePath: path, StagingTargetPath: cmp.Or(e.staging, e.known.Staged),
+			VolumeCapability: capability, CapacityRange: &csi.CapacityRange{RequiredBytes: answer.GetCapacityBytes()},
+		})
+		if status.Code(err) != codes.NotFound {
+			break
+		}
+	}
+
+	return grown, err
+}
+
+// elsewhere decides about a volume that is not in use here as far as the driver reports.
+func (e *expansion) elsewhere(
+	ctx context.Context, answer *csi.ControllerExpandVolumeResponse, nodes []string,
+) (*csi.NodeExpandVolumeResponse, string, error) {
+	here := ""
+
+	if e.caps.HasNode && e.known.ID != "" {
+		info, err := e.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		if err != nil {
+			return nil, "unknown", err
+		}
+
+		here = info.GetNodeId()
+	}
+
+	others := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { return node == here })
+
+	switch {
+	case len(others) > 0:
+		return nil, needed, e.remains(answer, fmt.Sprintf("on %s run %s", strings.Join(others, ", "), e.command(answer)))
+	case e.known.ID != "":
+		return nil, "not in use: its filesystem grows when it is staged", nil
+	default:
+		return nil, needed, e.remains(answer, "where it is in use run "+e.command(answer))
+	}
+}
+
+func (e *expansion) remains(answer *csi.ControllerExpandVolumeResponse, remedy string) error {
+	return fmt.Errorf("volume %s has %d bytes, but %w: %s", e.id, answer.GetCapacityBytes(), errNodePart, remedy)
+}
+
+// mountAgain returns the command that stages the volume again, which grows it too.
+func (e *expansion) mountAgain() string {
+	command := "touchstone ctl volume umount " + e.id
+	if len(e.known.Published) == 0 {
+		return command
+	}
+
+	command += fmt.Sprintf(" && touchstone ctl volume mount %s %s", e.id, e.known.Published[0])
+
+	if mode := e.known.AccessMode; mode != "" && mode != defaultMode.String() {
+		command += " --access-mode " + mode
+	}
+
+	return command
+}
+
+// command returns the command that does the part of the node.
+func (e *expansion) command(answer *csi.ControllerExpandVolumeResponse) string {
+	command := fmt.Sprintf("touchstone ctl volume expand %s --size %d", e.id, answer.GetCapacityBytes())
+
+	switch {
+	case e.path != "":
+		command += " --path " + e.path
+	case e.known.ID == "":
+		command += " --path PATH" // Only Touchstone reports it.
+	}
+
+	if e.use.block {
+		command += " --block"
+	}
+
+	return command
+}
