@@ -76,7 +76,7 @@ manifests: ### Render deploy/kustomize/base from the chart in deploy/helm
 
 test-page: ### Test the status page in a real browser; pictures go to out/status-page (installs chromium)
 	@hack/ensure-tools.sh --for page
-	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -tags chromium -count=1 -v ./pkg/driver/statuspage
+	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -tags chromium -count=1 -v ./internal/driver/statuspage
 
 test-alerts: ### Have Prometheus check and test deploy/monitoring/alerts.yaml (installs prometheus)
 	@hack/ensure-tools.sh --for alerts

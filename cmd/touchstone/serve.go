@@ -17,16 +17,16 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
+	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/internal/quantity"
-	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
 // gcPercent bounds garbage to half of the live heap.

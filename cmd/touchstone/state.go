@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/touchstone-csi/touchstone/internal/audit"
+	"github.com/touchstone-csi/touchstone/internal/driver/audit"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 

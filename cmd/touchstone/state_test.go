@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )

@@ -1,5 +1,5 @@
 // Package errdefs defines the categories of errors that callers react to. The
-// package in which an error arises gives it a category; pkg/rpc turns the
+// package in which an error arises gives it a category; internal/csi/rpc turns the
 // category into a gRPC code without importing that package.
 //
 //	var ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "the device is in use")

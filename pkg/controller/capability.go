@@ -7,10 +7,11 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // ValidateVolumeCapabilities confirms what the volume can do, or says in the
@@ -72,7 +73,7 @@ func (s *Service) ValidateVolumeCapabilities(
 }
 
 func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-	return &csi.ValidateVolumeCapabilitiesResponse{Message: rpc.Truncate(message, rpc.MaxStringBytes)}, nil
+	return &csi.ValidateVolumeCapabilitiesResponse{Message: shorten.Text(message, shorten.MaxBytes)}, nil
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot

@@ -7,10 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -100,7 +99,7 @@ func TestParseCapability(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s := &Service{config: Config{Common: plugin.Common{Shared: test.shared}}}
+			s := &Service{config: Config{Shared: test.shared}}
 
 			_, err := s.parseCapability(test.capability, test.parameters)
 			if test.refused {

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
 // claimName is the PersistentVolumeClaim that a volume is for. Either part is

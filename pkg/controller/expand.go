@@ -6,9 +6,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
 // ControllerExpandVolume makes a volume larger, attached or not (CSI v1.13,

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Groups is the CSI GroupController service (CSI v1.13, Group Controller Service

@@ -6,10 +6,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // ListVolumes lists all volumes in the order of their ids, which is that of

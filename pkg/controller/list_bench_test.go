@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -122,10 +121,8 @@ func open(b *testing.B, directory string, off ...string) (served *controller.Ser
 	store := state.New(directory+"/state", state.Options{Log: log})
 
 	served, err = controller.New(controller.Config{
-		Common: plugin.Common{
-			NodeID: "node", Store: store, Pools: pools, Operations: operation.NewGroup(),
-			Admission: &pool.Admission{Overcommit: 1}, Capabilities: left, Log: log,
-		},
+		NodeID: "node", Store: store, Pools: pools, Operations: operation.NewGroup(),
+		Admission: &pool.Admission{Overcommit: 1}, Capabilities: left, Log: log,
 	})
 	require.NoError(b, err)
 	require.NoError(b, store.Open(context.Background()))

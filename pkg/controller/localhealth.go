@@ -3,7 +3,7 @@ package controller
 import (
 	"strings"
 
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
 // reportedCondition returns what the controller's RPCs report of a volume: its own findings,

@@ -3,8 +3,8 @@ package controller
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
 // LocalNode is the node service of the same process, as the controller uses it. In

@@ -4,8 +4,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
 // maxResponseBytes keeps a page below the 4 MiB that a gRPC client accepts unless

@@ -7,13 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // TestRecoverFreesNames: the first call after a crash does not find the name of an unfinished
@@ -29,10 +28,10 @@ func TestRecoverFreesNames(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	store := state.New(directory+"/state", state.Options{Log: log, LazyFlush: time.Hour})
 
-	served, err := New(Config{Common: plugin.Common{
+	served, err := New(Config{
 		NodeID: "node", Store: store, Pools: pools, Operations: operation.NewGroup(),
-		Admission: &pool.Admission{Overcommit: 1}, Log: log,
-	}, Removals: removal.New(log)})
+		Admission: &pool.Admission{Overcommit: 1}, Log: log, Removals: removal.New(log),
+	})
 	require.NoError(t, err)
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })

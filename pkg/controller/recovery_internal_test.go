@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 

@@ -13,10 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -157,7 +156,7 @@ func TestDefaultsOfTheConfiguration(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 
-	config := Config{Common: plugin.Common{Pools: pools, Log: slog.New(slog.DiscardHandler)}}
+	config := Config{Pools: pools, Log: slog.New(slog.DiscardHandler)}
 	newStore := func() *state.Store { return state.New(t.TempDir(), state.Options{Log: config.Log}) }
 	config.Store = newStore()
 

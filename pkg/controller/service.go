@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -12,15 +13,15 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -45,8 +46,36 @@ const DefaultCopyGrace = time.Second
 
 // Config configures the service.
 type Config struct {
-	plugin.Common
 	Settings
+
+	// NodeID is the id of the node on whose machine the process runs.
+	NodeID string
+	// Segments is the topology of that machine; empty means that volumes are accessible from
+	// everywhere.
+	Segments map[string]string
+	// Shared: every node mounts the pools.
+	Shared bool
+	// MaxVolumesPerNode is how many volumes may be attached to a node; 0 is no limit.
+	MaxVolumesPerNode int64
+	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
+	MaxVolumeBytes int64
+	// Capabilities are those that the plugin advertises.
+	Capabilities capability.Set
+
+	// Store keeps the records. It is not open yet while the service is built.
+	Store *state.Store
+	Pools *pool.Set
+	// Operations serializes what changes an object; the services of a process share it.
+	Operations *operation.Group
+	// Admission decides what may be provisioned from the pools.
+	Admission *pool.Admission
+	// Health are the settings of the monitor. Storage is the monitor of the pools and the state;
+	// nil is none.
+	Health  health.Settings
+	Storage *health.Monitor
+	// Point is called at the points of operations; nil is not.
+	Point operation.Hook
+	Log   *slog.Logger
 
 	// LocalNode is the node service of this process; nil means NoLocalNode.
 	LocalNode LocalNode

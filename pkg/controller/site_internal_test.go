@@ -15,14 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
@@ -95,10 +94,8 @@ func (s *site) start() {
 	require.NoError(s.t, err)
 
 	config := Config{
-		Common: plugin.Common{
-			NodeID: ownNode, Store: store, Pools: pools, Operations: operation.NewGroup(),
-			Admission: &pool.Admission{Overcommit: 1, Capacities: map[string]int64{}}, Point: s.at, Log: log,
-		},
+		NodeID: ownNode, Store: store, Pools: pools, Operations: operation.NewGroup(),
+		Admission: &pool.Admission{Overcommit: 1, Capacities: map[string]int64{}}, Point: s.at, Log: log,
 		Settings: Settings{Nodes: []string{nextNode}, CopyGrace: time.Minute}, LocalNode: s.node, Removals: removal.New(log),
 	}
 	for _, each := range s.change {

@@ -6,9 +6,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // listBatch is how many snapshots of one volume are read under the index's lock at

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // resumeCopies starts over, in the background, what is being copied in a pool.

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )

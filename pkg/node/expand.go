@@ -8,12 +8,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // NodeExpandVolume lets the device and the filesystem of a volume that is in
@@ -48,7 +47,7 @@ func (s *Service) NodeExpandVolume(
 		return nil, rpc.Status(err)
 	}
 
-	if err := checkHas(&s.config.Common, v, request.GetVolumeCapability()); err != nil {
+	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
 		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
 	}
 
@@ -121,7 +120,7 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.
-func checkHas(config *plugin.Common, v *staged.Volume, given *csi.VolumeCapability) error {
+func checkHas(config *Config, v *staged.Volume, given *csi.VolumeCapability) error {
 	if given == nil {
 		return nil
 	}

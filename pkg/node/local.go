@@ -8,8 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
@@ -17,7 +18,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // LocalNode is what a controller in the same process uses of the node

@@ -14,18 +14,16 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // onceNode is a node in a directory, with one volume.
@@ -39,7 +37,8 @@ type onceNode struct {
 	runtime string
 	pools   *pool.Set
 	store   *state.Store
-	faults  *faults.Injector
+	// point, if it is not nil, is called at the points of operations.
+	point operation.Hook
 }
 
 func (n *onceNode) in(name string) string { return filepath.Join(n.directory, name) }
@@ -73,10 +72,8 @@ func (n *onceNode) open(ctx context.Context) error {
 	}
 
 	n.Service, err = node.New(node.Config{
-		Common: plugin.Common{
-			NodeID: "here", MaxVolumeBytes: onceMost, Capabilities: left, Store: n.store, Pools: n.pools, Operations: operation.NewGroup(),
-			Admission: &pool.Admission{Overcommit: 20}, Faults: n.faults, Log: log,
-		},
+		NodeID: "here", MaxVolumeBytes: onceMost, Capabilities: left, Store: n.store, Pools: n.pools, Operations: operation.NewGroup(),
+		Admission: &pool.Admission{Overcommit: 20}, Point: n.point, Log: log,
 		Settings: node.Settings{
 			Loops:  loop.LoopsOptions{First: n.first},
 			Direct: kata.Config{Root: n.in("kata"), Guest: kata.GuestConfig{ShimRoots: []string{n.in("shims")}, KataRuntime: n.runtime}},

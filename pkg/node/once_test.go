@@ -15,8 +15,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
@@ -210,7 +210,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 
 // onceIgnored are calls that may fail without a report: sysfs files' sizes and what some kernels lack,
 // what another call repeats (the mount of a path; whether an image is locked), the kernel's error count, which
-// the next probe reads, and those that the tests of pkg/state, pkg/pool and pkg/node/freeze have fail.
+// the next probe reads, and those that the tests of pkg/state, internal/pool and pkg/node/freeze have fail.
 var onceIgnored = []string{
 	"^fstat(at)? /(sys|dev)/", "^(statx|fstatat) kubelet", "^listmount", "/discard_max(_hw)?_bytes#", "^ioctl.0x4c05 ", "^ioctl.0xc004587[78] ", "errors_count#",
 	"^openat.0xa0002 pool/images", "^flock pool/images", "pool/scratch", "pool/ephemeral/scratch",

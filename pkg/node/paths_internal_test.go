@@ -10,13 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -80,7 +79,7 @@ func TestIncompleteConfig(t *testing.T) {
 	t.Parallel()
 
 	complete := func() Config {
-		return Config{Common: plugin.Common{NodeID: "here", Admission: &pool.Admission{}}, Ephemeral: pool.NewSet(nil)}
+		return Config{NodeID: "here", Admission: &pool.Admission{}, Ephemeral: pool.NewSet(nil)}
 	}
 
 	for want, change := range map[error]func(*Config){

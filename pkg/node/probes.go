@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
 // Prober probes the volumes on this node.

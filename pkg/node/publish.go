@@ -10,15 +10,14 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // NodePublishVolume makes a staged volume appear at the target path: a bind
@@ -127,7 +126,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 		return s.access.For(v).Republish(ctx, v, existing)
 	}
 
-	if err := checkPublishable(&s.config.Common, v, wanted); err != nil {
+	if err := checkPublishable(&s.config, v, wanted); err != nil {
 		return err
 	}
 
@@ -241,7 +240,7 @@ func checkSamePublication(v *staged.Volume, existing, wanted staged.Publication)
 
 // checkPublishable returns FAILED_PRECONDITION if the volume does not have the wanted capability,
 // or must not have another target.
-func checkPublishable(config *plugin.Common, v *staged.Volume, wanted staged.Publication) error {
+func checkPublishable(config *Config, v *staged.Volume, wanted staged.Publication) error {
 	if v.Capability.Block != wanted.Capability.Block {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: it is not staged for this access type")
 	}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
 // Recover compares the records with what is mounted and attached, before the first call:

@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -10,9 +11,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/faults"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
 // unknownID is the id of a volume that no other request names.
@@ -179,31 +181,37 @@ func TestPublishNeedsAStaging(t *testing.T) {
 	answer{codes.FailedPrecondition, "it is not staged; call NodeStageVolume first"}.require(t, n.publish(t.Context()), "after the staging")
 }
 
-// TestCallsFailAtTheirPoints: a rule lets each call fail once at each of its points, and the next attempt
-// succeeds.
+// TestCallsFailAtTheirPoints has each call fail once at each of its points; the next attempt succeeds.
 func TestCallsFailAtTheirPoints(t *testing.T) {
 	for _, kind := range []string{"image", "block", "directory"} {
 		t.Run(kind, func(t *testing.T) {
+			var failing operation.Point
+
 			n := newNode(t, kind)
 			require.NoError(t, n.close())
-			n.faults = faults.New(faults.Config{})
-			t.Cleanup(n.faults.Close)
+			n.point = func(_ context.Context, point operation.Point, objects ...string) error {
+				if point != failing || !slices.Contains(objects, n.kind.id()) {
+					return nil
+				}
+
+				failing = ""
+
+				return errdefs.New(errdefs.ErrAborted, "on command")
+			}
 			require.NoError(t, n.open(t.Context()))
 
 			for _, step := range []struct {
 				call    func(ctx context.Context) error
-				points  []faults.Point
+				points  []operation.Point
 				mounted []string
 			}{
-				{n.stage, []faults.Point{faults.StagingRecorded, faults.VolumeStaged}, []string{"staging"}},
-				{n.publish, []faults.Point{faults.PublicationRecorded, faults.VolumePublished}, []string{"staging", "target"}},
+				{n.stage, []operation.Point{operation.StagingRecorded, operation.VolumeStaged}, []string{"staging"}},
+				{n.publish, []operation.Point{operation.PublicationRecorded, operation.VolumePublished}, []string{"staging", "target"}},
 				{n.unpublish, nil, []string{"staging"}},
-				{n.unstage, []faults.Point{faults.VolumeUnstaged}, nil},
+				{n.unstage, []operation.Point{operation.VolumeUnstaged}, nil},
 			} {
-				for _, point := range step.points {
-					_, err := n.faults.Add([]byte("{match: {at: " + string(point) + ", volume: " + n.kind.id() + "}, act: {before: {code: ABORTED, message: on command}}, until: {hits: 1}}"))
-					require.NoError(t, err)
-					answer{codes.Aborted, "on command"}.require(t, step.call(t.Context()), string(point))
+				for _, failing = range step.points {
+					answer{codes.Aborted, "on command"}.require(t, step.call(t.Context()), string(failing))
 				}
 
 				require.NoError(t, step.call(t.Context()))

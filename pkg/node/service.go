@@ -5,19 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/ephemeral"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
@@ -27,10 +31,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/stats"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // Settings are the part of Config that an administrator chooses.
@@ -54,8 +55,36 @@ type Settings struct {
 
 // Config configures a Service.
 type Config struct {
-	plugin.Common
 	Settings
+
+	// NodeID is the id of the node on whose machine the process runs.
+	NodeID string
+	// Segments is the topology of that machine; empty means that volumes are accessible from
+	// everywhere.
+	Segments map[string]string
+	// Shared: every node mounts the pools.
+	Shared bool
+	// MaxVolumesPerNode is how many volumes may be attached to a node; 0 is no limit.
+	MaxVolumesPerNode int64
+	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
+	MaxVolumeBytes int64
+	// Capabilities are those that the plugin advertises.
+	Capabilities capability.Set
+
+	// Store keeps the records. It is not open yet while the service is built.
+	Store *state.Store
+	Pools *pool.Set
+	// Operations serializes what changes an object; the services of a process share it.
+	Operations *operation.Group
+	// Admission decides what may be provisioned from the pools.
+	Admission *pool.Admission
+	// Health are the settings of the monitor. Storage is the monitor of the pools and the state;
+	// nil is none.
+	Health  health.Settings
+	Storage *health.Monitor
+	// Point is called at the points of operations; nil is not.
+	Point operation.Hook
+	Log   *slog.Logger
 
 	// Ephemeral are the pools of inline ephemeral volumes.
 	Ephemeral *pool.Set
@@ -222,10 +251,10 @@ func (s *Service) openRoot(volumeID string) (*os.File, error) {
 // NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,
 // NodeGetInfo).
 func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return nodeInfo(&s.config.Common), nil
+	return nodeInfo(&s.config), nil
 }
 
-func nodeInfo(config *plugin.Common) *csi.NodeGetInfoResponse {
+func nodeInfo(config *Config) *csi.NodeGetInfoResponse {
 	info := &csi.NodeGetInfoResponse{NodeId: config.NodeID, MaxVolumesPerNode: config.MaxVolumesPerNode}
 	if len(config.Segments) > 0 {
 		info.AccessibleTopology = &csi.Topology{Segments: config.Segments}

@@ -9,14 +9,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Simulated is a Node service that mounts nothing (--simulate-node). It refuses what Service refuses
@@ -26,12 +25,12 @@ import (
 type Simulated struct {
 	csi.UnimplementedNodeServer
 
-	config  plugin.Common
+	config  Config
 	volumes *staged.Records[*staged.Volume]
 }
 
 // NewSimulated returns a service that keeps its records in the store, which must not be open yet.
-func NewSimulated(config plugin.Common) *Simulated {
+func NewSimulated(config Config) *Simulated {
 	return &Simulated{config: config, volumes: staged.NewVolumes(config.Store)}
 }
 

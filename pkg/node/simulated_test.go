@@ -11,14 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -42,7 +41,7 @@ type simulated struct {
 	pool      *pool.Pool
 }
 
-func newSimulated(t *testing.T, change func(*plugin.Common)) *simulated {
+func newSimulated(t *testing.T, change func(*node.Config)) *simulated {
 	t.Helper()
 
 	s := &simulated{directory: t.TempDir()}
@@ -54,7 +53,7 @@ func newSimulated(t *testing.T, change func(*plugin.Common)) *simulated {
 }
 
 // start starts the node over what is in its directory, and returns what ends it.
-func (s *simulated) start(t *testing.T, change func(*plugin.Common)) (stop func()) {
+func (s *simulated) start(t *testing.T, change func(*node.Config)) (stop func()) {
 	t.Helper()
 
 	pools, err := pool.OpenSet(map[string]string{"default": filepath.Join(s.directory, "pool")})
@@ -63,7 +62,7 @@ func (s *simulated) start(t *testing.T, change func(*plugin.Common)) (stop func(
 	require.NoError(t, err)
 
 	log := slog.New(slog.DiscardHandler)
-	config := plugin.Common{
+	config := node.Config{
 		NodeID: "here", Pools: pools, Operations: operation.NewGroup(), Log: log,
 		Store: state.New(filepath.Join(s.directory, "state"), state.Options{Owner: t.Name(), Log: log}),
 	}
@@ -91,13 +90,13 @@ func (s *simulated) start(t *testing.T, change func(*plugin.Common)) (stop func(
 }
 
 // without changes a configuration to advertise all capabilities but some.
-func without(t *testing.T, names ...string) func(*plugin.Common) {
+func without(t *testing.T, names ...string) func(*node.Config) {
 	t.Helper()
 
 	left, err := capability.Without(names...)
 	require.NoError(t, err)
 
-	return func(c *plugin.Common) { c.Capabilities = left }
+	return func(c *node.Config) { c.Capabilities = left }
 }
 
 func stageRequest(id string) *csi.NodeStageVolumeRequest {
@@ -358,7 +357,7 @@ func TestSimulatedWithoutStaging(t *testing.T) {
 	}
 
 	for name, test := range map[string]struct {
-		change  func(*plugin.Common)
+		change  func(*node.Config)
 		request func(id, path string) *csi.NodePublishVolumeRequest
 		missing codes.Code
 	}{
@@ -412,7 +411,7 @@ func TestSimulatedRestart(t *testing.T) {
 func TestSimulatedIsTheLocalNode(t *testing.T) {
 	t.Parallel()
 
-	s := newSimulated(t, func(c *plugin.Common) { c.Segments, c.MaxVolumesPerNode = map[string]string{"zone": "a"}, 7 })
+	s := newSimulated(t, func(c *node.Config) { c.Segments, c.MaxVolumesPerNode = map[string]string{"zone": "a"}, 7 })
 	require.True(t, s.Serves("here"), "want: the node has its own id")
 	require.False(t, s.Serves("there"), "want: the node has no other id")
 	require.True(t, s.CanFreeze(imageID), "want: nothing writes to a volume")

@@ -10,13 +10,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // NodeStageVolume attaches the volume's device and mounts its filesystem at the
@@ -114,7 +113,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		}
 	}
 
-	if err := checkCapability(&s.config.Common, wanted, wanted.Capability); err != nil {
+	if err := checkCapability(&s.config, wanted, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
@@ -162,7 +161,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
-func checkCapability(config *plugin.Common, v *staged.Volume, wanted volume.Capability) error {
+func checkCapability(config *Config, v *staged.Volume, wanted volume.Capability) error {
 	err := config.Capabilities.CheckAccessMode(wanted)
 	if err == nil {
 		err = v.Parameters.CheckCapability(wanted, config.Shared)

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
-	"github.com/touchstone-csi/touchstone/pkg/driver"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	conditions "github.com/touchstone-csi/touchstone/pkg/health"
+	conditions "github.com/touchstone-csi/touchstone/internal/health"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	conditions "github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	conditions "github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 // victim is a published volume that becomes unhealthy.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	embeddedpool "github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	embeddedpool "github.com/touchstone-csi/touchstone/internal/pool/embedded"
 )
 
 // topic is a group of measurements that share their volumes.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	embeddedpool "github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	embeddedpool "github.com/touchstone-csi/touchstone/internal/pool/embedded"
 )
 
 // poolFilesystems measures the same calls and writes in an embedded pool of each filesystem. A round

@@ -15,13 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
-	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
-	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 )

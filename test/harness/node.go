@@ -12,17 +12,17 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/internal/driver/identities"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/plugin"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Toolbox is a Runner that asks the test first.
@@ -83,15 +83,13 @@ func OpenNode(ctx context.Context, config NodeConfig, log *slog.Logger) (*Node, 
 
 	store := state.New(config.StateDir, state.Options{Owner: "a test's node", Log: log})
 	// The driver wrote them; a store refuses collections that are not registered.
-	pool.RegisterIdentities(store)
+	identities.Register(store)
 
 	end := func() error { return errors.Join(store.Close(), pools.Close()) }
 
 	served, err := node.New(node.Config{
-		Common: plugin.Common{
-			NodeID: NodeID, Store: store, Pools: pools, Operations: operation.NewGroup(),
-			Admission: &pool.Admission{Overcommit: 1}, Log: log,
-		},
+		NodeID: NodeID, Store: store, Pools: pools, Operations: operation.NewGroup(),
+		Admission: &pool.Admission{Overcommit: 1}, Log: log,
 		Settings:  node.Settings{Direct: kata.Config{Root: config.DirectRoot}},
 		Ephemeral: pools.Ephemeral(), Dirs: places, StagingDir: filepath.Join(config.KubeletDir, "own"),
 		FreezeLimit: config.FreezeLimit, Run: config.Run,

@@ -3,7 +3,7 @@ package harness
 import (
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/internal/driver"
 )
 
 // WithoutCapabilities starts a driver that does not have the capabilities.

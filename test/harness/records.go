@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // ShortCheckPeriod is the time between two checks that a test awaits.

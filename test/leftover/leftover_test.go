@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/audit"
+	"github.com/touchstone-csi/touchstone/internal/driver/audit"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/leftover"
@@ -49,7 +49,7 @@ func TestMemoryIsSearched(t *testing.T) {
 	t.Parallel()
 
 	for place, keep := range map[string]func(id string) any{
-		"pkg/health.cache.records": func(id string) any {
+		"internal/health.cache.records": func(id string) any {
 			monitor := health.New(health.Config{Name: "a view"})
 			require.True(t, monitor.Set(id, health.Observation{}, time.Now()), "the first observation is stored")
 			_, known := monitor.Get(id)
@@ -69,7 +69,7 @@ func TestMemoryIsSearched(t *testing.T) {
 
 			return map[string]any{"kept": observations}
 		},
-		"pkg/operation.Group.queues": func(id string) any {
+		"internal/operation.Group.queues": func(id string) any {
 			group, hold := operation.NewGroup(), make(chan struct{})
 			t.Cleanup(func() {
 				close(hold)

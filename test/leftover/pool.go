@@ -10,7 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
 // InPool returns the ids of the volumes and snapshots in the directory of a pool.
@@ -132,7 +132,7 @@ func Quotas(pool string) ([]Finding, error) {
 	return projects(pool, directory)
 }
 
-// abandoned is the limit of a group that is removed once nothing uses its space (pkg/pool/quota).
+// abandoned is the limit of a group that is removed once nothing uses its space (internal/pool/quota).
 const abandoned = 1<<62 + 1
 
 // groups returns the quota groups of volumes without their subvolume. Those of the kernel, of level 0,

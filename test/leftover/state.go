@@ -6,9 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/touchstone-csi/touchstone/internal/audit"
+	"github.com/touchstone-csi/touchstone/internal/driver/audit"
+	"github.com/touchstone-csi/touchstone/internal/driver/identities"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
 // Checks is the collection with what checks of filesystems have found.
@@ -47,7 +47,7 @@ func ReadState(dir string) (State, error) {
 // uses returns the names of the collections of what is in use on the node.
 func (s State) uses() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.Records)), func(name string) bool {
-		return name == Checks || name == pool.IdentitiesCollection || slices.Contains(controllerCollections, name)
+		return name == Checks || name == identities.Collection || slices.Contains(controllerCollections, name)
 	})
 }
 

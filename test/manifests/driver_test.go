@@ -20,8 +20,8 @@ import (
 	storage "k8s.io/api/storage/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/manifests"
 )

@@ -2,7 +2,7 @@ package main
 
 // driverMutants are defects of what every call passes: socket, gate, limits, log.
 func driverMutants() []regression {
-	tests := func(tests ...string) command { return in("pkg/driver", tests...) }
+	tests := func(tests ...string) command { return in("internal/driver", tests...) }
 
 	return []regression{
 		{
@@ -57,7 +57,7 @@ func driverMutants() []regression {
 			name: "driver/secrets-of-other-kinds-kept", in: "rpc.hideSecrets",
 			old:    `message.Clear(field)`,
 			new:    ``,
-			breaks: "a secret that is no string is kept", tests: in("pkg/rpc", "TestHideSecretsOfEachKind"),
+			breaks: "a secret that is no string is kept", tests: in("internal/csi/rpc", "TestHideSecretsOfEachKind"),
 		},
 		{
 			name: "driver/limit-off-by-one", in: "driver.checkTexts",
@@ -120,13 +120,13 @@ func driverMutants() []regression {
 			name: "driver/retry-joins-other-call", in: "operation.Group.joinOrStart",
 			old:    `if other.Object == call.Object && proto.Equal(other.Request, call.Request) {`,
 			new:    `if other.Object == call.Object {`,
-			breaks: "a call gets the answer to another one's arguments", tests: in("pkg/operation", "TestSameCallWithOtherArgumentsConflicts"),
+			breaks: "a call gets the answer to another one's arguments", tests: in("internal/operation", "TestSameCallWithOtherArgumentsConflicts"),
 		},
 		{
 			name: "driver/operation-ends-with-caller", in: "operation.Group.joinOrStart",
 			old:    `startSpan(context.WithoutCancel(ctx), call)`,
 			new:    `startSpan(ctx, call)`,
-			breaks: "a format ends when its caller gives up", tests: in("pkg/operation", "TestOperationOutlivesItsCaller"),
+			breaks: "a format ends when its caller gives up", tests: in("internal/operation", "TestOperationOutlivesItsCaller"),
 		},
 		{
 			name: "driver/proxy-to-itself", in: "driver.notItself",

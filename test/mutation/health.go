@@ -2,8 +2,8 @@ package main
 
 // healthMutants are defects of volume health and of the kernel's events.
 func healthMutants() []regression {
-	monitor := func(tests ...string) command { return in("pkg/health", tests...) }
-	events := func(tests ...string) command { return in("pkg/health/events", tests...) }
+	monitor := func(tests ...string) command { return in("internal/health", tests...) }
+	events := func(tests ...string) command { return in("internal/health/events", tests...) }
 	return []regression{
 		{
 			name: "health/older-observation-wins", in: "health.cache.isNewer",

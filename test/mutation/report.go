@@ -23,7 +23,7 @@ const (
 )
 
 // core are the packages that keep data.
-var core = []string{"pkg/state", "pkg/pool", "pkg/controller", "pkg/node"}
+var core = []string{"pkg/state", "internal/pool", "pkg/controller", "pkg/node"}
 
 // report counts what became of the mutants.
 type report struct {

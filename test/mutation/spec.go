@@ -77,7 +77,7 @@ func specMutants() []regression {
 		},
 		{
 			name: "spec/SL-1-long-string", in: "controller.notConfirmed",
-			old: `rpc.Truncate(message, rpc.MaxStringBytes)`, new: `rpc.Truncate(message, 2*rpc.MaxStringBytes)`,
+			old: `shorten.Text(message, shorten.MaxBytes)`, new: `shorten.Text(message, 2*shorten.MaxBytes)`,
 			breaks: "a message is longer than the spec allows", tests: in("test/driver/requests", "TestIncompleteCapabilities"),
 		},
 		{
@@ -133,7 +133,7 @@ func specMutants() []regression {
 		{
 			name: "spec/CV-76-keys-differ-by-case", in: "driver.Config.checkTopology",
 			old: `names[strings.ToLower(key)] = key`, new: `names[key] = key`,
-			breaks: "topology keys that differ only by case are advertised", tests: in("pkg/driver", "TestNamesFollowTheSpec"),
+			breaks: "topology keys that differ only by case are advertised", tests: in("internal/driver", "TestNamesFollowTheSpec"),
 		},
 	}
 }

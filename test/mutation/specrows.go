@@ -112,7 +112,7 @@ func randomRowMutants() []regression {
 
 	return nil
 }`,
-			breaks: "a group that is none is accepted", tests: in("pkg/capability", "TestCheckMountGroup"),
+			breaks: "a group that is none is accepted", tests: in("internal/csi/capability", "TestCheckMountGroup"),
 		},
 		{
 			name: "spec/CV-48,CV-49,CV-50-other-source", in: "controller.checkSameVolume",
@@ -139,7 +139,7 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/GPI-1-domain-name", in: "driver.Config.checkNames",
 			old: `len(c.DriverName) > maxDriverName || `, new: `false || len(c.DriverName) > maxDriverName && `,
-			breaks: "a driver name that is no domain name is accepted", tests: in("pkg/driver", "TestNamesFollowTheSpec"),
+			breaks: "a driver name that is no domain name is accepted", tests: in("internal/driver", "TestNamesFollowTheSpec"),
 		},
 		{
 			name: "spec/P-4,PE-2,PE-4-unhealthy", in: "identity.Service.Probe",
@@ -168,19 +168,19 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/NPV-10,NPV-17,NEV-10-short-paths", in: "driver.maxPath",
 			old: `4096`, new: `127`,
-			breaks: "a path of 128 bytes is refused", tests: in("pkg/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
+			breaks: "a path of 128 bytes is refused", tests: in("internal/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
 		},
 		{
 			name: "spec/SL-1-long-request-strings", in: "driver.maxString",
 			old: `128`, new: `256`,
-			breaks: "a string of more than 128 bytes is accepted", tests: in("pkg/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
+			breaks: "a string of more than 128 bytes is accepted", tests: in("internal/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
 		},
 		{
 			name: "spec/RPCI-3,SR-6-secrets-logged", in: "driver.stripped.LogValue",
 			old: `text := protosanitizer.StripSecrets(rpc.HideSecrets(message)).String()`,
 			new: `_, _ = protosanitizer.StripSecrets, rpc.HideSecrets
 	text := fmt.Sprint(message)`,
-			breaks: "secrets reach the log", tests: in("pkg/driver", "TestSecretsAndMountFlagsNeverReachTheLog"),
+			breaks: "secrets reach the log", tests: in("internal/driver", "TestSecretsAndMountFlagsNeverReachTheLog"),
 		},
 		{
 			name: "spec/NGVSE-2,NGVSE-4,NGVS-3-anywhere", in: "node.checkUsedAt",
@@ -242,7 +242,7 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/GPI-2-long-name", in: "driver.maxDriverName",
 			old: `63`, new: `64`,
-			breaks: "a driver name of 64 characters is accepted", tests: in("pkg/driver", "TestNamesFollowTheSpec"),
+			breaks: "a driver name of 64 characters is accepted", tests: in("internal/driver", "TestNamesFollowTheSpec"),
 		},
 		{
 			name: "spec/ES-12-no-message", in: "rpc.Status",

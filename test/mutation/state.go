@@ -145,7 +145,7 @@ func stateMutants() []regression {
 			name: "state/members-of-other-groups-removed", in: "record.Register",
 			old:    `	store.AddCheck(c.checkMembers)`,
 			new:    `	_ = c.checkMembers`,
-			breaks: "the removal of an unfinished group removes snapshots that are ready", tests: in("internal/audit", "TestContradictionsAreFound"),
+			breaks: "the removal of an unfinished group removes snapshots that are ready", tests: in("internal/driver/audit", "TestContradictionsAreFound"),
 		},
 		{
 			name: "state/repair-without-backup", in: "state.Store.Repair",

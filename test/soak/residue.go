@@ -18,7 +18,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/driver/identities"
 )
 
 // residue is what a driver has, and would have more and more of if it leaked.
@@ -290,7 +290,7 @@ func (s *soak) records(ctx context.Context) ([]string, error) {
 	var left []string
 
 	for collection, records := range dump.Collections {
-		if collection == pool.IdentitiesCollection {
+		if collection == identities.Collection {
 			continue // pools outlive their volumes
 		}
 

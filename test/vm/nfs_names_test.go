@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 )
 
 // TestNFSRenamedImage has one client open an image and cache its name, and another one replace

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
 // Unary is the interceptor of calls. Calls of other services than CSI's pass.

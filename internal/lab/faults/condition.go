@@ -3,7 +3,7 @@ package faults
 import (
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
 // Entries returns the conditions that rules give a volume in a view. It is health.Settings.Inject.

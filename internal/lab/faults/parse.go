@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 // File is the content of a file of rules.

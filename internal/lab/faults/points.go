@@ -5,7 +5,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
 // Point is where a rule acts: at a point of every call, or at one of an operation.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
 // Schema returns the JSON schema of files of rules, which editors use. examples/faults/schema.json is

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 const (

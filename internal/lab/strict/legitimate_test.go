@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // legitimate are patterns of kubelet and sidecars that are no violations.

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/recent"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
 )
 
 // Mode is how violations are treated.

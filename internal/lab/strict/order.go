@@ -5,7 +5,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 )
 
 // keyEphemeral marks a NodePublishVolume of an inline ephemeral volume, which has no other calls

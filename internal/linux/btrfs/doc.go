@@ -10,5 +10,5 @@
 // exists; a subvolume that is made inside of another one becomes a member of the same groups. Under
 // full quotas an extent is counted for each subvolume that refers to it.
 //
-// The package contains system calls only; pkg/pool/quota decides which subvolumes are made.
+// The package contains system calls only; internal/pool/quota decides which subvolumes are made.
 package btrfs

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
 var (

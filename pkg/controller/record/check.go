@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
 var (

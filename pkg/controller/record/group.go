@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
 // Group is the record of a group snapshot.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"unique"
 
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
 // Interner lets records share equal values in memory, which saves more than half of the memory

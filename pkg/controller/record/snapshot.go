@@ -4,8 +4,8 @@ import (
 	"time"
 	"unique"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 )
 
 // Snapshot is the record of a snapshot. It is immutable once it is in the store: a change stores a modified copy.

@@ -9,7 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
 // NodeSegmentKey is the topology key whose value is the node's id.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/tidwall/btree"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 )
 
 // Usage has sums over all volumes and snapshots, so that no call walks them. The store reports every

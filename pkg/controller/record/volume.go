@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 )
 
 // Volume is the record of a volume. It is immutable once it is in the store: a change stores a modified copy.

@@ -6,8 +6,8 @@ import (
 	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
 // CheckLength returns pool.ErrTruncated while the image of a volume in use is shorter than one of its

@@ -6,9 +6,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
 )
 
 // directory is the access to a volume that is stored in a directory of its pool, which is

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // FindDevices finds the devices of raw-block and direct volumes after a restart. It must be

@@ -6,11 +6,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // loopMajor is the major number of all loop devices.

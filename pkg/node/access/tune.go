@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Tune applies the mutable parameters that the pool has of a staged volume to its devices and

@@ -9,7 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
 // The pauses between two attempts to thaw a filesystem.

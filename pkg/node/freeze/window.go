@@ -11,9 +11,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
 // syncLimit is how long the data that is not written yet may take before a freeze. Nothing waits for it

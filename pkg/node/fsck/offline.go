@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // fsTypeOffline returns the filesystem of the volume's record, so that a missing

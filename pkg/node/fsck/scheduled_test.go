@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // checks are the checks that a tool was started for.

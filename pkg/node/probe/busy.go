@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // holderPeriod is for how long the process that was found last is named without another search,

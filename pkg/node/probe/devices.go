@@ -3,8 +3,8 @@ package probe
 import (
 	"context"
 
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 // probeRawDevices probes the devices of a raw-block or direct volume.

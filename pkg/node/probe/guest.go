@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/kata"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 // guestRetryPeriod is when a guest that did not answer is asked again.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
 // ResponseTimeout bounds how long a call waits for a probe, a pool or a filesystem that may

@@ -3,8 +3,8 @@ package probe
 import (
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 // observation is what one probe has read of a volume. The next probe and the events of

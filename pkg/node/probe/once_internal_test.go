@@ -17,17 +17,17 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
@@ -296,8 +296,20 @@ func (p *onceProbe) runChanged() error {
 func (p *onceProbe) end() error {
 	err := errors.Join(p.wrong, p.store.Close(), p.pools.Close())
 
-	if len(p.gate.byVolume) > 0 || len(p.Prober.pools.byPool["first"]) > 0 {
-		err = errors.Join(err, fmt.Errorf("%w: a probe is still in the volume or in its pool", errOnce))
+	if len(p.gate.byVolume) > 0 {
+		err = errors.Join(err, fmt.Errorf("%w: a probe is still in the volume", errOnce))
+	}
+
+	// No probe is in the pool if as many as may be there at once can enter it.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+
+	for range pool.MaxInPool {
+		release, full := p.Prober.pools.Acquire(ctx, "first")
+		if full != nil {
+			return errors.Join(err, full)
+		}
+		defer release()
 	}
 
 	return err

@@ -8,15 +8,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // DefaultIOErrorHold is how long a volume is unhealthy after its last I/O error by default.

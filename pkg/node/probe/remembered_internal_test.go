@@ -6,13 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/health/events"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/health/events"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 func TestForeignWritesAreConditions(t *testing.T) {

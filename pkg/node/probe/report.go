@@ -3,8 +3,8 @@ package probe
 import (
 	"slices"
 
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
 // Reports returns the conditions, usage and checks of the volumes that are in use here or

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 )
 
 // healthNotInUse returns the condition of a volume that is not in use here.

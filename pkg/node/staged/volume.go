@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Volume is the record of a volume staged on this node: the parameters of its staging

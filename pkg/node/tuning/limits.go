@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // loopMajor is the major number of all loop devices.

@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"strconv"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Tuned is the record of a loop device whose I/O scheduler was changed. The device keeps its

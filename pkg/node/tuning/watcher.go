@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
 const (

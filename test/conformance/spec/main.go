@@ -1,5 +1,5 @@
 // Command spec compares docs/spec/rows.tsv with the text of the CSI spec that go.mod names, and
-// writes docs/spec.md, test/conformance/required.go and pkg/driver/errorrows.go, with which the log
+// writes docs/spec.md, test/conformance/required.go and internal/driver/errorrows.go, with which the log
 // names the rows of a refused call. A row is a sentence with a keyword that binds, what the driver
 // makes of it, and the observations that show it.
 //
@@ -23,7 +23,7 @@ import (
 const (
 	rowsFile = "docs/spec/rows.tsv"
 	pageFile = "docs/spec.md"
-	goFile   = "pkg/driver/errorrows.go"
+	goFile   = "internal/driver/errorrows.go"
 	// fieldsFile has the fields of csi.proto that are REQUIRED.
 	fieldsFile = "test/conformance/required.go"
 	module     = "github.com/container-storage-interface/spec"

@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )

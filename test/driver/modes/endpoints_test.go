@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/socket"
-	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/logs"

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 )
 
 // TestReadRules reads standard input, a file, or the argument itself.

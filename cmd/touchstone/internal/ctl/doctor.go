@@ -18,8 +18,8 @@ import (
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/internal/quantity"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
 // DriversFile annotates a flag that names the driver's configuration file: the command ignores

@@ -17,12 +17,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 // eachCommand are command lines of all commands that call a driver, with the calls whose failure is

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 

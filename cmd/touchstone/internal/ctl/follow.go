@@ -15,7 +15,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
-	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 )
 
 const (
@@ -31,7 +31,7 @@ func (s *settings) defineProgress(flags *pflag.FlagSet) {
 	flags.Lookup("progress").NoOptDefVal = lineInterval
 }
 
-// The kinds of copies in the driver's answers to pkg/operation/progress.
+// The kinds of copies in the driver's answers to internal/operation/progress.
 const (
 	kindSnapshot = "snapshot"
 	kindGroup    = "group snapshot"

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
-	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 

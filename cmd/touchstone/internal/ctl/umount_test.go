@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
 // TestUmountFindsTheMount by a name, id or path, and leaves what is mounted elsewhere attached.

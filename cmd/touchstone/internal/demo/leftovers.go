@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
 // mountsBelow lists the mounts below root in the order of the mount table, in which a mount

@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
 // ErrChildFailed is returned if the child process returned no report.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
 // Verdict is the outcome of a check.

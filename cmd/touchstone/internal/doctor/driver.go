@@ -18,8 +18,8 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
 const startIt = "start the driver, or name its socket with --endpoint; if it does not start, its log says why"

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/health/events"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/health/events"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 )
 
 // The oldest kernel with all system calls that a node requires; mount_setattr is the newest.

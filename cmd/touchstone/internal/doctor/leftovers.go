@@ -11,16 +11,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // recheckDelay is the time between two observations of leftovers: during a call a device or

@@ -17,11 +17,11 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
-	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
-	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
+	"github.com/touchstone-csi/touchstone/internal/pool/filecopy"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 )
 
 // poolLocation contains the paths of a pool.

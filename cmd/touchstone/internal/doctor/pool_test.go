@@ -12,7 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )

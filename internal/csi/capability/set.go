@@ -1,0 +1,232 @@
+package capability
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+)
+
+// ErrContradiction is returned for a set of capabilities that the spec does not allow.
+var ErrContradiction = errors.New("contradictory capabilities")
+
+// ErrUnknown is returned for a name that no capability of the driver has.
+var ErrUnknown = errors.New("unknown capability")
+
+// Set is the set of capabilities that are not disabled. The zero value has all of them.
+type Set struct {
+	disabled map[Name]bool
+	// ofService has the capabilities that only one service lacks.
+	ofService map[serviceCapability]bool
+	// methods maps the full name of a method that is not served to its disabled capability.
+	methods map[string]Name
+}
+
+type serviceCapability struct {
+	service string
+	name    Name
+}
+
+// Without returns all capabilities but the named ones and those that can't be
+// advertised without them. Errors: ErrUnknown, which names the known ones; ErrContradiction.
+func Without(names ...string) (Set, error) {
+	s := Set{disabled: map[Name]bool{}, ofService: map[serviceCapability]bool{}, methods: map[string]Name{}}
+
+	for _, given := range names {
+		service, name, ofService := strings.Cut(given, ":")
+		if !ofService {
+			name = given
+		}
+
+		at := slices.IndexFunc(entries, func(r entry) bool { return string(r.name) == name || r.alias == name && name != "" })
+		if at < 0 {
+			return Set{}, fmt.Errorf("%w %q: there are %s", ErrUnknown, name, strings.Join(Names(), ", "))
+		}
+
+		if !ofService {
+			s.disable(entries[at])
+		} else if err := s.disableOf(service, entries[at]); err != nil {
+			return Set{}, err
+		}
+	}
+
+	// Without ONLINE the plugin advertises OFFLINE, whose volumes only a controller can expand.
+	if s.Has(ExpandVolume) && !s.Has(Online) && !s.Has(ControllerService) {
+		return Set{}, fmt.Errorf("%w: %s needs %s or %s; disable %s too", ErrContradiction, ExpandVolume, Online, ControllerService, ExpandVolume)
+	}
+
+	return s, nil
+}
+
+// disableOf disables a capability that two services have in one of them.
+func (s Set) disableOf(service string, gone entry) error {
+	prefix, ok := servicePrefixes[service]
+	if !ok || gone.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || gone.node == csi.NodeServiceCapability_RPC_UNKNOWN {
+		return fmt.Errorf("%w %q: controller: and node: are for the capabilities that both services have",
+			ErrUnknown, service+":"+string(gone.name))
+	}
+
+	s.ofService[serviceCapability{service, gone.name}] = true
+
+	for _, method := range gone.methods {
+		if strings.HasPrefix(method, prefix) {
+			s.methods[method] = gone.name
+		}
+	}
+
+	return nil
+}
+
+// The services that have capabilities in common, and what the full names of their methods begin with.
+const (
+	serviceController = "controller"
+	serviceNode       = "node"
+)
+
+var servicePrefixes = map[string]string{
+	serviceController: "/" + csi.Controller_ServiceDesc.ServiceName + "/",
+	serviceNode:       "/" + csi.Node_ServiceDesc.ServiceName + "/",
+}
+
+func (s Set) disable(gone entry) {
+	if s.disabled[gone.name] {
+		return
+	}
+
+	s.disabled[gone.name] = true
+	for _, method := range gone.methods {
+		s.methods[method] = gone.name
+	}
+
+	for _, other := range entries {
+		if slices.Contains(other.needs, gone.name) {
+			s.disable(other)
+		}
+	}
+}
+
+// Names returns every name that Without accepts, each with its alias.
+func Names() []string {
+	names := make([]string, 0, len(entries))
+
+	for _, r := range entries {
+		text := string(r.name)
+		if r.alias != "" {
+			text += " (or " + r.alias + ")"
+		}
+
+		names = append(names, text)
+	}
+
+	return names
+}
+
+// Has says whether the capability is advertised and served, by one service at least.
+func (s Set) Has(name Name) bool { return !s.disabled[name] }
+
+// HasController and HasNode say whether that service advertises and serves the capability.
+func (s Set) HasController(name Name) bool { return s.hasOf(serviceController, name) }
+
+// HasNode is HasController for the Node service.
+func (s Set) HasNode(name Name) bool { return s.hasOf(serviceNode, name) }
+
+func (s Set) hasOf(service string, name Name) bool {
+	return s.Has(name) && !s.ofService[serviceCapability{service, name}]
+}
+
+// DisabledBy returns the capability whose absence keeps the method, such as
+// /csi.v1.Node/NodeStageVolume, from being served.
+func (s Set) DisabledBy(method string) (Name, bool) {
+	name, unserved := s.methods[method]
+
+	return name, unserved
+}
+
+// Controller is the answer of ControllerGetCapabilities.
+func (s Set) Controller() []*csi.ControllerServiceCapability {
+	var advertised []*csi.ControllerServiceCapability
+
+	for _, r := range entries {
+		if r.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || !s.HasController(r.name) {
+			continue
+		}
+
+		advertised = append(advertised, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: r.controller}},
+		})
+	}
+
+	return advertised
+}
+
+// GroupController is the answer of GroupControllerGetCapabilities.
+func (s Set) GroupController() []*csi.GroupControllerServiceCapability {
+	var advertised []*csi.GroupControllerServiceCapability
+
+	for _, r := range entries {
+		if r.group == csi.GroupControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
+			continue
+		}
+
+		advertised = append(advertised, &csi.GroupControllerServiceCapability{
+			Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{Type: r.group}},
+		})
+	}
+
+	return advertised
+}
+
+// Node is the answer of NodeGetCapabilities.
+func (s Set) Node() []*csi.NodeServiceCapability {
+	var advertised []*csi.NodeServiceCapability
+
+	for _, r := range entries {
+		if r.node == csi.NodeServiceCapability_RPC_UNKNOWN || !s.HasNode(r.name) {
+			continue
+		}
+
+		advertised = append(advertised, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: r.node}},
+		})
+	}
+
+	return advertised
+}
+
+// CheckAccessMode refuses, with volume.ErrCapability, the two access modes that
+// exist only where SINGLE_NODE_MULTI_WRITER is advertised.
+func (s Set) CheckAccessMode(wanted volume.Capability) error {
+	switch wanted.AccessMode() {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+	default:
+		return nil
+	}
+
+	if s.Has(SingleNodeMultiWriter) {
+		return nil
+	}
+
+	return fmt.Errorf("%w: access mode %s needs the capability %s, which is not advertised; ask for SINGLE_NODE_WRITER",
+		volume.ErrCapability, wanted.Mode, SingleNodeMultiWriter)
+}
+
+// CheckMountGroup refuses, with volume.ErrCapability, an invalid group, and any group where
+// VOLUME_MOUNT_GROUP is not advertised (CSI v1.13, VolumeCapability.MountVolume).
+func (s Set) CheckMountGroup(wanted volume.Capability) error {
+	if wanted.MountGroup == "" {
+		return nil
+	}
+
+	if !s.Has(VolumeMountGroup) {
+		return fmt.Errorf("%w: volume_mount_group: VOLUME_MOUNT_GROUP is not advertised; "+
+			"leave the group to the CO, or start the driver with --volume-mount-group", volume.ErrCapability)
+	}
+
+	_, err := wanted.MountGroupID()
+
+	return err
+}

@@ -1,0 +1,299 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+)
+
+// Verify reads a state directory and compares the pools with it, given by name,
+// without changing anything. It fails when the state or a pool cannot be read,
+// as while a driver uses it: with *state.LockedError, pool.ErrControllerRunning,
+// embedded.ErrNotMounted, ErrNoPool or ErrNotComparable.
+func Verify(ctx context.Context, stateDir string, pools map[string]string) (Report, error) {
+	return withPools(ctx, stateDir, pools, (*pool.Set).LockForReading, func(*comparison) error { return nil })
+}
+
+// comparison compares pools with a state.
+type comparison struct {
+	*Pools
+
+	set     *pool.Set
+	records *records
+	// mismatched are the names of pools that are not those that the state knows.
+	mismatched map[string]bool
+}
+
+// withPools compares the pools with the state and calls then with the result. Lock keeps controllers
+// from using the pools until it returns.
+func withPools(ctx context.Context, stateDir string, pools map[string]string,
+	lock func(*pool.Set) error, then func(*comparison) error,
+) (Report, error) {
+	set, err := openPools(pools)
+	if err != nil {
+		return Report{}, err
+	}
+
+	defer func() { _ = set.Close() }()
+
+	// Before the state is read: a driver needs both.
+	if err := lock(set); err != nil {
+		return Report{}, err
+	}
+
+	known := newRecords()
+	visit := known.addRecord
+
+	if len(pools) == 0 {
+		visit = nil
+	}
+
+	found, err := NewStore(stateDir, "verify").Verify(visit) //nolint:contextcheck // it is short
+	report := Report{Report: found}
+
+	if err != nil || !found.Clean() || len(pools) == 0 {
+		return report, err
+	}
+
+	if err := known.checkOfController(stateDir, found.Records); err != nil {
+		return report, err
+	}
+
+	compared := &comparison{
+		Pools: &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}},
+		set:   set, records: known, mismatched: map[string]bool{},
+	}
+	if err := compared.compare(ctx); err != nil {
+		return report, err
+	}
+
+	report.Pools = compared.Pools
+
+	return report, then(compared)
+}
+
+// openPools opens pools without creating or changing anything.
+func openPools(directories map[string]string) (*pool.Set, error) {
+	found := make(map[string]string, len(directories))
+
+	for name, directory := range directories {
+		where, err := locate(directory)
+		if err != nil {
+			return nil, fmt.Errorf("pool %q: %w", name, err)
+		}
+
+		found[name] = where
+	}
+
+	return pool.OpenSet(found, pool.NoCreate)
+}
+
+// locate returns the directory of the pool, mounted for an embedded one.
+func locate(directory string) (string, error) {
+	absolute, err := filepath.Abs(directory)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", directory, err)
+	}
+
+	where, err := embedded.Locate(absolute)
+	if err != nil {
+		return "", err
+	}
+
+	// Otherwise a mistyped directory would be an empty pool.
+	if _, err := os.Stat(filepath.Join(where, layout.Images)); err != nil {
+		return "", fmt.Errorf("%s: %w: %w", where, ErrNoPool, err)
+	}
+
+	return where, nil
+}
+
+func (c *comparison) compare(ctx context.Context) error {
+	for _, name := range c.set.Names() {
+		p, _ := c.set.Get(name)
+		c.Compared[name] = p.Path()
+
+		// Compared with another pool, each record would be lost and each object an orphan.
+		if same, err := c.compareIdentity(p); err != nil || !same {
+			if err != nil {
+				return err
+			}
+
+			c.mismatched[name] = true
+
+			continue
+		}
+
+		if err := c.findOrphans(ctx, p); err != nil {
+			return err
+		}
+
+		if err := c.findScratch(ctx, p); err != nil {
+			return err
+		}
+	}
+
+	c.findLost()
+
+	slices.SortFunc(c.Findings, func(a, b Finding) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(c.Notes, func(a, b Note) int { return cmp.Compare(a.Path, b.Path) })
+
+	for _, name := range slices.Sorted(maps.Keys(c.records.pools)) {
+		if _, given := c.Compared[name]; !given {
+			c.note(name, fmt.Sprintf("the state has %d volumes and snapshots in this pool, which were not looked for: give --pool %s=DIRECTORY, too",
+				c.records.pools[name], name))
+		}
+	}
+
+	return nil
+}
+
+// compareIdentity reports whether the pool has the identity that the state has for its name, and adds
+// a finding if not.
+func (c *comparison) compareIdentity(p *pool.Pool) (bool, error) {
+	known := c.records.identities[p.Name()]
+
+	found, err := pool.ReadIdentity(p.Path())
+	if err != nil {
+		return false, fmt.Errorf("pool %q: %w", p.Name(), err)
+	}
+
+	if known == "" || found == known {
+		return true, nil
+	}
+
+	c.Findings = append(c.Findings, Finding{
+		Kind: Mismatch, Pool: p.Name(), Path: p.Path(),
+		Reason: fmt.Sprintf("the state knows pool %s by the identity %s, and this one has %q", p.Name(), known, found),
+		Advice: "mount its disk or put its data back; if its volumes are lost, run `touchstone state forget-pool " + p.Name() + "`",
+	})
+
+	return false, nil
+}
+
+func (c *comparison) note(path, reason string) { c.Notes = append(c.Notes, Note{path, reason}) }
+
+func (c *comparison) findOrphans(ctx context.Context, p *pool.Pool) error {
+	for snapshot, list := range map[bool]func(context.Context, func(pool.Entry) error) error{
+		false: p.List, true: p.ListSnapshots,
+	} {
+		err := list(ctx, func(entry pool.Entry) error {
+			here := object{pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: snapshot}, p.Name()}
+			if c.records.known[here] {
+				return nil
+			}
+
+			return c.orphan(ctx, p, here)
+		})
+		if err != nil {
+			return fmt.Errorf("look for orphans: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// orphan adds a finding for an object without a record.
+func (c *comparison) orphan(ctx context.Context, p *pool.Pool, here object) error {
+	usage, err := p.Usage(ctx, here.Object)
+	if errors.Is(err, pool.ErrMissing) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("%s: %w", here, err)
+	}
+
+	found := Finding{
+		Kind: Orphan, Pool: p.Name(), Path: p.ObjectPath(here.Object), ID: here.ID, Bytes: usage.Bytes,
+		Reason: "the state does not know this " + describe(here), object: here,
+	}
+
+	if there, ok := c.records.objects[here.ID]; ok {
+		found.Reason += fmt.Sprintf(": it has it as a %s in pool %q", describe(there), there.pool)
+	}
+
+	switch empty := usage.Bytes == 0 || here.Backing == volume.BackingDirectory && usage.Inodes == 1; {
+	case empty && !here.Snapshot:
+		found.Fix = "remove it, since it holds no data; so does the next start of the driver"
+	case here.Backing == volume.BackingDirectory:
+		found.Advice = "see what is in it, and move or remove it by hand"
+	default:
+		found.Advice = "see what is in it (blkid; mount -o loop,ro, with norecovery or noload where it is to stay as it is), " +
+			"and move or remove it by hand"
+	}
+
+	c.Findings = append(c.Findings, found)
+
+	return nil
+}
+
+func describe(o object) string {
+	what := map[bool]string{false: "volume", true: "snapshot"}[o.Snapshot]
+
+	return what + "'s " + string(o.Backing)
+}
+
+func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) error {
+	err := p.ListScratch(ctx, func(left pool.ScratchObject) error {
+		if left.InProgress {
+			c.note(left.Path, "a node is making this at the moment")
+
+			return nil
+		}
+
+		c.Findings = append(c.Findings, Finding{
+			Kind: Scratch, Pool: p.Name(), Path: left.Path, ID: left.ID, Bytes: left.Bytes,
+			Reason: "this was being made when a driver ended, and has no name in the pool yet",
+			Fix:    "remove it; so does the next start of a driver of mode node or all",
+		})
+
+		return nil
+	})
+	if err == nil {
+		err = p.ListForeign(ctx, func(path string) error {
+			c.note(path, "this is none of Touchstone's; it is left alone")
+
+			return nil
+		})
+	}
+
+	if err != nil {
+		return fmt.Errorf("look for leftovers: %w", err)
+	}
+
+	return nil
+}
+
+// findLost adds a finding for each record whose object is missing in its pool.
+func (c *comparison) findLost() {
+	for wanted := range c.records.required {
+		p, err := c.set.Get(wanted.pool)
+		if err != nil || c.mismatched[wanted.pool] {
+			continue
+		}
+
+		path := p.ObjectPath(wanted.Object)
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+
+		c.Findings = append(c.Findings, Finding{
+			Kind: Lost, Pool: wanted.pool, Path: path, ID: wanted.ID,
+			Reason: "the state has this " + describe(wanted) + ", which is not there", object: wanted,
+			Advice: "put it back from where it was moved to, or from a backup; or delete the " +
+				map[bool]string{false: "volume", true: "snapshot"}[wanted.Snapshot] + " by its orchestrator",
+		})
+	}
+}

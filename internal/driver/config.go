@@ -1,0 +1,297 @@
+package driver
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
+	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/node"
+)
+
+// Mode selects the services that a process serves.
+type Mode string
+
+// The three modes. Identity is served in each.
+const (
+	ModeAll        Mode = "all"
+	ModeController Mode = "controller"
+	ModeNode       Mode = "node"
+)
+
+// Log levels as `-v` counts them: slog's levels below zero.
+const (
+	// LevelCalls logs each call that changes something.
+	LevelCalls = slog.Level(-2)
+	// LevelReads logs the others too.
+	LevelReads = slog.Level(-4)
+	// LevelMessages logs requests and responses, without their secrets.
+	LevelMessages = slog.Level(-5)
+)
+
+// ErrConfig is returned for a configuration that cannot work.
+var ErrConfig = errors.New("configuration")
+
+const (
+	// maxNodeID is the spec's limit for NodeGetInfoResponse.node_id, in bytes.
+	maxNodeID = 256
+	// DefaultDrainTimeout leaves five seconds of the thirty that Kubernetes
+	// grants between SIGTERM and SIGKILL.
+	DefaultDrainTimeout = 25 * time.Second
+	// DefaultCoalesceWindow is the time within which Kubernetes' resizer requests the
+	// expansion and the modification that a user has made in one edit.
+	DefaultCoalesceWindow = 2 * time.Second
+	// DefaultCheckPeriod has each filesystem checked once a day.
+	DefaultCheckPeriod = 24 * time.Hour
+)
+
+// CallLogRing is the value of Config.CallLog without a file.
+const CallLogRing = "ring"
+
+// Config is all that a Driver needs to know. Sizes are bytes.
+type Config struct {
+	Mode Mode
+	// Endpoint is unix:///path, unix:path or a path.
+	Endpoint string
+	// DriverName, Version and Commit are returned by the Identity service.
+	DriverName, Version, Commit string
+	// NodeID is the id of the machine that the process runs on.
+	NodeID string
+	// StateDir holds the store; two processes cannot share one.
+	StateDir string
+	// Pools maps a pool's name to its directory.
+	Pools map[string]string
+	// PoolImageBytes is the least size of a pool's own filesystem where the
+	// directory's cannot reflink; 0 makes none. See internal/pool/embedded.
+	PoolImageBytes int64
+	// PoolImageFS is the filesystem of a new one, of embedded.Filesystems; empty is the default.
+	PoolImageFS string
+	// Topology are extra segments of this node.
+	Topology map[string]string
+	// Shared: every node mounts the pools.
+	Shared bool
+	// MaxVolumesPerNode and MaxVolumeBytes are limits; 0 is none.
+	MaxVolumesPerNode, MaxVolumeBytes int64
+	// Capacities is how much each of the pools may provision, whatever space it has; a pool that is
+	// not in it has that of its filesystem.
+	Capacities map[string]int64
+	// Overcommit is the overcommit ratio of the pools.
+	Overcommit float64
+	// KubeletDir and AllowPaths are where requests' paths may lie.
+	KubeletDir string
+	AllowPaths []string
+	// SimulateNode has the node's calls recorded and nothing mounted.
+	SimulateNode bool
+	// VolumeMountGroup lets the CO leave the group of volumes' files to the node.
+	VolumeMountGroup bool
+	// Disabled names capabilities that are neither advertised nor served.
+	Disabled []string
+
+	Controller controller.Settings
+	Node       node.Settings
+	Health     health.Settings
+	// Claims gives the controller access to the Kubernetes API, whose claims may request
+	// direct assignment; without a Kubeconfig it has none.
+	Claims claim.Config
+	// Registration registers the driver with the kubelet; an empty Directory is not at all,
+	// and an empty Endpoint is that of the driver.
+	Registration registration.Config
+
+	// TCPEndpoint is host:port on loopback, where the services are served as well; empty is off.
+	TCPEndpoint string
+
+	// Faults is a file of fault rules (docs/faults.md), empty for none; EnableFaults serves the calls that
+	// add them. Crash ends the process where a rule says so; nil sends it SIGKILL.
+	Faults       string
+	EnableFaults bool
+	Crash        func()
+
+	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
+	HTTPEndpoint string
+	// HTTPHosts are further names of the machine by which clients call HTTPEndpoint.
+	HTTPHosts []string
+	// OTLPEndpoint is the URL of the collector that gets the traces of calls, such as
+	// http://127.0.0.1:4317; empty is off.
+	OTLPEndpoint string
+	// CallLog is a file to which each call is appended, or CallLogRing to keep the last calls in
+	// memory only; empty records none. CallLogSecrets leaves credentials in them.
+	CallLog        string
+	CallLogSecrets bool
+	// Strict is how calls that violate the CO's part of the spec are treated: observe reports them,
+	// refuse also refuses them, empty does neither.
+	Strict string
+	// Profiling adds /debug/pprof/ there.
+	Profiling bool
+	// ReadyFile is created when the driver is ready and removed when it ends.
+	ReadyFile string
+	// DrainTimeout bounds the time from the first signal to the end; 0 is
+	// DefaultDrainTimeout.
+	DrainTimeout time.Duration
+	// Also registers further gRPC services behind the same interceptors; nil
+	// is none.
+	Also func(grpc.ServiceRegistrar)
+	Log  *slog.Logger
+
+	// capabilities are what Disabled leaves.
+	capabilities capability.Set
+}
+
+// driverName is the spec's rule for GetPluginInfoResponse.name, and for names of hosts.
+// It is that of a domain name, whose labels begin and end with a letter or a digit.
+const driverName = `^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
+
+// maxDriverName is the spec's limit for the name in bytes.
+const maxDriverName = 63
+
+func (c *Config) completeDefaults() {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+
+	c.Log = slog.New(callHandler{c.Log.Handler()})
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+}
+
+func (c *Config) complete() error {
+	c.completeDefaults()
+
+	problems := []error{
+		c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkTopology(), c.checkDirect(), c.completeRegistration(),
+		c.checkValues(),
+	}
+
+	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
+		problems = append(problems, fmt.Errorf("%w: mode %q is not one of all, controller, node", ErrConfig, c.Mode))
+	}
+
+	if c.Claims.Kubeconfig != "" && !c.serves(ModeController) {
+		problems = append(problems, fmt.Errorf("%w: kubeconfig is for the controller only, and mode %s has none: "+
+			"a node must not have credentials of the Kubernetes API; leave it out", ErrConfig, c.Mode))
+	}
+
+	if c.Controller.CoalesceWindow < 0 {
+		problems = append(problems, fmt.Errorf("%w: coalesce-window cannot be negative; 0 turns it off", ErrConfig))
+	}
+
+	if min(c.Health.RelistPeriod, c.Health.EventedRelistPeriod, c.Health.ProbeTimeout, c.Node.IOErrorHold, c.Node.CheckPeriod) < 0 {
+		problems = append(problems, fmt.Errorf("%w: health-relist-period, health-evented-relist-period, health-probe-timeout, "+
+			"io-error-hold and check-period cannot be negative", ErrConfig))
+	}
+
+	if c.CallLogSecrets && c.CallLog == "" {
+		problems = append(problems, fmt.Errorf("%w: call-log-secrets needs call-log", ErrConfig))
+	}
+
+	if c.MaxVolumeBytes < 0 || c.MaxVolumesPerNode < 0 {
+		problems = append(problems, fmt.Errorf("%w: max-volume-size and max-volumes-per-node cannot be negative", ErrConfig))
+	}
+
+	return errors.Join(problems...)
+}
+
+func (c *Config) checkNames() error {
+	var problems []error
+
+	if len(c.DriverName) > maxDriverName || !regexp.MustCompile(driverName).MatchString(c.DriverName) {
+		problems = append(problems, fmt.Errorf("%w: driver name %q is not a domain name of at most 63 characters",
+			ErrConfig, c.DriverName))
+	}
+
+	for _, id := range append([]string{c.NodeID}, c.Controller.Nodes...) {
+		if id == "" || len(id) > maxNodeID {
+			problems = append(problems, fmt.Errorf("%w: node id %.40q has %d bytes, want 1 to %d", ErrConfig, id, len(id), maxNodeID))
+		}
+	}
+
+	return errors.Join(problems...)
+}
+
+func (c *Config) checkCapabilities() error {
+	off := slices.Clone(c.Disabled)
+	if !c.VolumeMountGroup {
+		off = append(off, string(capability.VolumeMountGroup))
+	}
+
+	left, err := capability.Without(off...)
+	if err != nil {
+		return fmt.Errorf("%w: disable-capability: %w", ErrConfig, err)
+	}
+
+	c.capabilities = left
+
+	return nil
+}
+
+func (c *Config) checkPlaces() error {
+	places := map[string]string{"state-dir": c.StateDir}
+
+	// A controller may have none.
+	if c.serves(ModeNode) || c.KubeletDir != "" {
+		places["kubelet-dir"] = c.KubeletDir
+	}
+
+	for _, path := range c.AllowPaths {
+		places["allow-path "+path] = path
+	}
+
+	for name, directory := range c.Pools {
+		places["pool "+name] = directory
+	}
+
+	if len(c.Pools) == 0 {
+		return errors.Join(fmt.Errorf("%w: no pool is configured", ErrConfig), checkAbsolute(places))
+	}
+
+	return checkAbsolute(places)
+}
+
+func (c *Config) checkDirect() error {
+	direct := c.Node.Direct
+	places := map[string]string{"direct-volume-root": cmp.Or(direct.Root, kata.DefaultRoot)}
+
+	if direct.Guest.KataRuntime != "" {
+		places["kata-runtime"] = direct.Guest.KataRuntime
+	}
+
+	for _, root := range direct.Guest.ShimRoots {
+		places["shim-root "+root] = root
+	}
+
+	if err := checkAbsolute(places); err != nil {
+		return err
+	}
+
+	if _, err := kata.ParseHostPaths(direct.HostPaths); err != nil {
+		return fmt.Errorf("%w: host-path-map: %w", ErrConfig, err)
+	}
+
+	return nil
+}
+
+func checkAbsolute(places map[string]string) error {
+	var problems []error
+
+	for _, what := range slices.Sorted(maps.Keys(places)) {
+		if !filepath.IsAbs(places[what]) || strings.ContainsRune(places[what], 0) {
+			problems = append(problems, fmt.Errorf("%w: %s: %q is not an absolute path", ErrConfig, what, places[what]))
+		}
+	}
+
+	return errors.Join(problems...)
+}
+
+func (c *Config) serves(mode Mode) bool { return c.Mode == ModeAll || c.Mode == mode }

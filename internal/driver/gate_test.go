@@ -1,0 +1,51 @@
+package driver_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// TestGateThatIsShutTurnsAwayEveryCall and not only those that happen to ask
+// about its being shut before its having been opened.
+func TestGateThatIsShutTurnsAwayEveryCall(t *testing.T) {
+	t.Parallel()
+
+	pass := driver.ShutGate()
+	for range 100 {
+		for _, method := range []string{csi.Identity_Probe_FullMethodName, csi.Node_NodeStageVolume_FullMethodName} {
+			err := pass(t.Context(), method)
+			rpccode.Require(t, err, codes.Unavailable)
+			require.ErrorContains(t, err, "shutting down")
+		}
+	}
+}
+
+// turnsAwayEveryCall calls each RPC that is no stream.
+func turnsAwayEveryCall(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
+
+	services := csi.File_csi_proto.Services()
+	for i := range services.Len() {
+		for j := range services.Get(i).Methods().Len() {
+			method := services.Get(i).Methods().Get(j)
+			if method.IsStreamingServer() {
+				continue
+			}
+
+			err := conn.Invoke(t.Context(), fmt.Sprintf("/%s/%s", services.Get(i).FullName(), method.Name()),
+				dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output()))
+			rpccode.Require(t, err, codes.Unavailable, "%s", method.Name())
+			conformance.Shows(t, string(method.Name()), "the driver is shutting down", "Unavailable")
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package driver_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/driver"
+)
+
+const module = "github.com/touchstone-csi/touchstone/"
+
+// TestWithoutSettingsTheLabHasNoHooks: operations call nothing at their points, and calls pass no interceptor.
+func TestWithoutSettingsTheLabHasNoHooks(t *testing.T) {
+	t.Parallel()
+
+	opened, none, err := driver.LabOf(driver.Config{})
+	require.NoError(t, err)
+	require.Equal(t, none, opened)
+}
+
+// TestTheDriverCompilesWithoutTheLab, with the tag nolab.
+func TestTheDriverCompilesWithoutTheLab(t *testing.T) {
+	t.Parallel()
+
+	run := func(args ...string) string {
+		output, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
+		require.NoError(t, err, "%s", output)
+
+		return string(output)
+	}
+
+	require.NotContains(t, run("list", "-tags=nolab", "-deps", module+"internal/driver"), module+"internal/lab")
+	run("build", "-tags=nolab", module+"internal/driver")
+}
+
+// TestOnlyTheCompositionImportsTheLab: what a driver author reads does not.
+func TestOnlyTheCompositionImportsTheLab(t *testing.T) {
+	t.Parallel()
+
+	output, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}}`, module+"...").Output()
+	require.NoError(t, err)
+
+	for line := range strings.Lines(string(output)) {
+		name, imports, _ := strings.Cut(strings.TrimPrefix(line, module), ":")
+
+		switch name, _, _ = strings.Cut(name, "/"); {
+		case !strings.Contains(imports, module+"internal/lab"):
+		case strings.HasPrefix(line, module+"internal/lab"), strings.HasPrefix(line, module+"cmd/touchstone/internal/ctl:"),
+			strings.HasPrefix(line, module+"internal/driver:"), strings.HasPrefix(line, module+"pkg/touchstonetest:"), name == "cmd", name == "test":
+		default:
+			t.Errorf("imports the lab: %s", line)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package driver
+
+import (
+	"log/slog"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+)
+
+// maxSubject is how many bytes of an id, a name or a path a log line holds.
+const maxSubject = 256
+
+// loggedFields returns the log keys of the request fields that identify its object, in
+// this order. None of them is secret.
+func loggedFields() [12]struct {
+	field protoreflect.Name
+	as    string
+} {
+	return [...]struct {
+		field protoreflect.Name
+		as    string
+	}{
+		{"name", "name"},
+		{"volume_id", "volume"},
+		{"snapshot_id", "snapshot"},
+		{"group_snapshot_id", "group"},
+		{"source_volume_id", "source"},
+		{"source_volume_ids", "sources"},
+		{"snapshot_ids", "snapshots"},
+		{"base_snapshot_id", "base"},
+		{"node_id", "node"},
+		{"staging_target_path", "stagingPath"},
+		{"target_path", "target"},
+		{"volume_path", "path"},
+	}
+}
+
+// subjectOf names what a call is about.
+func subjectOf(request any) []slog.Attr {
+	message, ok := request.(proto.Message)
+	if !ok {
+		return nil
+	}
+
+	var attrs []slog.Attr
+
+	for _, each := range loggedFields() {
+		if texts := rpc.Texts(message, each.field); len(texts) > 0 {
+			attrs = append(attrs, slog.String(each.as, shortened(strings.Join(texts, ","))))
+		}
+	}
+
+	return attrs
+}
+
+// madeBy names what a call has made, which its request could not.
+func madeBy(response any) []slog.Attr {
+	switch made := response.(type) {
+	case *csi.CreateVolumeResponse:
+		return []slog.Attr{slog.String("volume", made.GetVolume().GetVolumeId())}
+	case *csi.CreateSnapshotResponse:
+		return []slog.Attr{slog.String("snapshot", made.GetSnapshot().GetSnapshotId())}
+	case *csi.CreateVolumeGroupSnapshotResponse:
+		return []slog.Attr{slog.String("group", made.GetGroupSnapshot().GetGroupSnapshotId())}
+	default:
+		return nil
+	}
+}
+
+func shortened(text string) string {
+	if len(text) <= maxSubject {
+		return text
+	}
+
+	return strings.ToValidUTF8(text[:maxSubject], "") + "…"
+}

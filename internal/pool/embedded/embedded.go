@@ -1,0 +1,163 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+)
+
+const (
+	directoryMode = 0o700
+	imageMode     = 0o600
+)
+
+// Options say which pool it is about.
+type Options struct {
+	// Directory is the pool's, an absolute path.
+	Directory string
+	// Bytes is the least size of the image. 0 makes none; one that is there is
+	// used nevertheless, since the volumes are in it.
+	Bytes int64
+	// Filesystem is that of a new image, one of Filesystems; empty means DefaultFilesystem. An
+	// image that is there keeps its own.
+	Filesystem string
+	// MustExist: the pool has an image already; a missing one is neither created nor
+	// formatted.
+	MustExist bool
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+func (o *Options) path(name string) string { return filepath.Join(o.Directory, name) }
+
+func (o *Options) has(name string) bool {
+	_, err := os.Lstat(o.path(name))
+
+	return err == nil
+}
+
+// Pool is where a pool's volumes are. It keeps the filesystem mounted until
+// Close.
+type Pool struct {
+	options Options
+	// root is the mount's root, nil for a pool without an image.
+	root *os.File
+	// unprivileged means that this process had no right to make the mount: the process
+	// that made it removes it.
+	unprivileged bool
+}
+
+// Ensure makes sure that the pool's filesystem is there and mounted, and at
+// least Bytes large. No image is made where the directory's own filesystem
+// reflinks. What is there is checked before it is mounted, and never formatted
+// when it holds anything. Errors: ErrForeign, ErrDamaged, ErrPrivilege, ErrHostFull, ErrBusy,
+// filesystem.ErrUnknown, those of internal/linux/filesystem and internal/linux/loop, or ctx's.
+func Ensure(ctx context.Context, options Options) (*Pool, error) {
+	if options.Bytes > 0 {
+		if err := os.MkdirAll(options.Directory, directoryMode); err != nil {
+			return nil, fmt.Errorf("make the directory of an embedded pool: %w", err)
+		}
+	}
+
+	made, err := ensure(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("embedded pool in %s: %w", options.Directory, err)
+	}
+
+	return made, nil
+}
+
+func ensure(ctx context.Context, options Options) (*Pool, error) {
+	made := &Pool{options: options}
+
+	// An ordinary pool is left alone, locks included.
+	if options.Bytes == 0 && !options.has(layout.EmbeddedImage) && !options.has(layout.EmbeddedMountPoint) {
+		return made, nil
+	}
+
+	s, err := open(options)
+	defer s.close()
+
+	if err != nil {
+		return nil, err
+	}
+
+	if err := s.lock(ctx); err != nil {
+		return nil, err
+	}
+
+	image, err := s.findOrMakeImage(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	if image == nil {
+		return made, nil
+	}
+	defer image.Close()
+
+	made.unprivileged = !s.privileged
+	made.root, err = s.adoptOrMount(ctx, image)
+
+	return made, err
+}
+
+// Directory returns the directory with the pool's objects.
+func (p *Pool) Directory() string {
+	if p.root == nil {
+		return p.options.Directory
+	}
+
+	return p.options.path(layout.EmbeddedMountPoint)
+}
+
+// Image is the path of the file that holds the pool's filesystem, empty for a
+// pool without one.
+func (p *Pool) Image() string {
+	if p.root == nil {
+		return ""
+	}
+
+	return p.options.path(layout.EmbeddedImage)
+}
+
+// Close unmounts the filesystem, unless volumes or other processes use it: then
+// it stays for the next Ensure. A second call does nothing.
+func (p *Pool) Close(ctx context.Context) error {
+	if p.root == nil {
+		return nil
+	}
+
+	_ = p.root.Close()
+	p.root = nil
+
+	if p.unprivileged {
+		return nil
+	}
+
+	if err := p.release(ctx); err != nil {
+		return fmt.Errorf("embedded pool in %s: %w", p.options.Directory, err)
+	}
+
+	return nil
+}
+
+func (p *Pool) release(ctx context.Context) error {
+	s, err := open(p.options)
+	defer s.close()
+
+	if err != nil {
+		return err
+	}
+
+	// No process adopts a mount that is being removed, or removes one being adopted.
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+
+	return s.unmount(ctx)
+}

@@ -1,0 +1,211 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+// filling replaces whatever the image holds.
+func filling(thick bool, fill func(ctx context.Context, path string) error) pool.FillOptions {
+	return pool.FillOptions{Thick: thick, Blank: func(*os.File) (bool, error) { return true, nil }, Fill: fill}
+}
+
+func imageOfSize(t *testing.T, place *pool.Pool, size int64, thick bool) string {
+	t.Helper()
+
+	id, err := volume.NewID()
+	require.NoError(t, err)
+	require.NoError(t, place.EnsureImage(id, size, thick))
+
+	return id
+}
+
+// TestFillImageLeavesAnAttachedImage: its lock is what an attachment holds.
+func TestFillImageLeavesAnAttachedImage(t *testing.T) {
+	t.Parallel()
+
+	place := openAt(t, t.TempDir())
+	id := imageOfSize(t, place, mebi, false)
+
+	attached, err := place.OpenImage(id, os.O_RDWR)
+	require.NoError(t, err)
+	await.Flock(t, attached, unix.LOCK_EX)
+
+	filled, err := place.FillImage(t.Context(), id, filling(false, func(context.Context, string) error {
+		return errors.New("an image that is attached was filled")
+	}))
+	require.ErrorIs(t, err, pool.ErrInUse)
+	require.False(t, filled, "want: the image was not filled")
+
+	current, err := place.IsCurrentImage(id, attached)
+	require.NoError(t, err)
+	require.True(t, current, "the image was replaced")
+	release(t, attached)
+}
+
+// TestFillImageHoldsTheLock while it checks and fills, so that nothing can attach
+// the image, and lets go of it afterwards.
+func TestFillImageHoldsTheLock(t *testing.T) {
+	t.Parallel()
+
+	place := openAt(t, t.TempDir())
+	id := imageOfSize(t, place, mebi, false)
+
+	old, err := place.OpenImage(id, os.O_RDWR)
+	require.NoError(t, err)
+
+	defer old.Close()
+
+	locked := func(when string) {
+		require.ErrorIs(t, unix.Flock(int(old.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK, when)
+	}
+
+	filled, err := place.FillImage(t.Context(), id, pool.FillOptions{
+		Blank: func(*os.File) (bool, error) { locked("while it is checked"); return true, nil },
+		Fill:  func(context.Context, string) error { locked("while it is filled"); return nil },
+	})
+	require.NoError(t, err)
+	require.True(t, filled, "want: the image was filled")
+
+	// What was opened before is not the volume's image any more.
+	current, err := place.IsCurrentImage(id, old)
+	require.NoError(t, err)
+	require.False(t, current, "want: the image is not current")
+}
+
+// TestFillImageLeavesWhatIsNotBlank, and no scratch of it.
+func TestFillImageLeavesWhatIsNotBlank(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	place := openAt(t, directory)
+	id := imageOfSize(t, place, mebi, false)
+
+	filled, err := place.FillImage(t.Context(), id, pool.FillOptions{
+		Blank: func(*os.File) (bool, error) { return false, nil },
+		Fill:  func(context.Context, string) error { return errors.New("what is not blank was filled") },
+	})
+	require.NoError(t, err)
+	require.False(t, filled, "want: the image was not filled")
+
+	left, err := os.ReadDir(directory + "/scratch")
+	require.NoError(t, err)
+	require.Empty(t, left, "want: the refused fill leaves no scratch file")
+}
+
+// TestFillImageLeavesADeletedVolumeDeleted: DeleteVolume takes no lock.
+func TestFillImageLeavesADeletedVolumeDeleted(t *testing.T) {
+	t.Parallel()
+
+	place := openAt(t, t.TempDir())
+	id := imageOfSize(t, place, mebi, false)
+
+	filled, err := place.FillImage(t.Context(), id, filling(false, func(ctx context.Context, _ string) error {
+		return place.Remove(ctx, pool.Object{ID: id, Backing: volume.BackingImage})
+	}))
+	require.ErrorIs(t, err, pool.ErrMissing)
+	require.False(t, filled, "want: the image was not filled")
+	require.NoFileExists(t, place.VolumePath(id, volume.BackingImage))
+}
+
+// TestThickImagesTakeTheirSpaceOnce has pools whose free space is less than the
+// image: what is allocated already must not be asked for again. XFS wants all of
+// a range free that fallocate is called for.
+func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
+	t.Parallel()
+
+	const poolSize, size = 512 * mebi, 200 * mebi
+
+	for _, kind := range []string{plain, reflink, cow} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+
+			place := newPool(t, kind, poolSize)
+			id := imageOfSize(t, place, size, true)
+			leaveFree(t, place, size/2)
+
+			allocated := func() int64 { return allocatedBytes(t, place.VolumePath(id, volume.BackingImage)) }
+			require.GreaterOrEqual(t, allocated(), int64(size), "want: a thick image has all of its blocks")
+
+			require.NoError(t, place.EnsureImage(id, size, true), "again")
+			require.NoError(t, place.GrowImage(id, pool.Growth{To: size, Thick: true}), "to the size that it has")
+
+			// A hole is filled again, and only that takes space.
+			image, err := place.OpenImage(id, os.O_RDWR)
+			require.NoError(t, err)
+
+			defer image.Close()
+
+			const hole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+
+			require.NoError(t, unix.Fallocate(int(image.Fd()), hole, size/4, 10*mebi))
+			require.Less(t, allocated(), int64(size), "want: the punched hole is not allocated")
+			require.NoError(t, place.EnsureImage(id, size, true), "with a hole")
+			require.GreaterOrEqual(t, allocated(), int64(size), "want: a thick image has the hole filled")
+
+			// What there is no space for leaves no trace.
+			require.ErrorIs(t, place.GrowImage(id, pool.Growth{To: 2 * size, Thick: true}), pool.ErrNoSpace)
+
+			info, err := image.Stat()
+			require.NoError(t, err)
+			require.EqualValues(t, size, info.Size(), "want: the image keeps its size")
+
+			filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return nil }))
+			require.NoError(t, err)
+			require.True(t, filled, "want: the image was filled")
+			require.GreaterOrEqual(t, allocated(), int64(size), "want: the filled image has all of its blocks")
+		})
+	}
+}
+
+// TestAFailedFillKeepsTheReservation that the old image has lent to the new one.
+func TestAFailedFillKeepsTheReservation(t *testing.T) {
+	t.Parallel()
+
+	const poolSize, size = 512 * mebi, 200 * mebi
+
+	place := newPool(t, reflink, poolSize)
+	id := imageOfSize(t, place, size, true)
+	leaveFree(t, place, size/2)
+
+	refused := errors.New("mkfs fails")
+	filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return refused }))
+	require.ErrorIs(t, err, refused)
+	require.False(t, filled, "want: the image was not filled")
+	require.GreaterOrEqual(t, allocatedBytes(t, place.VolumePath(id, volume.BackingImage)), int64(size), "want: the failed fill keeps the reserved blocks")
+}
+
+// leaveFree fills the pool's filesystem until about that many bytes are free.
+func leaveFree(t *testing.T, place *pool.Pool, bytes int64) {
+	t.Helper()
+
+	var stat unix.Statfs_t
+
+	require.NoError(t, unix.Statfs(place.Path(), &stat))
+
+	filler, err := os.Create(place.Path() + "/filler")
+	require.NoError(t, err)
+
+	defer filler.Close()
+
+	require.NoError(t, unix.Fallocate(int(filler.Fd()), 0, 0, int64(stat.Bavail)*stat.Bsize-bytes))
+}
+
+func allocatedBytes(t *testing.T, path string) int64 {
+	t.Helper()
+
+	var stat unix.Stat_t
+
+	require.NoError(t, unix.Stat(path, &stat))
+
+	return stat.Blocks * 512
+}

@@ -1,0 +1,203 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
+)
+
+// ErrNoGroupCopy is returned if the pool cannot copy several images at one point in time.
+var ErrNoGroupCopy = errdefs.New(errdefs.ErrFailedPrecondition, "the pool can't copy several images at one point in time")
+
+// GroupCopy copies several images of a pool as they are at one point in time, in the order of the
+// writes to them: a write is in the copies if a later one is that began after the first was durable.
+// The images may be written meanwhile.
+//
+// Take makes one snapshot of the subvolume that contains the images, in scratch. CopyData then
+// clones the images out of it, and Close removes it. After a crash only the snapshot remains, which
+// RemoveStaleScratch removes.
+type GroupCopy struct {
+	pool    *Pool
+	id      string
+	members []*Copy
+
+	// lock is the lock file of the snapshot.
+	lock *os.File
+	// root is the root of the subvolume that contains the pool's images, in the directory images.
+	root   *os.File
+	images string
+}
+
+// NewGroupCopy prepares a copy of the images that the members are copies of. id is one that no
+// object of the pool has. Errors: ErrNoGroupCopy, ErrInProgress.
+func (p *Pool) NewGroupCopy(id string, members []*Copy) (*GroupCopy, error) {
+	g := &GroupCopy{pool: p, id: id, members: members}
+
+	if err := g.prepare(); err != nil {
+		return nil, errors.Join(fmt.Errorf("pool %q: %w", p.name, err), g.Close())
+	}
+
+	return g, nil
+}
+
+func (g *GroupCopy) prepare() error {
+	if err := checkID(g.id); err != nil {
+		return err
+	}
+
+	for _, member := range g.members {
+		if member.pool != g.pool || !member.pointInTime || member.source.Backing != volume.BackingImage {
+			return fmt.Errorf("%s: %w", member.source, ErrNoGroupCopy)
+		}
+	}
+
+	images, err := g.pool.images.Open(".")
+	if err != nil {
+		return err
+	}
+	defer images.Close()
+
+	supported, err := btrfs.IsFilesystem(images)
+	if err != nil {
+		return err
+	}
+
+	if !supported {
+		return fmt.Errorf("%w: its filesystem is not btrfs", ErrNoGroupCopy)
+	}
+
+	if g.root, g.images, err = btrfs.OpenRoot(g.pool.images.Name()); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoGroupCopy, err)
+	}
+
+	if g.lock, err = g.pool.acquireScratch(g.id); err != nil {
+		return err
+	}
+
+	// The snapshot writes all dirty pages of the subvolume first. Write most of them now, to shorten
+	// the time for which filesystems are frozen. Take returns the errors.
+	_ = unix.Syncfs(int(images.Fd()))
+
+	return nil
+}
+
+// Take fixes the point in time. It is one system call, which commits a transaction of the
+// filesystem. Errors: ErrNoGroupCopy, ErrNoSpace.
+func (g *GroupCopy) Take() error {
+	scratch, err := g.pool.scratch.Open(".")
+	if err != nil {
+		return err
+	}
+	defer scratch.Close()
+
+	err = btrfs.Snapshot(g.root, scratch, g.id)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		err = fmt.Errorf("%w: only the owner of the subvolume %s and root can; run the driver as one of them: %w",
+			ErrNoGroupCopy, g.root.Name(), err)
+	}
+
+	if err != nil {
+		return g.pool.spaceError(fmt.Errorf("pool %q: %w", g.pool.name, err))
+	}
+
+	return nil
+}
+
+// CopyData is CopyData of each member, of the point in time that Take has fixed. Errors:
+// ErrMissing, ErrTruncated, ErrNoSpace, filecopy.ErrCloneUnsupported, ctx's.
+func (g *GroupCopy) CopyData(ctx context.Context) error {
+	images, err := g.openImages()
+	if err != nil {
+		return fmt.Errorf("pool %q: %w", g.pool.name, err)
+	}
+	defer images.Close()
+
+	for _, member := range g.members {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+
+		if err := member.cloneFrom(images); err != nil {
+			return member.failed("copy", err)
+		}
+	}
+
+	return nil
+}
+
+// openImages opens the pool's images in the snapshot.
+func (g *GroupCopy) openImages() (*os.Root, error) {
+	images, err := g.pool.scratch.OpenRoot(filepath.Join(g.id, g.images))
+	if err != nil {
+		return nil, err
+	}
+
+	// A snapshot keeps the numbers of inodes. A mount over a directory above the pool would have led to
+	// another subvolume.
+	live, err := inodeOf(g.pool.images)
+	if err == nil {
+		var taken uint64
+		if taken, err = inodeOf(images); err == nil && taken != live {
+			err = fmt.Errorf("%w: %s in the snapshot is another directory; is a filesystem mounted over it?", ErrNoGroupCopy, g.images)
+		}
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, images.Close())
+	}
+
+	return images, nil
+}
+
+func inodeOf(directory *os.Root) (uint64, error) {
+	info, err := directory.Stat(".")
+	if err != nil {
+		return 0, err
+	}
+
+	found, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, fmt.Errorf("inode of %s: %w", directory.Name(), errors.ErrUnsupported)
+	}
+
+	return found.Ino, nil
+}
+
+// cloneFrom clones the source as it is in another directory of images.
+func (c *Copy) cloneFrom(images *os.Root) error {
+	source, err := tree.OpenIn(images, c.source.fileName(), os.O_RDONLY, 0)
+	if err != nil {
+		return c.pool.notFoundError(c.source.String(), err)
+	}
+	defer source.Close()
+
+	return c.clone(source)
+}
+
+// Close removes the snapshot. It does not end the members' copies.
+func (g *GroupCopy) Close() error {
+	var failures []error
+
+	// Without the lock the scratch is another process's.
+	if g.lock != nil {
+		failures = append(failures, g.pool.discardScratch(g.id), g.lock.Close())
+		g.lock = nil
+	}
+
+	if g.root != nil {
+		failures = append(failures, g.root.Close())
+		g.root = nil
+	}
+
+	return errors.Join(failures...)
+}

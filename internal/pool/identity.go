@@ -1,0 +1,279 @@
+package pool
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
+)
+
+const (
+	identityVersion = 1
+	// identityMode lets a controller without privilege read what a node has made.
+	identityMode = 0o644
+	// identityBytes bounds what is read of it.
+	identityBytes = 4096
+)
+
+// ErrIdentity is returned if the directory at a pool's path is not the pool that the state has
+// under that name.
+var ErrIdentity = errors.New("it is not the pool that the state knows")
+
+// identity is the content of the file.
+type identity struct {
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+}
+
+// WithIdentity opens the pool only if it has that identity. The empty identity is for a pool that
+// the state does not have yet: Open then adopts the identity that it finds, or makes one.
+func WithIdentity(known string) Option {
+	return func(p *Pool) { p.identified, p.identity = true, known }
+}
+
+// Identity returns the identity of a pool that was opened WithIdentity. It is empty for a new pool
+// without space to store one.
+func (p *Pool) Identity() string { return p.identity }
+
+// Identify is Identity, but makes the identity of a new pool as soon as there is space. It must not run
+// beside itself or Identity.
+func (p *Pool) Identify() (string, error) {
+	if p.identity != "" {
+		return p.identity, nil
+	}
+
+	err := p.identify()
+
+	return p.identity, err
+}
+
+// ReadIdentity returns the identity of the pool in a directory, "" where there is
+// none.
+func ReadIdentity(directory string) (string, error) {
+	root, err := os.OpenRoot(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("identity of the pool: %w", err)
+	}
+	defer root.Close()
+
+	return readIdentity(root)
+}
+
+// MoveIdentity moves the identity of a pool to another directory, which has none: when a pool
+// without volumes becomes an embedded pool.
+func MoveIdentity(from, to string) error {
+	outer, err := os.OpenRoot(from)
+	if err == nil {
+		defer outer.Close()
+
+		err = moveIdentity(outer, to)
+	}
+
+	if err != nil {
+		return fmt.Errorf("move the identity of a pool: %w", err)
+	}
+
+	return nil
+}
+
+func moveIdentity(outer *os.Root, to string) error {
+	id, err := readIdentity(outer)
+	if err != nil {
+		return err
+	}
+
+	if id != "" {
+		inner, err := os.OpenRoot(to)
+		if err != nil {
+			return err
+		}
+		defer inner.Close()
+
+		if _, err := makeIdentity(inner, id); err != nil {
+			return err
+		}
+
+		if err := outer.Remove(layout.Identity); err != nil {
+			return err
+		}
+	}
+
+	// Also if there is none: an earlier call may have removed it and failed here.
+	return syncDirectory(outer)
+}
+
+// identify compares the identity of the pool with the expected one, or makes one. It does not
+// create the directory of a pool that the state has.
+func (p *Pool) identify() error {
+	if p.identity == "" {
+		if err := p.ensureDirectory(p.path); err != nil {
+			return err
+		}
+	}
+
+	found, err := p.findIdentity()
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return p.mismatch("there is no such directory")
+	case err != nil:
+		return fmt.Errorf("identity of pool %q: %w", p.name, err)
+	case p.identity == "":
+		p.identity = found
+	case found == "":
+		return p.mismatch("there is no " + layout.Identity)
+	case found != p.identity:
+		return p.mismatch("its " + layout.Identity + " has the identity " + found)
+	}
+
+	return nil
+}
+
+func (p *Pool) mismatch(found string) error {
+	return fmt.Errorf("%w: that one has the identity %s, and at %s %s; mount its disk or put its data back, "+
+		"or, if its volumes are lost, stop the driver and run `touchstone state forget-pool %s`",
+		ErrIdentity, p.identity, p.path, found, p.name)
+}
+
+// findIdentity returns the pool's identity, made if the state knows none, or "".
+func (p *Pool) findIdentity() (string, error) {
+	root, err := os.OpenRoot(p.path)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+
+	found, err := readIdentity(root)
+	if err != nil || p.identity != "" {
+		return found, err
+	}
+
+	// Another process may not have made it durable yet, or an earlier call may have failed to.
+	if found != "" {
+		return found, syncDirectory(root)
+	}
+
+	made, err := makeIdentity(root, uuid.NewString())
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		// A full pool is needed to delete its volumes. Identify tries again.
+		return "", nil
+	}
+
+	return made, err
+}
+
+func readIdentity(root *os.Root) (string, error) {
+	file, err := tree.OpenIn(root, layout.Identity, os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+
+	text, err := io.ReadAll(io.LimitReader(file, identityBytes))
+	if err != nil {
+		return "", err
+	}
+
+	var read identity
+
+	err = json.Unmarshal(text, &read)
+	if err == nil && (read.Version != identityVersion || uuid.Validate(read.ID) != nil) {
+		err = fmt.Errorf("version %d, id %q: %w", read.Version, read.ID, errors.ErrUnsupported)
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("%w: read %s: %w", ErrIdentity, file.Name(), err)
+	}
+
+	return read.ID, nil
+}
+
+// makeIdentity writes an identity durably, unless there is one. Of several processes that do so
+// concurrently one succeeds, and all return the identity that it has written.
+func makeIdentity(root *os.Root, wanted string) (string, error) {
+	text, err := json.Marshal(identity{Version: identityVersion, ID: wanted})
+	if err != nil {
+		return "", err
+	}
+
+	aside := "." + layout.Identity + "." + uuid.NewString()
+	if err := writeAside(root, aside, append(text, '\n')); err != nil {
+		return "", errors.Join(err, removeMissing(root, aside))
+	}
+
+	if err := errors.Join(moveInto(root, aside, layout.Identity), removeMissing(root, aside)); err != nil {
+		return "", err
+	}
+
+	if err := syncDirectory(root); err != nil {
+		return "", err
+	}
+
+	return readIdentity(root)
+}
+
+func writeAside(root *os.Root, name string, text []byte) error {
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, identityMode)
+	if err != nil {
+		return err
+	}
+
+	_, err = file.Write(text)
+
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// moveInto moves the file to its name, unless another process has done so. On a filesystem without
+// RENAME_NOREPLACE it links the file to its name.
+func moveInto(root *os.Root, from, to string) error {
+	directory, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	err = unix.Renameat2(int(directory.Fd()), from, int(directory.Fd()), to, unix.RENAME_NOREPLACE)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+
+	linkErr := root.Link(from, to)
+	if linkErr == nil || errors.Is(linkErr, fs.ErrExist) {
+		return nil
+	}
+
+	return errors.Join(err, linkErr)
+}
+
+func removeMissing(root *os.Root, name string) error {
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+
+	return nil
+}
+
+func syncDirectory(root *os.Root) error {
+	directory, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(directory.Sync(), directory.Close())
+}

@@ -1,0 +1,101 @@
+package pool_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/faults"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// adopterPool makes the test binary another process: after a line of input it opens
+// the pool at that path, of which it knows no identity, and prints what it adopts.
+const adopterPool = "TOUCHSTONE_TEST_ADOPTER_POOL"
+
+// beAdopter is all of the other process; it returns the exit code.
+func beAdopter() int {
+	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err == nil {
+		err = adopt()
+	}
+
+	if err != nil {
+		fmt.Fprintln(os.Stdout, err)
+
+		return 1
+	}
+
+	return 0
+}
+
+func adopt() error {
+	opened, err := pool.Open("default", os.Getenv(adopterPool), pool.WithIdentity(""))
+	if err != nil {
+		return err
+	}
+
+	fmt.Fprintln(os.Stdout, opened.Identity())
+
+	return opened.Close()
+}
+
+// TestProcessesAgreeOnAnIdentity: two processes find no identity in a shared pool. One
+// stops before it has given its own a name, and the other adopts one meanwhile.
+func TestProcessesAgreeOnAnIdentity(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	served := faults.Serve(t)
+	path := filepath.Join(served.Path, "pool")
+
+	command := exec.CommandContext(t.Context(), "/proc/self/exe")
+	command.Env = append(os.Environ(), adopterPool+"="+path)
+	command.Stderr = t.Output()
+
+	input, err := command.StdinPipe()
+	require.NoError(t, err)
+	output, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+
+	adopted := make(chan string, 1)
+
+	go func() {
+		line, _ := bufio.NewReader(output).ReadString('\n')
+		adopted <- strings.TrimSpace(line)
+	}()
+
+	served.Inject(t, faults.Fault{Ops: faults.Syncs, Process: command.Process.Pid, Hang: true})
+
+	_, err = input.Write([]byte("\n"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return served.Met(t) > 0 }, await.Limit, time.Millisecond,
+		"waited for the other process to write an identity")
+
+	first, err := pool.Open("default", path, pool.WithIdentity(""))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, first.Close()) })
+	require.NotEmpty(t, first.Identity(), "the identity of a new pool")
+
+	served.Release(t)
+	require.Equal(t, first.Identity(), await.Receive(t, adopted, "the identity that the other process adopts"),
+		"the identity that the other process adopts")
+	require.NoError(t, command.Wait())
+
+	kept, err := pool.ReadIdentity(path)
+	require.NoError(t, err)
+	require.Equal(t, first.Identity(), kept, "the identity that is in the pool")
+
+	left, err := filepath.Glob(filepath.Join(path, ".pool.json.*"))
+	require.NoError(t, err)
+	require.Empty(t, left, "files of identities that are not used")
+}

@@ -1,0 +1,146 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
+)
+
+// ownerBytes bounds what is read back of a lock file.
+const ownerBytes = 8192
+
+// ErrControllerRunning is returned if another process is the controller of the pool.
+var ErrControllerRunning = errors.New("a pool has one controller at a time")
+
+// LockAsController makes this process the only controller of the pool until Close or the end of the
+// process. To another controller the volumes of this one would be orphans. owner describes the
+// process in the error of the second one. Errors: ErrControllerRunning, ErrNoLocks.
+func (p *Pool) LockAsController(owner string) error {
+	file, err := p.openLock(os.O_RDWR | os.O_CREATE)
+	if err != nil {
+		return err
+	}
+
+	if err = p.flock(file, unix.LOCK_EX); err != nil {
+		return errors.Join(fmt.Errorf("take pool %q: %w", p.name, err), file.Close())
+	}
+
+	p.controllerLock = file
+
+	writeOwner(file, owner)
+
+	return nil
+}
+
+// writeOwner ignores errors: in a full pool the driver starts without writing its name, because it
+// is needed to delete volumes.
+func writeOwner(file *os.File, owner string) {
+	name := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.ReplaceAll(owner, "\n", " "))
+
+	written, err := file.WriteAt([]byte(name), 0)
+	if err != nil {
+		written = 0
+	}
+
+	// The rest belongs to a longer name.
+	_ = file.Truncate(int64(written))
+}
+
+// LockForReading excludes controllers until Close, while the pool is inspected. Errors:
+// ErrControllerRunning.
+func (p *Pool) LockForReading() error {
+	file, err := p.openLock(os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it never had a controller of this version
+	}
+
+	if err != nil {
+		return err
+	}
+
+	if err = p.flock(file, unix.LOCK_SH); err != nil {
+		return errors.Join(fmt.Errorf("stat pool %q: %w", p.name, err), file.Close())
+	}
+
+	p.controllerLock = file
+
+	return nil
+}
+
+// unlock releases the lock for the next controller (see flock.Unlock). The file stays: removing a
+// lock file would race with a process that opens it.
+func (p *Pool) unlock() error {
+	if p.controllerLock == nil {
+		return nil
+	}
+
+	file := p.controllerLock
+	p.controllerLock = nil
+
+	err := flock.Unlock(file)
+
+	// Nothing was written, and close fails in a pool whose file server is gone.
+	_ = file.Close()
+
+	if err != nil {
+		return fmt.Errorf("unlock %s: %w", file.Name(), err)
+	}
+
+	return nil
+}
+
+func (p *Pool) openLock(flag int) (*os.File, error) {
+	root, err := os.OpenRoot(p.path)
+	if err != nil {
+		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
+	}
+	defer root.Close()
+
+	file, err := tree.OpenIn(root, layout.ControllerLock, flag, imageMode)
+	if err != nil {
+		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
+	}
+
+	return file, nil
+}
+
+func (p *Pool) flock(file *os.File, how int) error {
+	err := flock.Lock(file, how)
+
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", p.path, readOwner(file), ErrControllerRunning)
+	case err != nil:
+		return lockError(filepath.Join(p.path, layout.ControllerLock), err)
+	default:
+		return nil
+	}
+}
+
+func readOwner(file *os.File) string {
+	name, err := io.ReadAll(io.NewSectionReader(file, 0, ownerBytes))
+	if owner, _, whole := strings.Cut(string(name), "\n"); err == nil && whole {
+		return owner
+	}
+
+	return "a process that has not named itself"
+}
+
+// lockError wraps an error of flock other than EWOULDBLOCK.
+func lockError(path string, err error) error {
+	if flock.Unsupported(err) {
+		return fmt.Errorf("lock %s: %w: %w", path, ErrNoLocks, err)
+	}
+
+	return fmt.Errorf("lock %s: %w", path, err)
+}

@@ -1,0 +1,188 @@
+package pool_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func openAt(t *testing.T, directory string) *pool.Pool {
+	t.Helper()
+
+	opened, err := pool.Open("default", directory)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, opened.Close()) })
+
+	return opened
+}
+
+func TestAPoolHasOneController(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	first, second := openAt(t, directory), openAt(t, directory)
+
+	require.NoError(t, first.LockAsController("the first\nof two"))
+
+	err := second.LockAsController("the second")
+	require.ErrorIs(t, err, pool.ErrControllerRunning)
+	require.ErrorContains(t, err, fmt.Sprintf("process %d (the first of two)", os.Getpid()))
+	require.ErrorContains(t, err, directory)
+
+	// Its end frees the pool also while another process has a copy of the descriptor, as
+	// a child has between its fork and its exec.
+	copied := copyOfLock(t, directory)
+	require.NoError(t, first.Close())
+	require.NoError(t, second.LockAsController("the second"))
+	require.NoError(t, copied.Close())
+
+	require.ErrorContains(t, openAt(t, directory).LockAsController("the third"), "the second")
+
+	// The pool of a pool has an owner of its own.
+	require.NoError(t, openAt(t, filepath.Join(directory, "ephemeral")).LockAsController("the first"))
+}
+
+// copyOfLock returns one more descriptor of the lock file that this process
+// holds.
+func copyOfLock(t *testing.T, directory string) *os.File {
+	t.Helper()
+
+	descriptors, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+
+	for _, each := range descriptors {
+		var number int
+
+		_, err := fmt.Sscan(each.Name(), &number)
+		require.NoError(t, err)
+
+		target, err := os.Readlink("/proc/self/fd/" + each.Name())
+		if err != nil || target != filepath.Join(directory, "controller.lock") {
+			continue
+		}
+
+		copied, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0)
+		require.NoError(t, err)
+
+		return os.NewFile(uintptr(copied), target)
+	}
+
+	require.Fail(t, "the lock is not held")
+
+	return nil
+}
+
+func TestALockIsNotFollowedElsewhere(t *testing.T) {
+	t.Parallel()
+
+	directory, precious := t.TempDir(), filepath.Join(t.TempDir(), "precious")
+	require.NoError(t, os.WriteFile(precious, []byte("precious"), 0o600))
+	require.NoError(t, os.Symlink(precious, filepath.Join(directory, "controller.lock")))
+
+	require.ErrorIs(t, openAt(t, directory).LockAsController("another"), unix.ELOOP)
+
+	content, err := os.ReadFile(precious)
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(content))
+}
+
+// TestAnEmptyImageInUseIsNoOrphan: its lock shows that it is attached.
+func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
+	t.Parallel()
+
+	p := openAt(t, t.TempDir())
+	id, err := volume.NewID()
+	require.NoError(t, err)
+	require.NoError(t, p.EnsureImage(id, 1<<20, false))
+
+	entry := pool.Entry{ID: id, Backing: volume.BackingImage}
+
+	for name, how := range map[string]int{"by a writer": unix.LOCK_EX, "by a reader": unix.LOCK_SH} {
+		user, err := p.OpenImage(id, os.O_RDONLY)
+		require.NoError(t, err)
+		await.Flock(t, user, how)
+
+		removed, err := p.RemoveEmptyOrphan(t.Context(), entry)
+		require.NoError(t, err, name)
+		require.False(t, removed, name)
+		require.FileExists(t, p.VolumePath(id, volume.BackingImage), name)
+		release(t, user)
+	}
+
+	removed, err := p.RemoveEmptyOrphan(t.Context(), entry)
+	require.NoError(t, err)
+	require.True(t, removed, "want: the object was removed")
+	require.NoFileExists(t, p.VolumePath(id, volume.BackingImage))
+}
+
+// release closes a file that is locked. Closed alone, it would be locked still in a
+// child that another test is just forking.
+func release(t *testing.T, file *os.File) {
+	t.Helper()
+	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_UN))
+	require.NoError(t, file.Close())
+}
+
+func TestAFullPoolCanBeTaken(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	directory := t.TempDir()
+	require.NoError(t, unix.Mount("none", directory, "tmpfs", 0, "size=65536"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, unix.MNT_DETACH)) })
+
+	first, second := openAt(t, directory), openAt(t, directory)
+	require.Error(t, os.WriteFile(filepath.Join(directory, "ballast"), make([]byte, 1<<20), 0o600), "a write of more than there is space for")
+
+	require.NoError(t, first.LockAsController("the first"))
+	require.ErrorIs(t, second.LockAsController("the second"), pool.ErrControllerRunning)
+}
+
+// TestWhatIsBeingMadeIsNoLeftover, and a file instead of a directory is not
+// removed.
+func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
+	t.Parallel()
+
+	p := openAt(t, t.TempDir())
+	id, err := volume.NewID()
+	require.NoError(t, err)
+
+	maker, err := os.Create(filepath.Join(p.Path(), "scratch", id+".img"))
+	require.NoError(t, err)
+	await.Flock(t, maker, unix.LOCK_EX)
+
+	for _, inMaking := range []bool{true, false} {
+		var found []pool.ScratchObject
+
+		require.NoError(t, p.ListScratch(t.Context(), func(each pool.ScratchObject) error {
+			found = append(found, each)
+
+			return nil
+		}))
+		require.Equal(t, []pool.ScratchObject{{ID: id, Path: maker.Name(), InProgress: inMaking}}, found)
+
+		cleared, err := p.RemoveStaleScratchOf(id)
+		require.NoError(t, err)
+		require.Equal(t, !inMaking, cleared, "want: the scratch files are removed unless the object is being made")
+
+		if inMaking {
+			release(t, maker)
+		}
+	}
+
+	file := p.VolumePath(id, volume.BackingDirectory)
+	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
+
+	removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Entry{ID: id, Backing: volume.BackingDirectory})
+	require.NoError(t, err)
+	require.False(t, removed, "want: the object was not removed")
+	require.FileExists(t, file)
+}

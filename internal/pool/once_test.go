@@ -1,0 +1,426 @@
+package pool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
+)
+
+const (
+	onceID     = "01a20000-0000-7000-8000-000000000001"
+	onceCopyID = "01a20000-0000-7000-8000-000000000002"
+)
+
+// onceBytes is the size of an image; it is grown by as much.
+const onceBytes = 8 * mebi
+
+// inPool returns an operation in a pool that is open.
+func inPool(run func(ctx context.Context, p *pool.Pool) error) syscallfault.Operation {
+	return func(directory string) (func() error, func() error, error) {
+		p, err := pool.Open("once", directory)
+		if err != nil {
+			return nil, nil, err
+		}
+
+		return func() error { return run(context.Background(), p) }, p.Close, nil
+	}
+}
+
+// onceFilling writes the new image as mkfs does.
+var onceFilling = pool.FillOptions{
+	Thick: true,
+	Blank: func(*os.File) (bool, error) { return true, nil },
+	Fill: func(_ context.Context, path string) error {
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+
+		_, err = file.WriteAt([]byte("filled"), mebi)
+
+		return errors.Join(err, file.Close())
+	},
+}
+
+func onceCopy(ctx context.Context, p *pool.Pool, source, target pool.Object, options pool.CopyOptions) error {
+	making, err := p.NewCopy(p, source, target, options)
+	if err != nil {
+		return err
+	}
+
+	err = making.CopyData(ctx)
+	if err == nil {
+		_, err = making.Commit(ctx)
+	}
+
+	return errors.Join(err, making.Abort())
+}
+
+func onceTarget(backing volume.Backing, snapshot bool) pool.Object {
+	return pool.Object{ID: onceCopyID, Backing: backing, Snapshot: snapshot}
+}
+
+var onceAttributes = volume.Mutable{IOScheduler: "none"}
+
+// openOnce opens the pool itself.
+func openOnce(directory string) (run, end func() error, err error) {
+	return func() error {
+		p, err := pool.Open("once", filepath.Join(directory, "pool"))
+		if err != nil {
+			return err
+		}
+
+		return p.Close()
+	}, func() error { return nil }, nil
+}
+
+// adoptOnce opens a pool of which the state has no identity, until it has one.
+func adoptOnce(directory string) (run, end func() error, err error) {
+	return func() error {
+		p, err := pool.Open("once", directory, pool.WithIdentity(""))
+		if err != nil {
+			return err
+		}
+
+		id, err := p.Identify()
+		if err == nil && id == "" {
+			err = errors.New("there is no space for an identity")
+		}
+
+		return errors.Join(err, p.Close())
+	}, func() error { return nil }, nil
+}
+
+// moveOnce moves the identity of a pool to another directory.
+func moveOnce(directory string) (run, end func() error, err error) {
+	return func() error {
+		return pool.MoveIdentity(filepath.Join(directory, "from"), filepath.Join(directory, "to"))
+	}, func() error { return nil }, nil
+}
+
+// syncOnce removes an image once, and makes that durable.
+func syncOnce(directory string) (run, end func() error, err error) {
+	removed := false
+
+	return inPool(func(ctx context.Context, p *pool.Pool) error {
+		if !removed {
+			if err := p.Remove(ctx, imageOf(onceID)); err != nil {
+				return err
+			}
+		}
+
+		removed = true
+
+		return p.SyncRemovals()
+	})(directory)
+}
+
+// onceOperations are what a driver does with a pool.
+var onceOperations = map[string]syscallfault.Operation{
+	"opened pool":      openOnce,
+	"adopted identity": adoptOnce,
+	"moved identity":   moveOnce,
+	"synced removal":   syncOnce,
+	"thin image": inPool(func(_ context.Context, p *pool.Pool) error {
+		err := p.EnsureImage(onceID, onceBytes, false)
+		if err == nil {
+			err = p.SyncImage(onceID)
+		}
+
+		return err
+	}),
+	"thick image": inPool(func(_ context.Context, p *pool.Pool) error { return p.EnsureImage(onceID, onceBytes, true) }),
+	"thin growth": inPool(func(_ context.Context, p *pool.Pool) error {
+		return p.GrowImage(onceID, pool.Growth{From: onceBytes, To: 2 * onceBytes})
+	}),
+	"thick growth": inPool(func(_ context.Context, p *pool.Pool) error {
+		return p.GrowImage(onceID, pool.Growth{From: onceBytes, To: 2 * onceBytes, Thick: true})
+	}),
+	"filled image": inPool(func(ctx context.Context, p *pool.Pool) error {
+		_, err := p.FillImage(ctx, onceID, onceFilling)
+
+		return err
+	}),
+	"directory": inPool(func(_ context.Context, p *pool.Pool) error {
+		err := p.EnsureDirectory(onceID, onceBytes)
+		if err == nil {
+			err = p.SyncDirectory(onceID)
+		}
+
+		return err
+	}),
+	"attributes": inPool(func(_ context.Context, p *pool.Pool) error { return p.SetAttributes(onceID, onceAttributes) }),
+	"snapshot of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return onceCopy(ctx, p, imageOf(onceID), onceTarget(volume.BackingImage, true), pool.CopyOptions{SourceBytes: onceBytes})
+	}),
+	"thick clone of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return onceCopy(ctx, p, imageOf(onceID), onceTarget(volume.BackingImage, false),
+			pool.CopyOptions{SourceBytes: onceBytes, SizeBytes: 2 * onceBytes, Thick: true, Progress: func(int64, int64) {}})
+	}),
+	"snapshot of a directory": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return onceCopy(ctx, p, directoryOf(onceID), onceTarget(volume.BackingDirectory, true), pool.CopyOptions{})
+	}),
+	"clone of a directory": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return onceCopy(ctx, p, directoryOf(onceID), onceTarget(volume.BackingDirectory, false),
+			pool.CopyOptions{SizeBytes: onceBytes, Progress: func(int64, int64) {}})
+	}),
+	"removal of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return errors.Join(p.Remove(ctx, imageOf(onceID)), p.SyncRemovals())
+	}),
+	"removal of a directory": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return errors.Join(p.Remove(ctx, directoryOf(onceID)), p.SyncRemovals())
+	}),
+	"discarded directory": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return errors.Join(p.Discard(ctx, directoryOf(onceID)), p.SyncRemovals())
+	}),
+	"leftovers": inPool(func(ctx context.Context, p *pool.Pool) error { return p.RemoveStaleScratch(ctx) }),
+}
+
+// prepared makes the directory with a pool that is closed then.
+func prepared(prepare func(t *testing.T, p *pool.Pool)) func(t *testing.T, directory string) {
+	return func(t *testing.T, directory string) {
+		t.Helper()
+
+		p, err := pool.Open("once", directory)
+		require.NoError(t, err)
+		prepare(t, p)
+		require.NoError(t, p.Close())
+	}
+}
+
+// verified checks the pool as the next process finds it. Nothing is left half made.
+func verified(verify func(t *testing.T, p *pool.Pool)) func(t *testing.T, directory string) {
+	return prepared(func(t *testing.T, p *pool.Pool) {
+		t.Helper()
+		require.NoError(t, p.RemoveStaleScratch(t.Context()))
+		require.Empty(t, scratchOf(t, p), "want: no scratch file is left")
+		verify(t, p)
+	})
+}
+
+func onceImage(t *testing.T, p *pool.Pool) {
+	t.Helper()
+	require.NoError(t, p.EnsureImage(onceID, onceBytes, false))
+
+	image, err := p.OpenImage(onceID, os.O_RDWR)
+	require.NoError(t, err)
+
+	for _, at := range []int64{0, onceBytes / 2} {
+		_, err = image.WriteAt(bytes.Repeat([]byte{1, 2, 3}, 7000), at)
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, image.Close())
+}
+
+func onceDirectory(t *testing.T, p *pool.Pool) {
+	t.Helper()
+	require.NoError(t, p.EnsureDirectory(onceID, onceBytes))
+
+	root := placeOf(p, directoryOf(onceID))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "sub", "subsub"), 0o750))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "sub", "file"), bytes.Repeat([]byte("content"), 3000), 0o640))
+	require.NoError(t, os.Link(filepath.Join(root, "sub", "file"), filepath.Join(root, "link")))
+	require.NoError(t, os.Symlink("sub/file", filepath.Join(root, "symlink")))
+}
+
+// onceSized requires the image to have that size, and all blocks of it if it is thick.
+func onceSized(size int64, thick bool) func(t *testing.T, directory string) {
+	return verified(func(t *testing.T, p *pool.Pool) {
+		t.Helper()
+
+		image, err := p.OpenImage(onceID, os.O_RDONLY)
+		require.NoError(t, err)
+
+		defer image.Close()
+
+		info, err := image.Stat()
+		require.NoError(t, err)
+		require.Equal(t, size, info.Size(), "want: the image has its size")
+
+		if thick {
+			require.GreaterOrEqual(t, info.Sys().(*syscall.Stat_t).Blocks*512, size, "not all blocks of a thick image are allocated")
+		}
+	})
+}
+
+func onceCopied(source, target pool.Object) func(t *testing.T, directory string) {
+	return verified(func(t *testing.T, p *pool.Pool) {
+		t.Helper()
+
+		if source.Backing == volume.BackingImage {
+			sameContent(t, p, source, p, target)
+
+			return
+		}
+
+		// Other programs may read the files.
+		accessed := regexp.MustCompile(` atime=\S+`)
+		require.Equal(t, accessed.ReplaceAllString(strings.Join(describe(t, placeOf(p, source)), "\n"), ""),
+			accessed.ReplaceAllString(strings.Join(describe(t, placeOf(p, target)), "\n"), ""))
+	})
+}
+
+func onceGone(object pool.Object) func(t *testing.T, directory string) {
+	return verified(func(t *testing.T, p *pool.Pool) {
+		t.Helper()
+		require.NoError(t, p.ResumeRemovals(t.Context()))
+		require.NoFileExists(t, placeOf(p, object))
+		require.NoDirExists(t, placeOf(p, object))
+
+		left, err := os.ReadDir(filepath.Join(p.Path(), "removing"))
+		require.NoError(t, err)
+		require.Empty(t, left, "want: nothing is left of the removed object")
+	})
+}
+
+// TestEachCallFailsOnce has each system call of a pool's operations fail once: its write, sync, rename,
+// unlink, extent mapping, ioctl, statfs and sync of a directory among them. The operation then fails,
+// and succeeds when it is repeated; what it has acknowledged is durable.
+func TestEachCallFailsOnce(t *testing.T) {
+	t.Parallel()
+
+	// A leftover is removed by the next process.
+	scratch := []string{"scratch", "scratch/*", "scratch/*/*", "removing", "removing/*"}
+
+	for _, c := range []*syscallfault.Case{
+		// The sync of a directory makes its own name durable, too, on the filesystems of pools.
+		{Operation: "opened pool", Lossy: []string{".", "pool", "pool/scratch/#*"}, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+			verified(func(*testing.T, *pool.Pool) {})(t, filepath.Join(directory, "pool"))
+		}},
+		{
+			Operation: "adopted identity", Lossy: []string{"scratch/#*"}, Prepare: prepared(func(*testing.T, *pool.Pool) {}),
+			Verify: func(t *testing.T, directory string) {
+				t.Helper()
+
+				id, err := pool.ReadIdentity(directory)
+				require.NoError(t, err)
+				require.NotEmpty(t, id, "want: the pool gets an identity")
+
+				left, err := filepath.Glob(filepath.Join(directory, ".pool.json.*"))
+				require.NoError(t, err)
+				require.Empty(t, left, "files of identities that are not used")
+			},
+		},
+		{
+			Operation: "moved identity",
+			Prepare: func(t *testing.T, directory string) {
+				t.Helper()
+				require.NoError(t, os.Mkdir(filepath.Join(directory, "to"), 0o700))
+
+				p, err := pool.Open("once", filepath.Join(directory, "from"))
+				require.NoError(t, err)
+				onceRead(t, p)
+				require.NoError(t, p.Close())
+			},
+			Verify: func(t *testing.T, directory string) {
+				t.Helper()
+
+				for name, want := range map[string]string{"from": "", "to": onceIdentity} {
+					id, err := pool.ReadIdentity(filepath.Join(directory, name))
+					require.NoError(t, err)
+					require.Equal(t, want, id, name)
+				}
+			},
+		},
+		{
+			Operation: "synced removal", Prepare: prepared(onceImage), Verify: onceGone(imageOf(onceID)),
+			Lossy: []string{"scratch", "removing", "attributes"},
+		},
+		{Operation: "thin image", Verify: onceSized(onceBytes, false)},
+		{Operation: "thick image", Verify: onceSized(onceBytes, true)},
+		{Operation: "thin growth", Prepare: prepared(onceImage), Verify: onceSized(2*onceBytes, false)},
+		{Operation: "thick growth", Prepare: prepared(onceImage), Verify: onceSized(2*onceBytes, true)},
+		{
+			Operation: "filled image", Lossy: scratch, Verify: onceSized(onceBytes, true),
+			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
+				t.Helper()
+				require.NoError(t, p.EnsureImage(onceID, onceBytes, false))
+			}),
+		},
+		{Operation: "directory", Verify: verified(func(t *testing.T, p *pool.Pool) {
+			t.Helper()
+			require.DirExists(t, placeOf(p, directoryOf(onceID)))
+		})},
+		{
+			Operation: "attributes",
+			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
+				t.Helper()
+				require.NoError(t, p.SetAttributes(onceID, volume.Mutable{IOScheduler: "kyber"}))
+			}),
+			Failed: prepared(func(t *testing.T, p *pool.Pool) {
+				t.Helper()
+
+				found, err := p.Attributes(onceID)
+				require.NoError(t, err, "a failed change leaves the attributes readable")
+				require.Contains(t, []string{"kyber", "none"}, found.IOScheduler)
+			}),
+			Verify: verified(func(t *testing.T, p *pool.Pool) {
+				t.Helper()
+
+				found, err := p.Attributes(onceID)
+				require.NoError(t, err)
+				require.Equal(t, onceAttributes, found)
+			}),
+		},
+		{
+			Operation: "snapshot of an image", Lossy: scratch, Prepare: prepared(onceImage),
+			Verify: onceCopied(imageOf(onceID), onceTarget(volume.BackingImage, true)),
+		},
+		{
+			Operation: "thick clone of an image", Lossy: scratch, Prepare: prepared(onceImage),
+			Verify: verified(func(t *testing.T, p *pool.Pool) {
+				t.Helper()
+
+				source, err := os.ReadFile(placeOf(p, imageOf(onceID)))
+				require.NoError(t, err)
+
+				copied, err := os.ReadFile(placeOf(p, imageOf(onceCopyID)))
+				require.NoError(t, err)
+				require.Len(t, copied, 2*onceBytes, "want: the copy has all bytes of the image")
+				require.True(t, bytes.Equal(source, copied[:onceBytes]), "the copy differs from its source")
+			}),
+		},
+		{
+			Operation: "snapshot of a directory", Lossy: scratch, Prepare: prepared(onceDirectory),
+			Verify: onceCopied(directoryOf(onceID), onceTarget(volume.BackingDirectory, true)),
+		},
+		{
+			Operation: "clone of a directory", Lossy: scratch, Prepare: prepared(onceDirectory),
+			Verify: onceCopied(directoryOf(onceID), onceTarget(volume.BackingDirectory, false)),
+		},
+		{Operation: "removal of an image", Lossy: scratch, Prepare: prepared(onceImage), Verify: onceGone(imageOf(onceID))},
+		{Operation: "removal of a directory", Lossy: scratch, Prepare: prepared(onceDirectory), Verify: onceGone(directoryOf(onceID))},
+		{Operation: "discarded directory", Lossy: scratch, Prepare: prepared(onceDirectory), Verify: onceGone(directoryOf(onceID))},
+		{
+			Operation: "leftovers", Lossy: scratch, Verify: verified(func(*testing.T, *pool.Pool) {}),
+			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
+				t.Helper()
+
+				for _, name := range []string{onceID + ".img", onceCopyID + ".img"} {
+					require.NoError(t, os.WriteFile(filepath.Join(p.Path(), "scratch", name), []byte("half made"), 0o600))
+				}
+
+				require.NoError(t, os.MkdirAll(filepath.Join(p.Path(), "scratch", onceCopyID, "sub"), 0o700))
+			}),
+		},
+	} {
+		t.Run(c.Operation, func(t *testing.T) {
+			t.Parallel()
+			syscallfault.EachCallFailsOnce(t, c)
+		})
+	}
+}

@@ -1,0 +1,431 @@
+package quota_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
+	"github.com/touchstone-csi/touchstone/internal/pool/quota"
+	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
+)
+
+const (
+	mebi       = 1 << 20
+	limitBytes = 16 * mebi
+	mode       = 0o777
+)
+
+// site is a directory of a btrfs with the implementation for it.
+type site struct {
+	quota.Directories
+
+	root *os.Root
+	// evaded are the directories of which a call has reported that they evade a limit, and grown are those
+	// of Grown.
+	evaded map[string]bool
+	grown  []string
+}
+
+func openSite(directory string) (*site, error) {
+	made, err := quota.Open(directory, false)
+	if err != nil {
+		return nil, err
+	}
+
+	root, err := os.OpenRoot(directory)
+	if err != nil {
+		return nil, errors.Join(err, made.Close())
+	}
+
+	return &site{Directories: made, root: root, evaded: map[string]bool{}}, nil
+}
+
+func (s *site) close() error { return errors.Join(s.root.Close(), s.Close()) }
+
+// in calls run with an open directory.
+func (s *site) in(name string, run func(directory *os.File) error) error {
+	directory, err := s.root.Open(name)
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(run(directory), directory.Close())
+}
+
+func (s *site) confine(name string) error {
+	return s.in(name, func(directory *os.File) error {
+		evaded, err := s.Confine(directory)
+		s.evaded[name] = s.evaded[name] || evaded
+
+		return err
+	})
+}
+
+// onSite returns an operation of a site that is open.
+func onSite(run func(s *site) error) syscallfault.Operation {
+	return func(directory string) (func() error, func() error, error) {
+		s, err := openSite(directory)
+		if err != nil {
+			return nil, nil, err
+		}
+
+		return func() error { return run(s) }, s.close, nil
+	}
+}
+
+// differs returns an error unless an observation is the expected one.
+func differs(what string, want, got any) error {
+	if wanted, found := fmt.Sprint(want), fmt.Sprint(got); wanted != found {
+		return fmt.Errorf("%s: %s instead of %s", what, found, wanted)
+	}
+
+	return nil
+}
+
+var onceOperations = map[string]syscallfault.Operation{
+	"open": func(directory string) (run, end func() error, err error) {
+		return func() error {
+			s, err := openSite(directory)
+			if err != nil {
+				return err
+			}
+
+			return errors.Join(differs("support", quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, s.Support()), s.close())
+		}, func() error { return nil }, nil
+	},
+	"make": onSite(func(s *site) error { return s.Make(s.root, "made", mode) }),
+	"limit": onSite(func(s *site) error {
+		return s.in("volume", func(directory *os.File) error {
+			return errors.Join(s.Limit(directory, 2*limitBytes), s.Sync(directory))
+		})
+	}),
+	"first limit": onSite(func(s *site) error {
+		return s.in("unlimited", func(directory *os.File) error { return s.Limit(directory, limitBytes) })
+	}),
+	"limit of a plain directory": onSite(func(s *site) error {
+		return s.in("plain", func(directory *os.File) error {
+			_, limited, err := s.Usage(directory)
+			_, known, unknown := s.Allocated(directory)
+			evaded, failed := s.Confine(directory)
+
+			return errors.Join(s.Limit(directory, limitBytes), s.Seal(directory), err, unknown, failed,
+				differs("limited, allocated, evaded", []bool{false, false, false}, []bool{limited, known, evaded}))
+		})
+	}),
+	"usage": onSite(func(s *site) error {
+		return s.in("volume", func(directory *os.File) error {
+			if err := s.Sync(directory); err != nil {
+				return err // what is counted is what was committed
+			}
+
+			usage, limited, err := s.Usage(directory)
+			if err != nil {
+				return err
+			}
+
+			allocated, known, err := s.Allocated(directory)
+			if err != nil {
+				return err
+			}
+
+			return differs("limit, allocation",
+				[]any{true, limitBytes, true, true}, []any{limited, usage.LimitBytes, known, allocated == usage.Bytes && allocated >= mebi})
+		})
+	}),
+	"snapshot": onSite(func(s *site) error {
+		return s.in("volume", func(directory *os.File) error {
+			if !s.CanSnapshot(directory) {
+				return errors.New("the subvolume cannot be copied")
+			}
+
+			err := s.Snapshot(directory, s.root, "snapshot")
+			if errors.Is(err, fs.ErrExist) {
+				err = nil
+			}
+
+			if err != nil {
+				return err
+			}
+
+			return s.in("snapshot", s.Seal)
+		})
+	}),
+	"confine": onSite(func(s *site) error {
+		if err := errors.Join(s.confine("volume"), s.confine("other")); err != nil {
+			return err
+		}
+
+		return differs("evaded", map[string]bool{"volume": true, "other": false}, s.evaded)
+	}),
+	"grown": onSite(func(s *site) error {
+		found, err := s.Grown()
+		if err != nil {
+			return err
+		}
+
+		s.grown = append(s.grown, found...)
+
+		return differs("those with subvolumes inside", []string{"another's", "other", "volume"}, slices.Compact(s.grown))
+	}),
+	"remove": onSite(func(s *site) error {
+		parent, err := s.root.Open(".")
+		if err != nil {
+			return err
+		}
+		defer parent.Close()
+
+		for _, name := range volumes {
+			removed, err := s.Remove(context.Background(), parent, name)
+			if err != nil {
+				return err
+			}
+
+			if _, missing := s.root.Lstat(name); !removed && missing == nil {
+				return fmt.Errorf("%s is left to a walk", name)
+			}
+		}
+
+		return nil
+	}),
+	"remove stale": onSite(func(s *site) error { return s.RemoveStale(context.Background()) }),
+}
+
+// volumes are the subvolumes of a site; the last one has no limit.
+var volumes = []string{"volume", "other", "unlimited"}
+
+func prepare(t *testing.T, directory string) {
+	t.Helper()
+	at := func(names ...string) string { return filepath.Join(append([]string{directory}, names...)...) }
+
+	s, err := openSite(directory)
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(at("plain"), 0o700))
+
+	for _, name := range volumes {
+		require.NoError(t, s.Make(s.root, name, mode))
+
+		file, err := s.root.Create(filepath.Join(name, "file"))
+		require.NoError(t, err)
+
+		_, err = file.Write(make([]byte, mebi))
+		require.NoError(t, errors.Join(err, file.Sync(), file.Close()))
+	}
+
+	var groups []btrfs.Group
+
+	for _, name := range volumes[:2] {
+		require.NoError(t, s.in(name, func(directory *os.File) error {
+			id, err := btrfs.ID(directory)
+			groups = append(groups, btrfs.GroupOf(1, id))
+
+			return errors.Join(err, s.Limit(directory, limitBytes))
+		}))
+	}
+
+	// The user of a volume chooses the groups of what is inside.
+	for _, each := range []struct {
+		at, name string
+		groups   []btrfs.Group
+	}{
+		{at: at("volume"), name: "another's", groups: groups[1:]},
+		{at: at("volume", "another's"), name: "innermost"},
+		{at: at("other"), name: "own", groups: groups[1:]},
+	} {
+		require.NoError(t, harness.MakeSubvolume(each.at, each.name, 0, each.groups...))
+	}
+
+	require.NoError(t, s.close())
+}
+
+// idOf returns the id of the subvolume of a path.
+func idOf(t *testing.T, path string) uint64 {
+	t.Helper()
+
+	opened, err := os.Open(path)
+	require.NoError(t, err)
+
+	defer opened.Close()
+
+	id, err := btrfs.ID(opened)
+	require.NoError(t, err)
+
+	return id
+}
+
+// groupsOf returns the quota groups of a filesystem. Once it is settled, the kernel has none of
+// subvolumes that it could remove completely.
+func groupsOf(t *testing.T, directory string, settled bool) []btrfs.Group {
+	t.Helper()
+
+	if settled {
+		// The first command makes the kernel remove subvolumes now, not within 30 seconds.
+		for _, each := range []string{"filesystem", "subvolume"} {
+			output, err := child.Command(t, "btrfs", each, "sync", directory).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+		}
+	}
+
+	pool, err := os.Open(directory)
+	require.NoError(t, err)
+
+	defer pool.Close()
+
+	require.NoError(t, btrfs.Commit(pool))
+
+	groups, err := btrfs.Groups(pool)
+	require.NoError(t, err)
+
+	return groups
+}
+
+// requireParents requires the own groups of subvolumes to be members of the group alone that limits a
+// volume.
+func requireParents(t *testing.T, directory, volume string, inside ...string) {
+	t.Helper()
+
+	pool, err := os.Open(directory)
+	require.NoError(t, err)
+
+	defer pool.Close()
+
+	want := []btrfs.Group{btrfs.GroupOf(1, idOf(t, filepath.Join(directory, volume)))}
+
+	for _, name := range append(inside, volume) {
+		parents, err := btrfs.Parents(pool, btrfs.GroupOf(0, idOf(t, filepath.Join(directory, name))))
+		require.NoError(t, err)
+		require.Equal(t, want, parents, "want: %s counts for %s", name, volume)
+	}
+}
+
+// TestEachCallForSubvolumesFailsOnce has each call fail once that is made for the directories of a
+// btrfs. It is reported, the call succeeds when it is repeated, and nothing is counted for another
+// volume or left behind then.
+func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	var removed sync.Map // by path
+
+	// prepareStale removes a volume whose space a snapshot uses, and the snapshot.
+	prepareStale := func(t *testing.T, directory string) {
+		t.Helper()
+		prepare(t, directory)
+		removed.Store(directory, btrfs.GroupOf(0, idOf(t, filepath.Join(directory, "other"))))
+
+		s, err := openSite(directory)
+		require.NoError(t, err)
+
+		root, err := s.root.Open(".")
+		require.NoError(t, err)
+		require.NoError(t, s.in("other", func(source *os.File) error { return s.Snapshot(source, s.root, "snapshot") }))
+
+		for _, name := range []string{"other", "snapshot"} {
+			_, err := s.Remove(t.Context(), root, name)
+			require.NoError(t, err)
+			groupsOf(t, directory, true)
+		}
+
+		group, _ := removed.Load(directory)
+		require.Contains(t, groupsOf(t, directory, false), group, "want: the kernel has left the group")
+		require.NoError(t, errors.Join(root.Close(), s.close()))
+	}
+
+	cases := map[string]*syscallfault.Case{
+		"open": {Reported: []string{"openat", "fstatfs", "ioctl"}},
+		"make": {Reported: []string{"openat", "ioctl"}, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+
+			info, err := os.Stat(filepath.Join(directory, "made"))
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(mode), info.Mode().Perm(), "want: the umask does not change the mode")
+		}},
+		"limit": {}, "first limit": {}, "usage": {},
+		"limit of a plain directory": {Verify: func(t *testing.T, directory string) {
+			t.Helper()
+
+			s, err := openSite(directory)
+			require.NoError(t, err)
+			require.NoError(t, s.in("plain", func(plain *os.File) error {
+				return differs("plain directories are copied at one point in time", false, s.CanSnapshot(plain))
+			}))
+			require.NoError(t, s.close())
+		}},
+		"snapshot": {Verify: func(t *testing.T, directory string) {
+			t.Helper()
+			require.Error(t, os.WriteFile(filepath.Join(directory, "snapshot", "new"), nil, 0o600), "want: a sealed snapshot cannot be written")
+		}},
+		"confine": {Verify: func(t *testing.T, directory string) {
+			t.Helper()
+
+			requireParents(t, directory, "volume", "volume/another's", "volume/another's/innermost")
+			requireParents(t, directory, "other", "other/own")
+		}},
+		"grown": {},
+		"remove": {Reported: []string{"openat", "fstat ", "fstatfs", "ioctl"}, Prepare: func(t *testing.T, directory string) {
+			t.Helper()
+			prepare(t, directory)
+
+			for _, name := range volumes {
+				removed.Store(filepath.Join(directory, name), btrfs.GroupOf(1, idOf(t, filepath.Join(directory, name))))
+			}
+		}, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+
+			groups := groupsOf(t, directory, false)
+
+			for _, name := range volumes {
+				path := filepath.Join(directory, name)
+				require.NoDirExists(t, path)
+
+				group, _ := removed.Load(path)
+				require.NotContains(t, groups, group, "want: the group of a removed volume is removed")
+			}
+		}},
+		"remove stale": {Prepare: prepareStale, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+
+			group, _ := removed.Load(directory)
+			require.NotContains(t, groupsOf(t, directory, false), group, "want: the group of a removed volume is removed once its space is free")
+		}},
+	}
+
+	within := harness.BtrfsPool(t, 1024*mebi)
+
+	for name, c := range cases {
+		c.Operation, c.Within, c.Lossy = name, within, []string{"*", "*/*"}
+
+		if c.Reported == nil {
+			c.Reported = []string{""}
+		}
+
+		// The groups that other operations leave would be stale, too.
+		if name == "remove stale" {
+			c.Within = harness.BtrfsPool(t, 256*mebi)
+		}
+
+		if c.Prepare == nil {
+			c.Prepare = prepare
+		}
+
+		if c.Verify == nil {
+			c.Verify = func(*testing.T, string) {}
+		}
+
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			syscallfault.EachCallFailsOnce(t, c)
+		})
+	}
+}

@@ -1,0 +1,182 @@
+package quota_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
+	"github.com/touchstone-csi/touchstone/internal/pool/quota"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// abandonedLimit is that of a group that could not be removed with its volume.
+const abandonedLimit = 1<<62 + 1
+
+// TestStaleGroupsAreThoseOfRemovedVolumes: whatever limit the groups of administrators have, they stay.
+func TestStaleGroupsAreThoseOfRemovedVolumes(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	directory := harness.BtrfsPool(t, 256*mebi)
+	prepare(t, directory)
+
+	s, err := openSite(directory)
+	require.NoError(t, err)
+
+	pool, err := os.Open(directory)
+	require.NoError(t, err)
+
+	const gone = 1 << 40 // no subvolume has that number
+
+	existing := idOf(t, filepath.Join(directory, "unlimited"))
+	before := groupsOf(t, directory, true)
+
+	made := map[btrfs.Group]struct {
+		limit int64
+		stays bool
+	}{
+		btrfs.GroupOf(2, gone):     {abandonedLimit, true},
+		btrfs.GroupOf(1, 100):      {abandonedLimit, true},
+		btrfs.GroupOf(1, existing): {abandonedLimit, true},
+		btrfs.GroupOf(1, gone):     {abandonedLimit, false},
+		btrfs.GroupOf(1, gone+1):   {abandonedLimit - 1, true},
+		btrfs.GroupOf(1, gone+2):   {0, true},
+		btrfs.GroupOf(1, 256+gone): {abandonedLimit, false},
+	}
+	for group, each := range made {
+		require.NoError(t, btrfs.CreateGroup(pool, group), "%v", group)
+
+		if each.limit > 0 {
+			require.NoError(t, btrfs.Limit(pool, group, each.limit))
+		}
+	}
+
+	require.NoError(t, s.RemoveStale(t.Context()))
+
+	after := groupsOf(t, directory, false)
+	for group, each := range made {
+		if each.stays {
+			require.Contains(t, after, group, "want: the group stays")
+		} else {
+			require.NotContains(t, after, group, "want: the group of a removed volume is removed")
+		}
+	}
+
+	require.Subset(t, after, before, "want: the groups of the volumes stay")
+	require.NoError(t, errors.Join(pool.Close(), s.close()))
+}
+
+// TestInspectionChangesNothing: a pool that is only inspected has its subvolumes confined by no one, and
+// its quotas are not turned on.
+func TestInspectionChangesNothing(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	directory := harness.BtrfsPool(t, 256*mebi)
+
+	off, err := quota.Open(directory, true)
+	require.NoError(t, err)
+	require.Equal(t, quota.Support{
+		Kind: quota.Subvolume, Reason: "quotas are off; the driver turns them on when it opens the pool", Snapshots: true,
+	}, off.Support())
+	require.NoError(t, off.Close())
+
+	prepare(t, directory)
+
+	inspecting, err := quota.Open(directory, true)
+	require.NoError(t, err)
+	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, inspecting.Support())
+
+	pool, err := os.Open(directory)
+	require.NoError(t, err)
+
+	volume, err := os.Open(filepath.Join(directory, "volume"))
+	require.NoError(t, err)
+
+	own := btrfs.GroupOf(0, idOf(t, filepath.Join(directory, "volume", "another's")))
+	chosen, err := btrfs.Parents(pool, own)
+	require.NoError(t, err)
+
+	evaded, err := inspecting.Confine(volume)
+	require.NoError(t, err)
+	require.False(t, evaded, "want: nothing is searched")
+
+	names, err := inspecting.Grown()
+	require.NoError(t, err)
+	require.Empty(t, names, "want: nothing is searched")
+
+	after, err := btrfs.Parents(pool, own)
+	require.NoError(t, err)
+	require.Equal(t, chosen, after, "want: the groups are as their user has chosen them")
+
+	swept, err := inspecting.Sweep(t.Context(), volume)
+	require.NoError(t, err)
+	require.False(t, swept, "want: Confine finds all")
+	require.NoError(t, errors.Join(volume.Close(), pool.Close(), inspecting.Close()))
+}
+
+// TestGrownVolumesAreFoundOnce: those around each subvolume that was made since the last call.
+func TestGrownVolumesAreFoundOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	directory := harness.BtrfsPool(t, 256*mebi)
+	prepare(t, directory)
+
+	s, err := openSite(directory)
+	require.NoError(t, err)
+
+	grown := func(want ...string) {
+		t.Helper()
+
+		names, err := s.Grown()
+		require.NoError(t, err)
+		require.Equal(t, want, names)
+	}
+
+	grown("another's", "other", "volume")
+	grown()
+	require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "unlimited"), "new", 0))
+	require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "other"), "new", 0))
+	grown("other", "unlimited")
+	grown()
+	require.NoError(t, s.Make(s.root, "made", mode))
+	grown()
+	require.NoError(t, s.close())
+}
+
+// TestDirectoriesOfAVolumeThatIsRemoved: what is inside goes with it, and with the groups that it was in.
+func TestDirectoriesOfAVolumeThatIsRemoved(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	directory := harness.BtrfsPool(t, 256*mebi)
+	prepare(t, directory)
+
+	s, err := openSite(directory)
+	require.NoError(t, err)
+
+	parent, err := s.root.Open(".")
+	require.NoError(t, err)
+
+	for name, want := range map[string]bool{"volume": true, "plain": false, "missing": false} {
+		removed, err := s.Remove(t.Context(), parent, name)
+		require.NoError(t, err)
+		require.Equal(t, want, removed, "want: %s is removed, or left to the caller", name)
+	}
+
+	require.NoDirExists(t, filepath.Join(directory, "volume"))
+	require.DirExists(t, filepath.Join(directory, "plain"))
+	require.NoError(t, s.confine("other"))
+	requireParents(t, directory, "other", "other/own")
+
+	_, err = s.root.Stat("volume")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, errors.Join(parent.Close(), s.close()))
+}

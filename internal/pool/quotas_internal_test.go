@@ -1,0 +1,412 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool/quota"
+)
+
+const (
+	quotaID      = "01a20000-0000-7000-8000-000000000001"
+	quotaOtherID = "01a20000-0000-7000-8000-000000000002"
+)
+
+var errQuota = errors.New("the quota fails")
+
+// fakeQuotas has directories without limits, of which one call may fail.
+type fakeQuotas struct {
+	quota.Directories
+
+	kind quota.Kind
+	// failing is the name of the call that returns errQuota.
+	failing string
+	// evaded are the names of the directories in which Confine and Sweep find something, and grown is what
+	// Grown returns.
+	evaded, grown []string
+	// limits are those of directories by name, and calls what was called.
+	limits map[string]int64
+	calls  []string
+}
+
+func (f *fakeQuotas) called(name string) error {
+	f.calls = append(f.calls, name)
+	if name == f.failing {
+		return errQuota
+	}
+
+	return nil
+}
+
+func (f *fakeQuotas) Support() quota.Support { return quota.Support{Kind: f.kind, Limited: true} }
+
+func (f *fakeQuotas) Make(parent *os.Root, name string, mode os.FileMode) error {
+	return errors.Join(f.called("Make"), f.Directories.Make(parent, name, mode))
+}
+
+func (f *fakeQuotas) Limit(directory *os.File, bytes int64) error {
+	f.limits[filepath.Base(directory.Name())] = bytes
+
+	return f.called("Limit")
+}
+
+func (f *fakeQuotas) Confine(directory *os.File) (bool, error) {
+	return slices.Contains(f.evaded, filepath.Base(directory.Name())), f.called("Confine")
+}
+
+func (f *fakeQuotas) Sweep(_ context.Context, directory *os.File) (bool, error) {
+	return slices.Contains(f.evaded, filepath.Base(directory.Name())), f.called("Sweep")
+}
+
+func (f *fakeQuotas) Grown() ([]string, error) { return f.grown, f.called("Grown") }
+
+func (f *fakeQuotas) Usage(directory *os.File) (quota.Usage, bool, error) {
+	limit, found := f.limits[filepath.Base(directory.Name())]
+
+	return quota.Usage{LimitBytes: limit, Bytes: 77}, found, f.called("Usage")
+}
+
+func (f *fakeQuotas) Allocated(*os.File) (int64, bool, error) { return 99, true, f.called("Allocated") }
+
+func (f *fakeQuotas) Sync(*os.File) error { return f.called("Sync") }
+
+func (f *fakeQuotas) Remove(context.Context, *os.File, string) (bool, error) {
+	return false, f.called("Remove")
+}
+
+func (f *fakeQuotas) RemoveStale(context.Context) error { return f.called("RemoveStale") }
+
+// newQuotaPool opens a pool with fake quotas, which has a directory volume with a file.
+func newQuotaPool(t *testing.T) (*Pool, *fakeQuotas) {
+	t.Helper()
+
+	p, err := Open("fake", t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+
+	f := &fakeQuotas{Directories: p.quotas, kind: quota.Project, limits: map[string]int64{}}
+	p.quotas = f
+
+	require.NoError(t, p.EnsureDirectory(quotaID, 10))
+	require.NoError(t, os.WriteFile(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file"), []byte("content"), 0o600))
+
+	f.calls = nil
+
+	return p, f
+}
+
+// TestEachQuotaCallFails has each call for the limit of a directory fail, which is reported.
+func TestEachQuotaCallFails(t *testing.T) {
+	t.Parallel()
+
+	directory := Object{ID: quotaID, Backing: volume.BackingDirectory}
+
+	for name, test := range map[string]struct {
+		run     func(ctx context.Context, p *Pool) error
+		failing []string
+	}{
+		"EnsureDirectory": {
+			run:     func(_ context.Context, p *Pool) error { return p.EnsureDirectory(quotaOtherID, 10) },
+			failing: []string{"Make", "Limit", "Confine"},
+		},
+		"LimitDirectory": {
+			run:     func(_ context.Context, p *Pool) error { return p.LimitDirectory(quotaID, 20) },
+			failing: []string{"Limit", "Confine"},
+		},
+		"ConfineDirectory": {
+			run:     func(_ context.Context, p *Pool) error { return p.ConfineDirectory(quotaID) },
+			failing: []string{"Confine"},
+		},
+		"ConfineGrown": {
+			run: func(_ context.Context, p *Pool) error {
+				_, err := p.ConfineGrown()
+
+				return err
+			},
+			failing: []string{"Grown", "Confine"},
+		},
+		"Sweep": {
+			run: func(ctx context.Context, p *Pool) error {
+				_, err := p.Sweep(ctx)
+
+				return err
+			},
+			failing: []string{"Sweep"},
+		},
+		"SyncDirectory": {
+			run:     func(_ context.Context, p *Pool) error { return p.SyncDirectory(quotaID) },
+			failing: []string{"Sync"},
+		},
+		"DirectoryQuota": {
+			run: func(_ context.Context, p *Pool) error {
+				_, _, err := p.DirectoryQuota(quotaID)
+
+				return err
+			},
+			failing: []string{"Confine", "Usage"},
+		},
+		"AllocatedBytes": {
+			run: func(ctx context.Context, p *Pool) error {
+				_, err := p.AllocatedBytes(ctx, quotaID, volume.BackingDirectory)
+
+				return err
+			},
+			failing: []string{"Confine", "Usage"},
+		},
+		"Allocation.Add": {
+			run:     func(ctx context.Context, p *Pool) error { return (&Allocation{}).Add(ctx, p, directory) },
+			failing: []string{"Allocated"},
+		},
+		"RemoveStaleQuotas": {
+			run:     func(ctx context.Context, p *Pool) error { return p.RemoveStaleQuotas(ctx) },
+			failing: []string{"RemoveStale"},
+		},
+		"Remove": {
+			run:     func(ctx context.Context, p *Pool) error { return p.Remove(ctx, directory) },
+			failing: []string{"Remove"},
+		},
+		"copy": {
+			run: func(ctx context.Context, p *Pool) error {
+				making, err := p.NewCopy(p, directory, Object{ID: quotaOtherID, Backing: volume.BackingDirectory}, CopyOptions{SizeBytes: 20})
+				if err != nil {
+					return err
+				}
+
+				err = making.CopyData(ctx)
+				if err == nil {
+					_, err = making.Commit(ctx)
+				}
+
+				return errors.Join(err, making.Abort())
+			},
+			failing: []string{"Make", "Limit", "Sync"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			for _, failing := range append(test.failing, "") {
+				p, f := newQuotaPool(t)
+				f.failing, f.grown = failing, []string{quotaID}
+
+				err := test.run(t.Context(), p)
+				if failing == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, errQuota, "want: a failure of %s is reported", failing)
+				}
+			}
+		})
+	}
+}
+
+// TestEvadedLimits reports the volumes of which files have evaded the limit, also those inside of the
+// pool for ephemeral volumes, and no others.
+func TestEvadedLimits(t *testing.T) {
+	t.Parallel()
+
+	for name, search := range map[string]func(ctx context.Context, p *Pool) ([]string, error){
+		"ConfineGrown": func(_ context.Context, p *Pool) ([]string, error) { return p.ConfineGrown() },
+		"Sweep":        func(ctx context.Context, p *Pool) ([]string, error) { return p.Sweep(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			p, f := newQuotaPool(t)
+			require.NoError(t, p.EnsureDirectory(quotaOtherID, 10))
+
+			inner, err := p.Ephemeral()
+			require.NoError(t, err)
+
+			const innerID = "01a20000-0000-7000-8000-000000000003"
+
+			inside := &fakeQuotas{Directories: inner.quotas, kind: quota.Project, limits: map[string]int64{}, evaded: []string{innerID}}
+			inner.quotas = inside
+			require.NoError(t, inner.EnsureDirectory(innerID, 10))
+
+			f.grown = []string{"no volume", quotaID, quotaOtherID, innerID, "01a20000-0000-7000-8000-000000000009"}
+			f.evaded = []string{quotaID}
+
+			evaded, err := search(t.Context(), p)
+			require.NoError(t, err)
+			require.ElementsMatch(t, []string{quotaID, innerID}, evaded)
+			require.Positive(t, p.LimitEvadedFor(quotaID), "want: the volume is reported for a time")
+			require.LessOrEqual(t, p.LimitEvadedFor(quotaID), evasionHold, "want: the volume is not reported for longer than it is held")
+			require.Zero(t, p.LimitEvadedFor(quotaOtherID), "want: the other volume has not evaded its limit")
+			require.Positive(t, inner.LimitEvadedFor(innerID), "want: the inner pool reports its volume")
+
+			// What one directory fails with does not hide what others have.
+			f.failing = "Confine"
+			inside.failing = "Sweep"
+			evaded, err = search(t.Context(), p)
+			require.ErrorIs(t, err, errQuota)
+			require.Contains(t, evaded, quotaID)
+
+			require.NoError(t, p.Remove(t.Context(), Object{ID: quotaID, Backing: volume.BackingDirectory}))
+			require.Zero(t, p.LimitEvadedFor(quotaID), "want: a removed volume is not reported")
+		})
+	}
+
+	p, f := newQuotaPool(t)
+	f.kind, f.evaded = quota.Subvolume, []string{quotaID}
+
+	evaded, err := p.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, evaded, "want: only projects are swept")
+	require.Empty(t, f.calls, "want: only projects are swept")
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	f.kind = quota.Project
+	_, err = p.Sweep(ended)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestCountedSpace takes what the kernel counts instead of a walk.
+func TestCountedSpace(t *testing.T) {
+	t.Parallel()
+
+	p, f := newQuotaPool(t)
+	f.evaded = []string{quotaID}
+
+	usage, limited, err := p.DirectoryQuota(quotaID)
+	require.NoError(t, err)
+	require.True(t, limited, "want: the directory is limited")
+	require.Equal(t, quota.Usage{LimitBytes: 10, Bytes: 77}, usage)
+	require.Positive(t, p.LimitEvadedFor(quotaID), "want: the usage finds what has evaded the limit")
+
+	bytes, err := p.AllocatedBytes(t.Context(), quotaID, volume.BackingDirectory)
+	require.NoError(t, err)
+	require.EqualValues(t, 77, bytes, "want: the usage is what the kernel counts")
+
+	delete(f.limits, quotaID)
+
+	bytes, err = p.AllocatedBytes(t.Context(), quotaID, volume.BackingDirectory)
+	require.NoError(t, err)
+	require.NotEqualValues(t, 77, bytes, "want: a directory without a limit is measured")
+
+	var sum Allocation
+	require.NoError(t, sum.Add(t.Context(), p, Object{ID: quotaID, Backing: volume.BackingDirectory}))
+	require.EqualValues(t, 99, sum.Bytes(), "want: the sum has what the kernel counts")
+}
+
+// TestCopyOfAProjectIsLimitedAtItsEnd limits a copy before it is written, and one in a project after
+// that.
+func TestCopyOfAProjectIsLimitedAtItsEnd(t *testing.T) {
+	t.Parallel()
+
+	for kind, size := range map[quota.Kind]int64{quota.Project: 20, quota.Plain: 20, quota.Kind(""): 0} {
+		p, f := newQuotaPool(t)
+		f.kind = kind
+
+		making, err := p.NewCopy(p, Object{ID: quotaID, Backing: volume.BackingDirectory},
+			Object{ID: quotaOtherID, Backing: volume.BackingDirectory}, CopyOptions{SizeBytes: size})
+		require.NoError(t, err)
+		require.NoError(t, making.CopyData(t.Context()))
+		require.Equal(t, kind == quota.Plain, slices.Contains(f.calls, "Limit"), "want: whether a copy of %q is limited before it is written", kind)
+
+		_, err = making.Commit(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, making.Abort())
+		require.Equal(t, size, f.limits[quotaOtherID], "want: the limit of the copy is its size")
+		require.Contains(t, f.calls, "Sync", "want: the limit is durable")
+	}
+}
+
+// fakeLedger has provisioned some bytes, or fails.
+type fakeLedger struct {
+	bytes int64
+	err   error
+}
+
+func (l fakeLedger) ProvisionedBytes(string) int64 { return l.bytes }
+
+func (l fakeLedger) AddAllocated(_ context.Context, _ string, sum *Allocation) error {
+	sum.bytes += l.bytes
+
+	return l.err
+}
+
+// TestAdmissionHasALimit admits exactly what a pool may provision, and reports what cannot be measured.
+func TestAdmissionHasALimit(t *testing.T) {
+	t.Parallel()
+
+	p, _ := newQuotaPool(t)
+	admission := &Admission{Overcommit: 1, Capacities: map[string]int64{p.name: 100}}
+	admission.Register(fakeLedger{bytes: 20})
+	admission.Register(fakeLedger{bytes: 10})
+
+	for bytes, fits := range map[int64]bool{0: true, 69: true, 70: true, 71: false} {
+		err := admission.Admit(t.Context(), func(check Check) error { return check(p, bytes, false) })
+		if fits {
+			require.NoError(t, err, "%d bytes fit", bytes)
+		} else {
+			require.ErrorIs(t, err, ErrOvercommitted)
+			require.ErrorContains(t, err, "71 more bytes, only 70")
+		}
+	}
+
+	left, err := admission.Capacity(t.Context(), p, false)
+	require.NoError(t, err)
+	require.EqualValues(t, 70, left, "want: the capacity is what is not provisioned")
+
+	admission.Capacities[p.name] = 1
+	left, err = admission.Capacity(t.Context(), p, true)
+	require.NoError(t, err)
+	require.Zero(t, left, "want: the capacity is never below 0")
+
+	admission.Capacities[p.name] = 1 << 62
+	left, err = admission.Capacity(t.Context(), p, true)
+	require.NoError(t, err)
+	require.Less(t, left, int64(1<<60), "want: thick volumes get no more than is available")
+
+	admission.Capacities[p.name] = 1
+	admission.Register(fakeLedger{err: errQuota})
+
+	_, err = admission.Capacity(t.Context(), p, false)
+	require.ErrorIs(t, err, errQuota)
+	require.ErrorIs(t, admission.Admit(t.Context(), func(check Check) error { return check(p, 2, false) }), errQuota)
+}
+
+// TestObjectsInPlaceOfOthers refuses what has the name of a volume and is another kind of file.
+func TestObjectsInPlaceOfOthers(t *testing.T) {
+	t.Parallel()
+
+	p, _ := newQuotaPool(t)
+	require.NoError(t, os.WriteFile(p.VolumePath(quotaOtherID, volume.BackingDirectory), []byte("a file"), 0o600))
+
+	_, err := p.OpenDirectory(quotaOtherID)
+	require.ErrorIs(t, err, unix.ENOTDIR)
+	require.NotErrorIs(t, err, ErrMissing)
+
+	removed, err := p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaOtherID, Backing: volume.BackingDirectory})
+	require.NoError(t, err)
+	require.False(t, removed, "want: a file in place of a directory is kept")
+	require.FileExists(t, p.VolumePath(quotaOtherID, volume.BackingDirectory))
+
+	removed, err = p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaID, Backing: volume.BackingDirectory})
+	require.NoError(t, err)
+	require.False(t, removed, "want: a directory with files is kept")
+
+	require.NoError(t, os.Remove(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file")))
+
+	for range 2 {
+		removed, err = p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaID, Backing: volume.BackingDirectory})
+		require.NoError(t, err)
+		require.True(t, removed, "want: an empty or a missing directory is removed")
+	}
+
+	require.NoDirExists(t, p.VolumePath(quotaID, volume.BackingDirectory))
+
+	_, err = p.OpenDirectory(quotaID)
+	require.ErrorIs(t, err, ErrMissing)
+}

@@ -1,0 +1,62 @@
+package pool_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+)
+
+// TestSizedAtTellsOfEachOwnWrite watches an image as a node does, which has to know
+// its own writes from foreign ones.
+func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
+	t.Parallel()
+
+	const size = 1 << 20
+
+	directory := t.TempDir()
+	place := openPool(t, directory)
+
+	id, err := volume.NewID()
+	require.NoError(t, err)
+	require.NoError(t, place.EnsureImage(id, size, true))
+	require.Zero(t, place.LastResized(id), "want: a new image has not been resized")
+
+	watcher, err := fsnotify.NewWatcher()
+	require.NoError(t, err)
+
+	defer func() { require.NoError(t, watcher.Close()) }()
+
+	image := filepath.Join(directory, "images", id+layout.ImageSuffix)
+	require.NoError(t, watcher.Add(filepath.Dir(image)))
+
+	for name, write := range map[string]func() error{
+		"fill": func() error {
+			_, err := place.FillImage(t.Context(), id, filling(true, func(_ context.Context, path string) error {
+				return os.WriteFile(path, []byte("filled"), 0o600)
+			}))
+
+			return err
+		},
+		"grow": func() error { return place.GrowImage(id, pool.Growth{To: 2 * size, Thick: true}) },
+	} {
+		began := time.Now()
+		require.NoError(t, write(), name)
+
+		for event := range watcher.Events {
+			if event.Name == image && event.Has(fsnotify.Write) {
+				break
+			}
+		}
+
+		require.WithinRange(t, place.LastResized(id), began, time.Now(), name)
+	}
+}

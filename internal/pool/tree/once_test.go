@@ -1,0 +1,259 @@
+package tree_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
+)
+
+// within returns an operation of a directory that is open.
+func within(run func(directory *os.File) error) syscallfault.Operation {
+	return func(path string) (func() error, func() error, error) {
+		directory, err := os.Open(path)
+		if err != nil {
+			return nil, nil, err
+		}
+
+		return func() error { return run(directory) }, directory.Close, nil
+	}
+}
+
+// inTree returns an operation of the directory "tree" in the one that is open.
+func inTree(run func(directory *os.File) error) syscallfault.Operation {
+	return within(func(outer *os.File) error {
+		directory, err := tree.OpenAt(outer, "tree", os.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+
+		return errors.Join(run(directory), directory.Close())
+	})
+}
+
+func differs(what string, want, got any) error {
+	if wanted, found := fmt.Sprint(want), fmt.Sprint(got); wanted != found {
+		return fmt.Errorf("%s: %s instead of %s", what, found, wanted)
+	}
+
+	return nil
+}
+
+var onceOperations = map[string]syscallfault.Operation{
+	"visit": inTree(func(directory *os.File) error {
+		visited := 0
+
+		err := tree.Visit(context.Background(), directory, func(*os.File) error {
+			visited++
+
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+
+		return differs("visited", 7, visited)
+	}),
+	"measure": inTree(func(directory *os.File) error {
+		usage, err := tree.Measure(context.Background(), directory, nil)
+		if err != nil {
+			return err
+		}
+
+		return differs("inodes", 8, usage.Inodes)
+	}),
+	"restore times": inTree(func(directory *os.File) error {
+		made, err := tree.Stat(directory)
+		if err != nil {
+			return err
+		}
+
+		made.Atime, made.Mtime = unix.StatxTimestamp{Sec: 1000}, unix.StatxTimestamp{Sec: 2000, Nsec: 3}
+
+		return tree.RestoreTimes(directory, made)
+	}),
+	"remove": within(func(directory *os.File) error { return tree.Remove(context.Background(), directory, "tree") }),
+	"remove a name": within(func(directory *os.File) error {
+		removed, err := tree.RemoveName(directory, "outside")
+		if err != nil {
+			return err
+		}
+
+		return differs("removed", true, removed)
+	}),
+	"move": within(func(directory *os.File) error {
+		target, err := tree.OpenAt(directory, "target", os.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		defer target.Close()
+
+		_, err = tree.Move(directory, "tree", target, "earlier")
+
+		return err
+	}),
+}
+
+// TestEachCallFailsOnce has each system call fail once that is made for a tree. It is reported, and the
+// operation succeeds when it is repeated.
+func TestEachCallFailsOnce(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]*syscallfault.Case{
+		"visit": {}, "measure": {},
+		"restore times": {Reported: []string{"statx", "utimensat", "fsync"}, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+
+			var found unix.Stat_t
+			require.NoError(t, unix.Stat(filepath.Join(directory, "tree"), &found))
+			require.Equal(t, unix.Timespec{Sec: 2000, Nsec: 3}, found.Mtim)
+		}},
+		// What could not be removed at first is removed by a later pass.
+		"remove": {Reported: []string{"unlinkat outside", "openat2 tree#1"}, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+			require.NoDirExists(t, filepath.Join(directory, "tree"))
+			require.FileExists(t, filepath.Join(directory, "outside"))
+		}},
+		"remove a name": {Verify: func(t *testing.T, directory string) {
+			t.Helper()
+			require.NoFileExists(t, filepath.Join(directory, "outside"))
+		}},
+		"move": {Verify: func(t *testing.T, directory string) {
+			t.Helper()
+			require.NoDirExists(t, filepath.Join(directory, "tree"))
+
+			found, err := filepath.Glob(filepath.Join(directory, "target", "earlier", "*", "symlink"))
+			require.NoError(t, err)
+			require.Len(t, found, 1, "want: the directory is in the earlier one of the name")
+		}},
+	}
+
+	for name, c := range cases {
+		c.Operation, c.Lossy = name, []string{"*", "*/*", "*/*/*", "*/*/*/*"}
+
+		if c.Reported == nil {
+			c.Reported = []string{""}
+		}
+
+		c.Prepare = func(t *testing.T, directory string) {
+			t.Helper()
+			require.NoError(t, os.Rename(grow(t), filepath.Join(directory, "tree")))
+			require.NoError(t, os.WriteFile(filepath.Join(directory, "outside"), nil, 0o600))
+			require.NoError(t, os.MkdirAll(filepath.Join(directory, "target", "earlier", "file"), 0o700))
+		}
+
+		if c.Verify == nil {
+			c.Verify = func(*testing.T, string) {}
+		}
+
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			syscallfault.EachCallFailsOnce(t, c)
+		})
+	}
+}
+
+// TestVisitContinuesAfterAnError calls for all files, reports the first error, and leaves out what is neither a
+// directory nor a regular file.
+func TestVisitContinuesAfterAnError(t *testing.T) {
+	t.Parallel()
+
+	root := grow(t)
+	first := errors.New("the first error")
+	visited := 0
+
+	err := tree.Visit(t.Context(), open(t, root), func(*os.File) error {
+		visited++
+		if visited == 1 {
+			return first
+		}
+
+		return os.ErrClosed
+	})
+	require.ErrorIs(t, err, first)
+	require.NotErrorIs(t, err, os.ErrClosed)
+	require.Equal(t, 7, visited, "want: all directories and regular files are visited")
+}
+
+// TestTooDeep refuses a tree that is deeper than a path can be, and copies one that is as deep.
+func TestTooDeep(t *testing.T) {
+	t.Parallel()
+
+	const most = 2048
+
+	for _, levels := range []int{most, most + 1, most + 2} {
+		root := t.TempDir()
+		at := open(t, root)
+
+		for range levels {
+			require.NoError(t, unix.Mkdirat(int(at.Fd()), "d", 0o700))
+
+			next, err := tree.OpenAt(at, "d", os.O_RDONLY|unix.O_DIRECTORY, 0)
+			require.NoError(t, err)
+			require.NoError(t, at.Close())
+
+			at = next
+		}
+
+		require.NoError(t, at.Close())
+
+		usage, err := tree.Measure(t.Context(), open(t, root), nil)
+		if levels > most {
+			require.ErrorIs(t, err, errors.ErrUnsupported, "want: a tree of %d levels is refused", levels)
+		} else {
+			require.NoError(t, err)
+			require.EqualValues(t, levels+1, usage.Inodes, "want: all levels are counted")
+		}
+
+		require.NoError(t, tree.Remove(t.Context(), open(t, filepath.Dir(root)), filepath.Base(root)))
+	}
+}
+
+// TestCopyKeepsLinksAlone copies hard links in several directories, beside a file of one name, and reports
+// what it copies of all regular files.
+func TestCopyKeepsLinksAlone(t *testing.T) {
+	t.Parallel()
+
+	base := t.TempDir()
+	root := filepath.Join(base, "tree")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "a"), 0o700))
+
+	for _, name := range []string{"one", "two"} {
+		require.NoError(t, os.WriteFile(filepath.Join(root, name), []byte(name), 0o600))
+		require.NoError(t, os.Link(filepath.Join(root, name), filepath.Join(root, "a", name)))
+	}
+
+	target := t.TempDir()
+	copier := tree.NewCopier(open(t, target), open(t, base), "links")
+	require.NoError(t, copier.Copy(t.Context(), open(t, root), nil))
+	copier.Close()
+
+	names, err := os.ReadDir(filepath.Join(base, "links"))
+	require.NoError(t, err)
+	require.Len(t, names, 2, "want: the directory of links has one for each file with several names")
+	require.NoError(t, os.RemoveAll(filepath.Join(base, "links")))
+	require.Equal(t, list(t, root), list(t, target))
+
+	inodes := map[uint64][]string{}
+
+	for _, name := range []string{"one", "two", "a/one", "a/two"} {
+		var found unix.Stat_t
+		require.NoError(t, unix.Stat(filepath.Join(target, name), &found))
+		inodes[found.Ino] = append(inodes[found.Ino], filepath.Base(name))
+	}
+
+	require.Len(t, inodes, 2, "want: each file is copied once")
+
+	for _, each := range inodes {
+		require.Len(t, slices.Compact(each), 1, "want: the names of a file lead to its copy: %v", each)
+	}
+}
