@@ -92,16 +92,16 @@ func healthMutants() []regression {
 			breaks: "I/O errors that the kernel dropped are not searched for", tests: events("TestTraceLines"),
 		},
 		{
-			name: "health/file-overflow-ignored", in: "events.fileWatches.take",
+			name: "health/file-overflow-ignored", in: "inotify.watches.take",
 			old: `		case mask&unix.IN_Q_OVERFLOW != 0:
-			report(health.Event{Kind: health.Lost})
+			report(Event{Kind: Lost})
 `,
 			new: `		case mask&unix.IN_Q_OVERFLOW != 0:
 `,
 			breaks: "files that vanish in a storm of events are not noticed", tests: events("TestFilesLost"),
 		},
 		{
-			name: "health/unmounted-pool-watched-on", in: "events.directoryMoves",
+			name: "health/unmounted-pool-watched-on", in: "inotify.directoryMoves",
 			old:    `unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED`,
 			new:    `unix.IN_MOVE_SELF`,
 			breaks: "no event comes from a pool that was unmounted and mounted again", tests: events("TestFilesDirectoryGone"),
