@@ -125,13 +125,8 @@ func (d *demo) runStep(ctx context.Context, step step) error {
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 
-	do := step.do
-	if do == nil {
-		do = step.runCommand
-	}
-
 	began := time.Now()
-	text, err := do(d, limited)
+	text, err := d.do(limited, step)
 	took := fmt.Sprintf("%7.1f ms", time.Since(began).Seconds()*1000)
 
 	if ctx.Err() != nil {
@@ -159,8 +154,12 @@ func (d *demo) runStep(ctx context.Context, step step) error {
 	return d.out.Flush()
 }
 
-// runCommand runs the step's command, and returns what it prints.
-func (s step) runCommand(d *demo, ctx context.Context) (string, error) {
+// do does what the step says, or runs its command, and returns what that prints.
+func (d *demo) do(ctx context.Context, s step) (string, error) {
+	if s.do != nil {
+		return s.do(d, ctx)
+	}
+
 	command := exec.CommandContext(ctx, "sh", "-c", s.command)
 	command.Dir = d.root
 	// No TOUCHSTONE_*, which sets flags.

@@ -76,7 +76,7 @@ func TestCommandsMustDoWhatTheTableSays(t *testing.T) {
 		"does not print it twice": {step{command: "echo two", same: true}, false},
 		"has the directory":       {step{command: "echo $K", prints: "^" + d.path("kubelet")}, true},
 	} {
-		_, err := test.step.runCommand(d, t.Context())
+		_, err := d.do(t.Context(), test.step)
 		require.Equal(t, test.ok, err == nil, "%s: %v", name, err)
 	}
 }

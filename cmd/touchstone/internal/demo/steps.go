@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -25,6 +26,9 @@ type section struct {
 	steps []step
 }
 
+// raw is the kind without a filesystem.
+const raw = "raw"
+
 // A kind is a kind of volume, with the flags by which it is created. The sizes are close to the
 // minimum of each filesystem; all are thin.
 type kind struct {
@@ -38,7 +42,7 @@ type kind struct {
 var kinds = []kind{
 	{"ext4", "--fs ext4", 64, 128, "ext4 rw"},
 	{"xfs", "--fs xfs", 300, 400, "xfs rw"},
-	{"raw", "--block", 64, 128, "devtmpfs|tmpfs"},
+	{raw, "--block", 64, 128, "devtmpfs|tmpfs"},
 	{"directory", "--param backing=directory", 64, 128, "rw"},
 	{"btrfs", "--fs btrfs", 256, 512, "btrfs rw"},
 }
@@ -59,7 +63,7 @@ func sections(btrfs bool) []section {
 		}
 	}
 
-	all := []section{{"The driver starts", append(started[:len(started):len(started)],
+	all := []section{{"The driver starts", append(slices.Clip(started),
 		step{command: "touchstone ctl node info", prints: `Node ID: +` + nodeID},
 		step{command: "touchstone ctl capacity", prints: `Available: +3\.`},
 	)}}
@@ -101,7 +105,7 @@ func read(name, as string) step {
 
 // dataOf is the file of a volume with its data: the device if it is one.
 func dataOf(name string) string {
-	if name == "raw" {
+	if name == raw {
 		return "$K/raw"
 	}
 
@@ -120,7 +124,7 @@ func (k kind) use() []step {
 	mount := fmt.Sprintf("touchstone ctl volume mount %[1]s $K/%[1]s", k.name)
 	grown := fmt.Sprintf("touchstone ctl volume expand %s --size %dMi", k.name, k.grown)
 
-	if k.name == "raw" {
+	if k.name == raw {
 		mount += " --block"
 	}
 
@@ -203,7 +207,7 @@ func restart(names []string) []step {
 // as an orchestrator does that does not know their outcome.
 func remove(name string) []step {
 	mount := fmt.Sprintf("touchstone ctl volume mount %[1]s $K/%[1]s", name)
-	if name == "raw" {
+	if name == raw {
 		mount += " --block"
 	}
 
