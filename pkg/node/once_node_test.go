@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/moby/sys/mountinfo"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
@@ -20,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
@@ -321,7 +321,7 @@ func (n *onceNode) mounted(names ...string) error {
 			want = false
 		}
 
-		found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(n.in("kubelet/" + name)))
+		found, err := mountinfo.At(n.in("kubelet/" + name))
 		if err != nil {
 			return err
 		}

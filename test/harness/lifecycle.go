@@ -76,12 +76,13 @@ func NewLifecycle(t *testing.T, d *Driver, k Kind) *Lifecycle {
 	return &Lifecycle{T: t, Driver: d, Kind: k, Claim: claim}
 }
 
-// Up attaches, stages and publishes the volume.
+// Up attaches, stages and publishes the volume, and requires that mount-utils sees it as the driver does.
 func (l *Lifecycle) Up() {
 	l.T.Helper()
 	require.NoError(l.T, l.Driver.Attach(l.T.Context(), l.Claim))
 	require.NoError(l.T, l.Driver.Stage(l.T.Context(), l.Claim))
 	require.NoError(l.T, l.Driver.Publish(l.T.Context(), l.Claim))
+	RequireMountsAgree(l.T, l.Driver.Root)
 }
 
 // Down undoes Up.
@@ -90,6 +91,7 @@ func (l *Lifecycle) Down() {
 	require.NoError(l.T, l.Driver.Unpublish(l.T.Context(), l.Claim))
 	require.NoError(l.T, l.Driver.Unstage(l.T.Context(), l.Claim))
 	require.NoError(l.T, l.Driver.Detach(l.T.Context(), l.Claim))
+	RequireMountsAgree(l.T, l.Driver.Root)
 }
 
 // Delete deletes the volume, which must be the last of its pool.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -78,7 +79,7 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
-	mounts, err := mountsBelow(root)
+	mounts, err := mountinfo.Below(root)
 	require.NoError(t, err)
 	require.Empty(t, mounts, "want: no mount is left")
 
@@ -174,12 +175,12 @@ func TestRemoveRootSparesLongerNames(t *testing.T) {
 	require.NoError(t, unix.Mount(parent, neighbour, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(neighbour, 0)) })
 
-	mounts, err := mountsBelow(root)
+	mounts, err := mountinfo.Below(root)
 	require.NoError(t, err)
 	require.Empty(t, mounts, "want: no mount is left below the root")
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
-	mounts, err = mountsBelow(neighbour)
+	mounts, err = mountinfo.Below(neighbour)
 	require.NoError(t, err)
 	require.Len(t, mounts, 1, "want: the mount of the directory with the longer name stays")
 }
