@@ -4,15 +4,24 @@
 //
 //	var ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "the device is in use")
 //
-//	errors.Is(err, loop.ErrInUse)                  // this error
-//	errors.Is(err, errdefs.ErrFailedPrecondition)  // any error of its category
+//	errors.Is(err, loop.ErrInUse)                      // this error
+//	errors.Is(err, errdefs.ErrFailedPrecondition)      // it, or one of its causes, is of the category
+//	errdefs.Category(err) == errdefs.ErrFailedPrecondition // the whole is
 //
-// It contains the categories and the constructor; it does not import any other
+// It contains the categories and the constructors; it does not import any other
 // package of Touchstone, so that every layer can use it. An error without a
 // category is an internal error.
 package errdefs
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // The categories. Each corresponds to the gRPC code of the same name.
 var (
@@ -20,6 +29,8 @@ var (
 	ErrUnavailable = errors.New("unavailable")
 	// ErrInvalidArgument: the request is wrong in any state of the system.
 	ErrInvalidArgument = errors.New("invalid argument")
+	// ErrAlreadyExists: an object or its use exists with other properties.
+	ErrAlreadyExists = errors.New("already exists")
 	// ErrResourceExhausted: there is no free space, capacity or device number.
 	ErrResourceExhausted = errors.New("resource exhausted")
 	// ErrNotFound: the object of the request does not exist.
@@ -31,7 +42,28 @@ var (
 	ErrFailedPrecondition = errors.New("failed precondition")
 	// ErrAborted: a concurrent operation got in the way; retry.
 	ErrAborted = errors.New("aborted")
+	// ErrInternal: something is broken that neither a retry nor another request mends.
+	ErrInternal = errors.New("internal")
 )
+
+// ranked are the categories, and the context's errors, which are categories of their own. Of several
+// joined errors the first here is the category of all.
+var ranked = []error{
+	// Before the context's errors: if the Kubernetes API did not answer within its
+	// own timeout, the deadline of the call has not passed.
+	ErrUnavailable, context.DeadlineExceeded, context.Canceled,
+	ErrInvalidArgument, ErrAlreadyExists, ErrResourceExhausted, ErrNotFound, ErrOutOfRange, ErrFailedPrecondition, ErrAborted, ErrInternal,
+}
+
+// foreign are errors of the standard library and the kernel that have a category.
+var foreign = map[error]error{
+	// A pool that failed is closed while operations still use its files.
+	fs.ErrClosed: ErrUnavailable,
+	// An NFS server does not have the pool's filesystem any more, or, in a soft mount, is away.
+	unix.ESTALE: ErrUnavailable,
+	// The filesystem of the pool does not support a file of the requested size.
+	unix.EFBIG: ErrOutOfRange,
+}
 
 // New returns an error of the category, to be compared by errors.Is like one of
 // errors.New. Its text is the message alone, without the category's.
@@ -49,3 +81,51 @@ func (e *categorized) Error() string { return e.message }
 
 // Unwrap returns the category.
 func (e *categorized) Unwrap() error { return e.category }
+
+// Error is an error to which its caller gave a category, whatever that of its cause is.
+type Error struct{ category, cause error }
+
+// Errorf returns an Error; format may wrap causes with %w.
+func Errorf(category error, format string, args ...any) error {
+	return &Error{category: category, cause: fmt.Errorf(format, args...)} //nolint:err113 // the caller's format is the message
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Category returns the category of an error: the one that the outermost caller gave it, or that of its
+// cause. Of several joined causes the order of the categories above decides, not that of the causes. An
+// error of a context is its own category; nil is none.
+func Category(err error) error {
+	switch e := err.(type) { //nolint:errorlint // each level is read by itself
+	case *Error:
+		return e.category
+	case interface{ Unwrap() []error }:
+		var all error
+
+		for _, cause := range e.Unwrap() {
+			if one := Category(cause); all == nil || one != nil && slices.Index(ranked, one) < slices.Index(ranked, all) {
+				all = one
+			}
+		}
+
+		return all
+	case interface{ Unwrap() error }:
+		return Category(e.Unwrap())
+	}
+
+	if slices.Contains(ranked, err) {
+		return err
+	}
+
+	for cause, category := range foreign {
+		if errors.Is(err, cause) {
+			return category
+		}
+	}
+
+	return nil
+}

@@ -1,10 +1,15 @@
 package errdefs_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
@@ -28,4 +33,39 @@ func TestErrorsWithTheSameMessageAreDistinct(t *testing.T) {
 	other := errdefs.New(errdefs.ErrNotFound, "missing")
 
 	require.NotErrorIs(t, one, other)
+}
+
+// TestCategory: the outermost caller decides, and of joined errors their categories, in any order.
+func TestCategory(t *testing.T) {
+	t.Parallel()
+
+	inUse, missing := errdefs.New(errdefs.ErrFailedPrecondition, "in use"), errdefs.New(errdefs.ErrNotFound, "missing")
+	unknown := errors.New("unknown")
+
+	for name, test := range map[string]struct{ err, want error }{
+		"none":                   {nil, nil},
+		"unknown":                {fmt.Errorf("do: %w", unknown), nil},
+		"new":                    {inUse, errdefs.ErrFailedPrecondition},
+		"wrapped":                {fmt.Errorf("do: %w", inUse), errdefs.ErrFailedPrecondition},
+		"given":                  {errdefs.Errorf(errdefs.ErrAlreadyExists, "do"), errdefs.ErrAlreadyExists},
+		"given to another's":     {fmt.Errorf("do: %w", errdefs.Errorf(errdefs.ErrAborted, "do: %w", inUse)), errdefs.ErrAborted},
+		"given to none":          {errdefs.Errorf(errdefs.ErrInternal, "do: %w", unknown), errdefs.ErrInternal},
+		"joined":                 {errors.Join(inUse, missing), errdefs.ErrNotFound},
+		"joined, in other order": {errors.Join(missing, inUse), errdefs.ErrNotFound},
+		"joined with none":       {errors.Join(unknown, inUse, unknown), errdefs.ErrFailedPrecondition},
+		"joined unknown ones":    {errors.Join(unknown, unknown), nil},
+		"wrapped by a category":  {fmt.Errorf("%w: %w", errdefs.ErrUnavailable, missing), errdefs.ErrUnavailable},
+		"a deadline":             {fmt.Errorf("do: %w", context.DeadlineExceeded), context.DeadlineExceeded},
+		"canceled":               {&fs.PathError{Err: context.Canceled}, context.Canceled},
+		"a closed file":          {&fs.PathError{Err: fs.ErrClosed}, errdefs.ErrUnavailable},
+		"a stale file":           {os.NewSyscallError("stat", unix.ESTALE), errdefs.ErrUnavailable},
+		"a file too large":       {unix.EFBIG, errdefs.ErrOutOfRange},
+		"another errno":          {unix.EIO, nil},
+	} {
+		require.Equal(t, test.want, errdefs.Category(test.err), name)
+	}
+
+	given := errdefs.Errorf(errdefs.ErrAborted, "do: %w", inUse)
+	require.EqualError(t, given, "do: in use", "the message does not repeat the category")
+	require.ErrorIs(t, given, inUse)
 }

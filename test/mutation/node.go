@@ -116,9 +116,9 @@ func nodeMutants() []regression {
 		{
 			name: "node/foreign-mount-unmounted", in: "access.Provider.UnmountAllLayers",
 			old: `if !isVolume {
-			return rpc`,
+			return errdefs`,
 			new: `if !isVolume && point.Major != 0 && v.Capability.Block {
-			return rpc`,
+			return errdefs`,
 			breaks: "what another program has mounted at a target is unmounted",
 			tests:  in("test/driver/publishing", "TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
 		},

@@ -246,7 +246,7 @@ func randomRowMutants() []regression {
 		},
 		{
 			name: "spec/ES-12-no-message", in: "rpc.Status",
-			old: `return status.Error(coded.code, err.Error())`, new: `return status.Error(coded.code, "")`,
+			old: `return status.Error(code, err.Error())`, new: `return status.Error(code, "")`,
 			breaks: "an error has no message", tests: in("test/conformance", "TestErrorTables"),
 		},
 	}

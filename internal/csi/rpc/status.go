@@ -2,11 +2,7 @@ package rpc
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -20,9 +16,9 @@ type Error struct {
 	cause error
 }
 
-// Errorf returns an Error with the code; format may wrap causes with %w.
+// Errorf returns an Error with the code, which has a category; format may wrap causes with %w.
 func Errorf(code codes.Code, format string, args ...any) *Error {
-	return &Error{code: code, cause: fmt.Errorf(format, args...)} //nolint:err113 // the caller's format is the message
+	return &Error{code: code, cause: errdefs.Errorf(categoryOf[code], format, args...)}
 }
 
 // Error implements error.
@@ -39,56 +35,30 @@ func Invalid(format string, args ...any) *Error {
 	return Errorf(codes.InvalidArgument, format, args...)
 }
 
-// Status converts err to the gRPC status error that a handler returns. A code
-// that err carries already is kept; otherwise the category of err decides, and
-// an error without a category is INTERNAL.
+// Status converts err to the gRPC status error that a handler returns: its code is that of the
+// category of err (errdefs.Category), and INTERNAL without one. The status of another server is kept.
 func Status(err error) error {
 	if err == nil {
 		return nil
 	}
 
-	if coded, ok := errors.AsType[*Error](err); ok {
-		return status.Error(coded.code, err.Error())
-	}
-
-	if _, ok := status.FromError(err); ok {
+	category := errdefs.Category(err)
+	if _, received := status.FromError(err); received && category == nil {
 		return err
 	}
 
-	return status.Error(codeOf(err), err.Error())
-}
-
-// codeOf returns the code of the first entry of codeByCause that err wraps.
-func codeOf(err error) codes.Code {
-	for _, each := range codeByCause {
-		if errors.Is(err, each.cause) {
-			return each.code
+	for code, each := range categoryOf {
+		if each == category {
+			return status.Error(code, err.Error())
 		}
 	}
 
-	return codes.Internal
+	return status.Error(codes.Internal, err.Error())
 }
 
-// codeByCause is ordered: joined errors may be of several categories.
-var codeByCause = []struct {
-	cause error
-	code  codes.Code
-}{
-	// Before the context's errors: if the Kubernetes API did not answer within its
-	// own timeout, the deadline of the call has not passed.
-	{errdefs.ErrUnavailable, codes.Unavailable},
-	// A pool that failed is closed while operations still use its files.
-	{fs.ErrClosed, codes.Unavailable},
-	// An NFS server does not have the pool's filesystem any more, or, in a soft mount, is away.
-	{unix.ESTALE, codes.Unavailable},
-	{context.DeadlineExceeded, codes.DeadlineExceeded},
-	{context.Canceled, codes.Canceled},
-	{errdefs.ErrInvalidArgument, codes.InvalidArgument},
-	{errdefs.ErrResourceExhausted, codes.ResourceExhausted},
-	{errdefs.ErrNotFound, codes.NotFound},
-	{errdefs.ErrOutOfRange, codes.OutOfRange},
-	{errdefs.ErrFailedPrecondition, codes.FailedPrecondition},
-	{errdefs.ErrAborted, codes.Aborted},
-	// The filesystem of the pool does not support a file of the requested size.
-	{unix.EFBIG, codes.OutOfRange},
+var categoryOf = map[codes.Code]error{
+	codes.Unavailable: errdefs.ErrUnavailable, codes.DeadlineExceeded: context.DeadlineExceeded, codes.Canceled: context.Canceled,
+	codes.InvalidArgument: errdefs.ErrInvalidArgument, codes.AlreadyExists: errdefs.ErrAlreadyExists,
+	codes.ResourceExhausted: errdefs.ErrResourceExhausted, codes.NotFound: errdefs.ErrNotFound, codes.OutOfRange: errdefs.ErrOutOfRange,
+	codes.FailedPrecondition: errdefs.ErrFailedPrecondition, codes.Aborted: errdefs.ErrAborted, codes.Internal: errdefs.ErrInternal,
 }

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"sync"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 var (
@@ -37,7 +35,7 @@ func (l *Locks) TryRLock(id string) (unlock func(), err error) {
 	defer l.mu.Unlock()
 
 	if l.held[id] == deleter {
-		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrDeleting)
+		return nil, errdefs.Errorf(errdefs.ErrAborted, "snapshot %s: %w", id, ErrDeleting)
 	}
 
 	return l.take(id, 1), nil
@@ -51,9 +49,9 @@ func (l *Locks) TryLock(id string) (unlock func(), err error) {
 
 	switch {
 	case l.held[id] == deleter:
-		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrDeleting)
+		return nil, errdefs.Errorf(errdefs.ErrAborted, "snapshot %s: %w", id, ErrDeleting)
 	case l.held[id] > 0:
-		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrRead)
+		return nil, errdefs.Errorf(errdefs.ErrAborted, "snapshot %s: %w", id, ErrRead)
 	default:
 		return l.take(id, deleter), nil
 	}

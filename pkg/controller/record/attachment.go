@@ -6,10 +6,9 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // Attachment is one controller publication (CSI v1.13,
@@ -39,7 +38,7 @@ func (v *Volume) CheckSame(a, wanted Attachment) error {
 		return nil
 	}
 
-	return rpc.Errorf(codes.AlreadyExists, "it is attached there with another capability or readonly flag: %s; unpublish it first",
+	return errdefs.Errorf(errdefs.ErrAlreadyExists, "it is attached there with another capability or readonly flag: %s; unpublish it first",
 		differences)
 }
 
@@ -53,13 +52,13 @@ func (v *Volume) CheckAttachable(wanted Attachment) error {
 	alone := wanted.Capability.SingleNode() ||
 		slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })
 	if alone {
-		return rpc.Errorf(codes.FailedPrecondition, "it is attached to node %s with access mode %s; unpublish it there first",
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is attached to node %s with access mode %s; unpublish it there first",
 			strings.Join(v.NodeIDs(), ", "), v.Attachments[0].Capability.Mode)
 	}
 
 	for _, other := range v.Attachments {
 		if other.writes() && wanted.writes() && (other.singleWriter() || wanted.singleWriter()) {
-			return rpc.Errorf(codes.FailedPrecondition,
+			return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 				"it is attached for writing to node %s, and %s allows one writer; publish it read-only, or unpublish it there first",
 				other.NodeID, csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER)
 		}

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // Group is the record of a group snapshot.
@@ -45,7 +45,7 @@ func (g *Group) InPhase(phase Phase) *Group {
 // any order.
 func (g *Group) CheckMembers(memberIDs []string) error {
 	if !slices.Equal(slices.Sorted(slices.Values(memberIDs)), slices.Sorted(slices.Values(g.SnapshotIDs))) {
-		return rpc.Invalid("snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
 	}
 
 	return nil

@@ -7,9 +7,8 @@ import (
 	"unique"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // NodeSegmentKey is the topology key whose value is the node's id.
@@ -76,7 +75,7 @@ func inLowerCase(segments map[string]string) map[string]string {
 // CheckTopology refuses with INVALID_ARGUMENT keys that differ only by case (CSI v1.13, Topology).
 func CheckTopology(field string, given *csi.Topology) error {
 	if segments := given.GetSegments(); len(inLowerCase(segments)) < len(segments) {
-		return rpc.Invalid("%s: segments %v have keys that differ only by case; name each key once", field, segments)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "%s: segments %v have keys that differ only by case; name each key once", field, segments)
 	}
 
 	return nil
@@ -89,9 +88,9 @@ func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) e
 	case given == nil:
 		return nil
 	case !advertised:
-		return rpc.Invalid("accessibility_requirements must be empty, as the capability for them is not advertised")
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "accessibility_requirements must be empty, as the capability for them is not advertised")
 	case len(given.GetRequisite()) == 0 && len(given.GetPreferred()) == 0:
-		return rpc.Invalid("accessibility_requirements are empty; name requisite or preferred topologies, or leave them out")
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "accessibility_requirements are empty; name requisite or preferred topologies, or leave them out")
 	}
 
 	for _, each := range slices.Concat(given.GetRequisite(), given.GetPreferred()) {
@@ -106,7 +105,7 @@ func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) e
 			return maps.Equal(inLowerCase(requisite.GetSegments()), wanted)
 		}
 		if len(given.GetRequisite()) > 0 && !slices.ContainsFunc(given.GetRequisite(), same) {
-			return rpc.Invalid("accessibility_requirements: the preferred topology %v is not among the requisite ones", preferred.GetSegments())
+			return errdefs.Errorf(errdefs.ErrInvalidArgument, "accessibility_requirements: the preferred topology %v is not among the requisite ones", preferred.GetSegments())
 		}
 	}
 
@@ -131,5 +130,5 @@ func (s Segments) CheckRequirement(requirement *csi.TopologyRequirement) error {
 		return nil
 	}
 
-	return rpc.Errorf(codes.ResourceExhausted, "no requisite topology fits: the pools are reached from %s only", s)
+	return errdefs.Errorf(errdefs.ErrResourceExhausted, "no requisite topology fits: the pools are reached from %s only", s)
 }

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -195,7 +194,7 @@ func PoolIn(pools *pool.Set, v *staged.Volume) (*pool.Pool, error) {
 
 	switch {
 	case errors.Is(err, pool.ErrUnknown):
-		return nil, rpc.Errorf(codes.FailedPrecondition, "volume %s is in pool %q, which this node does not have (--pool)",
+		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition, "volume %s is in pool %q, which this node does not have (--pool)",
 			v.VolumeID, v.Parameters.Pool)
 	case err != nil:
 		return nil, fmt.Errorf("volume %s: %w", v.VolumeID, err)

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"os"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -43,9 +41,9 @@ func (d directVolume) grow(ctx context.Context, v *staged.Volume, size int64) er
 	case err == nil:
 		return d.recordFilledBytes(ctx, v, size)
 	case errors.Is(err, kata.ErrUnimplemented), errors.Is(err, kata.ErrNoSandbox):
-		return rpc.Errorf(codes.FailedPrecondition, "the guest does not grow it; "+later, size, guestCause(err))
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "the guest does not grow it; "+later, size, guestCause(err))
 	case errors.Is(err, kata.ErrNoAnswer):
-		return rpc.Errorf(codes.Unavailable, "the guest did not answer the request to grow it; try again, or else "+later, size, guestCause(err))
+		return errdefs.Errorf(errdefs.ErrUnavailable, "the guest did not answer the request to grow it; try again, or else "+later, size, guestCause(err))
 	default:
 		return err
 	}

@@ -8,9 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -28,7 +27,7 @@ func (p *Provider) CheckNoGuest(v *staged.Volume) error {
 	}
 
 	if at := slices.IndexFunc(points, func(point mount.Point) bool { return observe.IsDirectMountOf(v, point) }); at >= 0 {
-		return rpc.Errorf(codes.FailedPrecondition, "it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
 	}
 
 	assigned, err := p.config.Direct.Root.List()
@@ -68,7 +67,7 @@ func (p *Provider) checkNotAmong(assigned []kata.Entry, v *staged.Volume) error 
 		}
 
 		if assigned {
-			return rpc.Errorf(codes.FailedPrecondition,
+			return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 				"its device %s is assigned to a virtual machine (sandbox %q) at %s; unpublish it there first",
 				each.Device, each.Sandbox, each.TargetPath)
 		}
@@ -100,7 +99,7 @@ func (p *Provider) checkNotAttached(v *staged.Volume) error {
 	// It waits shortly for a program that is about to unlock the image.
 	err := p.lockImage(v, flock.Lock)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return rpc.Errorf(codes.FailedPrecondition,
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"%w: a virtual machine or a program has its device open still, or another node has it; that has to end first", loop.ErrImageLocked)
 	}
 
@@ -126,7 +125,7 @@ func (p *Provider) lockImage(v *staged.Volume, lock func(image *os.File, how int
 // begin.
 func (p *Provider) cancelCheck(ctx context.Context, v *staged.Volume) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, detachLimit,
-		rpc.Errorf(codes.Unavailable, "a check of it does not come to its end; see the health of its pool"))
+		errdefs.Errorf(errdefs.ErrUnavailable, "a check of it does not come to its end; see the health of its pool"))
 	defer cancel()
 
 	return p.config.Checker.Cancel(ctx, v.VolumeID)

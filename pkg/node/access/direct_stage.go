@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -30,7 +30,7 @@ func (d directVolume) stage(ctx context.Context, v *staged.Volume) error {
 
 	made, err := filesystem.ByName(v.FSType(), d.config.Run)
 	if err != nil {
-		return rpc.Invalid("volume_capability: %w", err)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
 	if err := d.checkNotAttached(v); err != nil {

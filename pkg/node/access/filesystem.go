@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -47,7 +45,7 @@ func growDevice(ctx context.Context, used filesystem.Filesystem, device *loop.De
 		return nil
 	case errors.Is(err, filesystem.ErrGrowLimit):
 		// The request names no size: the image has one that the controller refuses.
-		return rpc.Errorf(codes.FailedPrecondition, "grow %s: %w", used.Name(), err)
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "grow %s: %w", used.Name(), err)
 	default:
 		return fmt.Errorf("grow %s: %w", used.Name(), err)
 	}
@@ -62,7 +60,7 @@ func replayLog(v *staged.Volume, used filesystem.Filesystem, device *loop.Device
 	}
 
 	if err := mount.Replay(device.Path, used.Name(), flags, used.FinishReplay); err != nil {
-		return rpc.Errorf(codes.Internal, "the log can't be replayed: %w", err)
+		return errdefs.Errorf(errdefs.ErrInternal, "the log can't be replayed: %w", err)
 	}
 
 	return nil
@@ -91,7 +89,7 @@ func mountChecked(used filesystem.Filesystem, device *loop.Device, options mount
 	tree, err := mount.Mount(device.Path, used.Name(), options)
 	if errors.Is(err, mount.ErrCorrupted) {
 		// The check trusts a filesystem that is marked clean.
-		return nil, rpc.Errorf(codes.Internal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
+		return nil, errdefs.Errorf(errdefs.ErrInternal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
 	}
 
 	if err != nil {
@@ -111,7 +109,7 @@ func explainMountFailure(failure error, used filesystem.Filesystem, device *loop
 	}
 
 	if canMount(used, device, without) && !canMount(used, device, options) {
-		return rpc.Invalid("volume_capability: with its mount_flags: %w", failure)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: with its mount_flags: %w", failure)
 	}
 
 	return failure

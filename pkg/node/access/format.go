@@ -8,10 +8,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -44,11 +43,11 @@ func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted f
 	}
 
 	if found != "" {
-		return false, rpc.Errorf(codes.FailedPrecondition, "it holds %s, not %s; ask for that filesystem", found, wanted.Name())
+		return false, errdefs.Errorf(errdefs.ErrFailedPrecondition, "it holds %s, not %s; ask for that filesystem", found, wanted.Name())
 	}
 
 	if v.SharedByReaders() {
-		return false, rpc.Errorf(codes.FailedPrecondition, "it holds no filesystem and can't be formatted while several nodes read it")
+		return false, errdefs.Errorf(errdefs.ErrFailedPrecondition, "it holds no filesystem and can't be formatted while several nodes read it")
 	}
 
 	formatted, err := p.format(ctx, v, stored, wanted)
@@ -78,7 +77,7 @@ func checkFits(v *staged.Volume, wanted filesystem.Filesystem, image *os.File) e
 // image: another node may be formatting it, or have it attached.
 func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
 	if err := filesystem.CheckOptions(wanted.Name(), strings.Fields(v.Parameters.MkfsOptions)); err != nil {
-		return false, rpc.Invalid("%s: %w", volume.KeyMkfsOptions, err)
+		return false, errdefs.Errorf(errdefs.ErrInvalidArgument, "%s: %w", volume.KeyMkfsOptions, err)
 	}
 
 	filled, err := stored.FillImage(ctx, v.VolumeID, pool.FillOptions{
@@ -112,7 +111,7 @@ func (p *Provider) MakeFilesystem(
 		}
 
 		if len(words) > 0 && errors.As(err, new(*filesystem.ToolError)) && !errors.Is(err, pool.ErrNoSpace) {
-			err = rpc.Invalid("with mkfsOptions %q: %w", v.Parameters.MkfsOptions, err)
+			err = errdefs.Errorf(errdefs.ErrInvalidArgument, "with mkfsOptions %q: %w", v.Parameters.MkfsOptions, err)
 		}
 
 		return err
@@ -159,7 +158,7 @@ func (p *Provider) tryMount(ctx context.Context, v *staged.Volume, made filesyst
 
 	for _, refusal := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS} {
 		if errors.Is(err, refusal) {
-			return rpc.Invalid("%s %q: the kernel of this node does not mount what mkfs makes with them (its log has the reason; %s): %w",
+			return errdefs.Errorf(errdefs.ErrInvalidArgument, "%s %q: the kernel of this node does not mount what mkfs makes with them (its log has the reason; %s): %w",
 				volume.KeyMkfsOptions, v.Parameters.MkfsOptions, filesystem.KernelNeeds(made.Name()), err)
 		}
 	}

@@ -6,9 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
@@ -19,7 +17,7 @@ import (
 const growthLimit = time.Minute
 
 // errGrowing is returned for a growth that has not ended: nothing can end it.
-var errGrowing = rpc.Errorf(codes.FailedPrecondition,
+var errGrowing = errdefs.Errorf(errdefs.ErrFailedPrecondition,
 	"its filesystem is still growing, since it is frozen or its disk does not respond; "+
 		"thaw it (fsfreeze --unfreeze) or see to its pool, then call again")
 

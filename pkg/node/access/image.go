@@ -8,9 +8,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -51,7 +50,7 @@ func (m mountedImage) Stage(ctx context.Context, v *staged.Volume, staging *moun
 func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging *mount.Target, options mount.Options) error {
 	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
 	if err != nil {
-		return rpc.Invalid("volume_capability: %w", err)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
 	formatted, err := m.formatIfBlank(ctx, v, fs)
@@ -196,7 +195,7 @@ func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size in
 
 		// What is beneath a staging that another program has unmounted is a filesystem of the host.
 		if root == nil {
-			return rpc.Errorf(codes.FailedPrecondition, "it is not mounted at its staging path %s any more; stage it again", v.StagingPath)
+			return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is not mounted at its staging path %s any more; stage it again", v.StagingPath)
 		}
 		defer root.Close()
 
@@ -271,7 +270,7 @@ func (p *Provider) openWritable(v *staged.Volume) (*os.File, error) {
 	root, point, err := p.OpenRoot(v)
 	if errors.Is(err, unix.EIO) {
 		// An XFS that has shut down returns EIO for everything.
-		return nil, rpc.Errorf(codes.FailedPrecondition,
+		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"its %s has stopped working; see the kernel's log, unstage the volume and stage it again: %w", v.FSType(), err)
 	}
 

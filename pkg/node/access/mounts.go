@@ -8,10 +8,8 @@ import (
 	"io/fs"
 	"os"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/ownership"
@@ -217,7 +215,7 @@ func (p *Provider) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 		}
 
 		if !isVolume {
-			return rpc.Errorf(codes.FailedPrecondition, "%s: %s is mounted there, which is not volume %s; unmount it first",
+			return errdefs.Errorf(errdefs.ErrFailedPrecondition, "%s: %s is mounted there, which is not volume %s; unmount it first",
 				at.Path(), point.Source, v.VolumeID)
 		}
 
@@ -251,7 +249,7 @@ func (b bound) Republish(_ context.Context, v *staged.Volume, p staged.Publicati
 		return err
 	}
 
-	return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it at %s; unmount that first", p.TargetPath)
+	return errdefs.Errorf(errdefs.ErrFailedPrecondition, "something else is mounted over it at %s; unmount that first", p.TargetPath)
 }
 
 // Unpublish unmounts the volume from the target path and removes what was made for the
@@ -309,7 +307,7 @@ func (p *Provider) mountOf(v *staged.Volume, path string) (mount.Point, bool, er
 
 // goneFrom returns NOT_FOUND for a volume that is not at the path any more.
 func goneFrom(v *staged.Volume, path string) error {
-	return rpc.Errorf(codes.NotFound, "volume %s is not at %s any more", v.VolumeID, path)
+	return errdefs.Errorf(errdefs.ErrNotFound, "volume %s is not at %s any more", v.VolumeID, path)
 }
 
 // unknown returns UNAVAILABLE for an observation that failed, nil for nil.

@@ -4,9 +4,8 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
@@ -21,7 +20,7 @@ const loopMajor = 7
 type rawDevice struct{ bound }
 
 // errDeviceTaken is returned where another program has detached the device.
-var errDeviceTaken = rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it again")
+var errDeviceTaken = errdefs.Errorf(errdefs.ErrFailedPrecondition, "its device was taken away; unstage it and stage it again")
 
 // Unstage detaches all devices of the volume.
 func (r rawDevice) Unstage(ctx context.Context, v *staged.Volume) error {
@@ -105,12 +104,12 @@ func (p *Provider) resizeDevices(numbers []int, asked *csi.CapacityRange) (int64
 	}
 
 	if required := asked.GetRequiredBytes(); size < required {
-		return 0, rpc.Errorf(codes.OutOfRange,
+		return 0, errdefs.Errorf(errdefs.ErrOutOfRange,
 			"its device has %d bytes, less than required_bytes %d; call ControllerExpandVolume first", size, required)
 	}
 
 	if limit := asked.GetLimitBytes(); limit > 0 && size > limit {
-		return 0, rpc.Errorf(codes.OutOfRange, "its device has %d bytes, more than limit_bytes %d; a volume never shrinks", size, limit)
+		return 0, errdefs.Errorf(errdefs.ErrOutOfRange, "its device has %d bytes, more than limit_bytes %d; a volume never shrinks", size, limit)
 	}
 
 	return size, nil
@@ -129,7 +128,7 @@ func (r rawDevice) Stats(_ context.Context, v *staged.Volume, _ *mount.Target) (
 	}
 
 	if !attached || status.Sequence != held.StagedSequence {
-		return Stats{}, rpc.Errorf(codes.NotFound, "volume %s is not attached any more", v.VolumeID)
+		return Stats{}, errdefs.Errorf(errdefs.ErrNotFound, "volume %s is not attached any more", v.VolumeID)
 	}
 
 	return Stats{Usage: mount.Usage{Bytes: mount.Amount{Total: status.SizeBytes}}}, nil

@@ -6,9 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -77,7 +76,7 @@ func checkWritable(v *staged.Volume, point mount.Point) error {
 		return nil
 	}
 
-	return rpc.Errorf(codes.FailedPrecondition,
+	return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 		"its %s at %s was mounted for writing and has stopped writing (%v); see the kernel's log, unstage the volume and stage it again",
 		v.FSType(), point.Path, point.SuperOptions)
 }
@@ -101,7 +100,7 @@ func (p *Provider) CheckNotShutDown(v *staged.Volume) error {
 		return err
 	}
 
-	return rpc.Errorf(codes.FailedPrecondition,
+	return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 		"its %s at %s has shut down; see the kernel's log, and end all pods that use the volume on this node before others are made "+
 			"(scale a Deployment to 0): when it is unstaged and staged again, its log is replayed and the filesystem checked",
 		v.FSType(), v.StagingPath)

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -36,7 +34,7 @@ func (v *Volumes) ensure(ctx context.Context, wanted *Volume) error {
 
 	target, err := v.config.Dirs.Target(wanted.Publication.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
 
 	if err != nil {
@@ -69,7 +67,7 @@ func (v *Volumes) checkSame(existing, wanted *Volume) error {
 	}
 
 	if !mounted {
-		return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it; unmount that first")
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "something else is mounted over it; unmount that first")
 	}
 
 	return nil
@@ -78,16 +76,16 @@ func (v *Volumes) checkSame(existing, wanted *Volume) error {
 // checkCompatible returns nil if the records differ at most in their content's id.
 func checkCompatible(existing, wanted *Volume) error {
 	if existing.Publication.TargetPath != wanted.Publication.TargetPath {
-		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s, and an ephemeral volume has one target; unpublish it there first",
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is published at %s, and an ephemeral volume has one target; unpublish it there first",
 			existing.Publication.TargetPath)
 	}
 
 	if existing.SizeBytes != wanted.SizeBytes || existing.Parameters != wanted.Parameters {
-		return rpc.Errorf(codes.AlreadyExists, "it is published there with another volume_context; unpublish it first")
+		return errdefs.Errorf(errdefs.ErrAlreadyExists, "it is published there with another volume_context; unpublish it first")
 	}
 
 	if differences := existing.StagedVolume().Differences(existing.Publication, wanted.Publication); differences != "" {
-		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag: %s; unpublish it first",
+		return errdefs.Errorf(errdefs.ErrAlreadyExists, "it is published there with another capability or readonly flag: %s; unpublish it first",
 			differences)
 	}
 
@@ -102,7 +100,7 @@ func (v *Volumes) record(ctx context.Context, wanted *Volume, target *mount.Targ
 	}
 
 	if mounted {
-		return nil, rpc.Errorf(codes.FailedPrecondition, "%s is mounted there; unmount it first", point.Source)
+		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition, "%s is mounted there; unmount it first", point.Source)
 	}
 
 	occupied, err := target.Exists()

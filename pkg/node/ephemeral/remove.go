@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 )
@@ -78,7 +76,7 @@ func checkMounts(directory string, backing volume.Backing) error {
 	}
 
 	if len(found) > 0 {
-		return rpc.Errorf(codes.FailedPrecondition, "%s is mounted at %s, in the volume's directory; unmount it first",
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "%s is mounted at %s, in the volume's directory; unmount it first",
 			found[0].Source, found[0].Path)
 	}
 

@@ -4,10 +4,10 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -22,17 +22,17 @@ func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*
 	}
 
 	if request.GetTargetPath() == "" {
-		return nil, rpc.Invalid("target_path is missing")
+		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "target_path is missing")
 	}
 
 	capability, err := v.parseCapability(request.GetVolumeCapability())
 	if err != nil {
-		return nil, rpc.Invalid("volume_capability: %w", err)
+		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
 	parameters, size, err := volume.ParseEphemeral(request.GetVolumeContext())
 	if err != nil {
-		return nil, rpc.Invalid("volume_context: %w", err)
+		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_context: %w", err)
 	}
 
 	if _, named := request.GetVolumeContext()[volume.KeyPool]; !named {
@@ -40,7 +40,7 @@ func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*
 	}
 
 	if !v.config.Pools.Has(parameters.Pool) {
-		return nil, rpc.Invalid("volume_context: pool %q does not exist; there are %s",
+		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_context: pool %q does not exist; there are %s",
 			parameters.Pool, strings.Join(v.config.Pools.Names(), ", "))
 	}
 
@@ -67,7 +67,7 @@ func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capabilit
 	}
 
 	if options.PanicsOnError() {
-		return volume.Capability{}, rpc.Invalid("mount_flags: the author of a pod must not make an error of its volume halt the node; " +
+		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument, "mount_flags: the author of a pod must not make an error of its volume halt the node; "+
 			"leave out errors=panic and fatal_errors=panic")
 	}
 
@@ -76,11 +76,11 @@ func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capabilit
 	}
 
 	if capability.Block {
-		return volume.Capability{}, rpc.Invalid("an inline ephemeral volume is mounted, it is no block device")
+		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument, "an inline ephemeral volume is mounted, it is no block device")
 	}
 
 	if !capability.SingleNode() {
-		return volume.Capability{}, rpc.Invalid("access mode %s: an inline ephemeral volume is on one node only", capability.Mode)
+		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument, "access mode %s: an inline ephemeral volume is on one node only", capability.Mode)
 	}
 
 	return capability, v.config.Capabilities.CheckMountGroup(capability)
@@ -91,7 +91,7 @@ func (v *Volumes) complete(r *Volume) error {
 	r.SizeBytes = roundUp(r.SizeBytes)
 
 	if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {
-		return rpc.Invalid("volume_context: %s: an inline ephemeral volume takes none on this node (--ephemeral-mkfs-options=false); "+
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_context: %s: an inline ephemeral volume takes none on this node (--ephemeral-mkfs-options=false); "+
 			"leave it out, or use a claim and a StorageClass that has it", volume.KeyMkfsOptions)
 	}
 
@@ -99,19 +99,19 @@ func (v *Volumes) complete(r *Volume) error {
 		r.Parameters.FSType = r.StagedVolume().FSType()
 
 		if err := filesystem.CheckOptions(r.Parameters.FSType, strings.Fields(r.Parameters.MkfsOptions)); err != nil {
-			return rpc.Invalid("volume_context: %s: %w", volume.KeyMkfsOptions, err)
+			return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_context: %s: %w", volume.KeyMkfsOptions, err)
 		}
 
 		made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)
 		if err != nil {
-			return rpc.Invalid("volume_capability: %w", err)
+			return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 		}
 
 		r.SizeBytes = max(r.SizeBytes, roundUp(made.MinimumBytes()))
 	}
 
 	if v.config.MaxVolumeBytes > 0 && r.SizeBytes > v.config.MaxVolumeBytes {
-		return rpc.Errorf(codes.OutOfRange, "volume_context: %s: %d bytes are more than the largest volume has, %d (--max-volume-size)",
+		return errdefs.Errorf(errdefs.ErrOutOfRange, "volume_context: %s: %d bytes are more than the largest volume has, %d (--max-volume-size)",
 			volume.KeySize, r.SizeBytes, v.config.MaxVolumeBytes)
 	}
 

@@ -9,10 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -142,7 +140,7 @@ func (f *Freezer) WithFrozen(ctx context.Context, targets Targets, within func(c
 		return within(ctx)
 	}
 
-	ctx, cancel := context.WithTimeoutCause(ctx, f.config.Limit, rpc.Errorf(codes.FailedPrecondition,
+	ctx, cancel := context.WithTimeoutCause(ctx, f.config.Limit, errdefs.Errorf(errdefs.ErrFailedPrecondition,
 		"%w than %s; copy the volume while it is not in use", ErrLimit, f.config.Limit))
 	defer cancel()
 

@@ -9,9 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 )
@@ -20,7 +18,7 @@ import (
 // but the caller.
 const syncLimit = 5 * time.Minute
 
-var errSyncLimit = rpc.Errorf(codes.FailedPrecondition,
+var errSyncLimit = errdefs.Errorf(errdefs.ErrFailedPrecondition,
 	"the data of the volume was not written within %s; see whether its pool responds, and try again", syncLimit)
 
 // window is the time in which the filesystems of one call are frozen.
@@ -77,7 +75,7 @@ func (w *window) prepare(ctx context.Context) error {
 
 	for _, volume := range w.mounted {
 		if w.freezer.IsFrozen(volume.VolumeID) {
-			return rpc.Errorf(codes.Unavailable, "freeze volume %s: it is still frozen, since thawing it failed; that is being retried",
+			return errdefs.Errorf(errdefs.ErrUnavailable, "freeze volume %s: it is still frozen, since thawing it failed; that is being retried",
 				volume.VolumeID)
 		}
 

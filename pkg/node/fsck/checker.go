@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -99,7 +98,7 @@ func (c *Checker) Check(ctx context.Context, volumeID, how string) (health.Check
 	}
 
 	if how != HowOnline && how != HowOffline {
-		return health.CheckReport{}, rpc.Status(rpc.Invalid("how is %q; it is %s or %s", how, HowOffline, HowOnline))
+		return health.CheckReport{}, rpc.Status(errdefs.Errorf(errdefs.ErrInvalidArgument, "how is %q; it is %s or %s", how, HowOffline, HowOnline))
 	}
 
 	// Concurrent checks of one volume would find the same.
@@ -139,7 +138,7 @@ func (c *Checker) check(ctx context.Context, volumeID, how string) (*Result, err
 // guest, and returns when it has stopped, or ctx's error.
 func (c *Checker) Cancel(ctx context.Context, volumeID string) error {
 	return c.running.cancel(ctx, volumeID,
-		rpc.Errorf(codes.Aborted, "it is given to a virtual machine; check it when it is not in use"))
+		errdefs.Errorf(errdefs.ErrAborted, "it is given to a virtual machine; check it when it is not in use"))
 }
 
 // Get returns the volume's record, nil where it was never checked here.

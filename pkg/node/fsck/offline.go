@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
@@ -32,7 +31,7 @@ func (r *run) fsTypeOffline() (string, error) {
 
 	found, err := filesystem.Detect(image)
 	if err == nil && found == "" {
-		err = rpc.Errorf(codes.FailedPrecondition, "it holds no filesystem that is known here: it was never used as one, or is raw block")
+		err = errdefs.Errorf(errdefs.ErrFailedPrecondition, "it holds no filesystem that is known here: it was never used as one, or is raw block")
 	}
 
 	return found, err
@@ -68,7 +67,7 @@ func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
 
 	switch {
 	case errors.Is(changed, errImageChanged), errors.Is(changed, loop.ErrImageLocked):
-		return filesystem.Verdict{}, rpc.Errorf(codes.Aborted, "it came into use meanwhile, or was changed; check it again")
+		return filesystem.Verdict{}, errdefs.Errorf(errdefs.ErrAborted, "it came into use meanwhile, or was changed; check it again")
 	case changed != nil:
 		return filesystem.Verdict{}, changed
 	default:
@@ -92,7 +91,7 @@ func (r *run) checkUUIDComplete() error {
 
 	complete, err := r.fs.HasUUID(image, found)
 	if err == nil && !complete {
-		return rpc.Errorf(codes.FailedPrecondition, "the change of its UUID was interrupted; stage it to complete that")
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "the change of its UUID was interrupted; stage it to complete that")
 	}
 
 	return nil
@@ -123,7 +122,7 @@ func (r *run) imageVersion(ctx context.Context) (imageVersion, error) {
 	// device is detached, as does a child that is just being forked.
 	err = fork.RetryWhile(ctx, unix.EWOULDBLOCK, lockAttempts, func() error { return flock.TryLock(image, unix.LOCK_SH) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return imageVersion{}, rpc.Errorf(codes.FailedPrecondition,
+		return imageVersion{}, errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"%w: it is in use on another node, or another program has locked it", loop.ErrImageLocked)
 	}
 

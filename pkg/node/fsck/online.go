@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -68,14 +66,14 @@ func (r *run) whileFrozen(ctx context.Context, do func(context.Context) error) e
 		}
 
 		if !known || !used || record.StagingPath != r.staged.StagingPath {
-			return rpc.Errorf(codes.Aborted, "it was unstaged meanwhile; check it again")
+			return errdefs.Errorf(errdefs.ErrAborted, "it was unstaged meanwhile; check it again")
 		}
 
 		return volumes.WithFrozen(ctx, r.volumeID, func(ctx context.Context) error {
 			// A volume that is not mounted where it should be is not frozen either. One that is
 			// only read need not be.
 			if !volumes.IsFrozen(r.volumeID) && !isMountedReadOnly(record) {
-				return rpc.Errorf(codes.FailedPrecondition,
+				return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 					"it is in use, but not mounted for writing any more; unstage it and stage it again")
 			}
 

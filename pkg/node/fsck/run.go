@@ -6,10 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -37,7 +35,7 @@ func (c *Checker) newRun(volumeID, how string) (*run, error) {
 	r := &run{checker: c, volumeID: volumeID, how: HowOffline, began: time.Now()}
 
 	if c.config.Volumes.IsEphemeral(volumeID) {
-		return nil, rpc.Errorf(codes.FailedPrecondition,
+		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"it is an inline ephemeral volume, which is deleted with its pod and never repaired")
 	}
 
@@ -78,12 +76,12 @@ func checkableOnline(record *staged.Volume, path, how string, hanging bool) erro
 	case !record.IsImage():
 		return errDirectory()
 	case record.IsDirect():
-		return rpc.Errorf(codes.FailedPrecondition,
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"a virtual machine may have it mounted, and only that can check its filesystem; unstage it from %s first", record.StagingPath)
 	case how == HowOffline:
-		return rpc.Errorf(codes.FailedPrecondition, "it is in use at %s; check it online, or stop using it", path)
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is in use at %s; check it online, or stop using it", path)
 	case hanging:
-		return rpc.Errorf(codes.Unavailable, "it does not answer: a probe of it has not returned")
+		return errdefs.Errorf(errdefs.ErrUnavailable, "it does not answer: a probe of it has not returned")
 	default:
 		return nil
 	}
@@ -112,7 +110,7 @@ func (r *run) findPool() error {
 		}
 
 		if err := r.checker.config.Volumes.CheckReachable(name); err != nil {
-			return rpc.Errorf(codes.Unavailable, "%w", err)
+			return errdefs.Errorf(errdefs.ErrUnavailable, "%w", err)
 		}
 
 		err = r.checkIsIn(candidate)
@@ -125,7 +123,7 @@ func (r *run) findPool() error {
 		}
 	}
 
-	return rpc.Errorf(codes.NotFound, "it is not in a pool of this node")
+	return errdefs.Errorf(errdefs.ErrNotFound, "it is not in a pool of this node")
 }
 
 // checkIsIn returns pool.ErrMissing where the pool does not have the volume.
@@ -144,7 +142,7 @@ func (r *run) checkIsIn(candidate *pool.Pool) error {
 }
 
 func errDirectory() error {
-	return rpc.Errorf(codes.FailedPrecondition, "it is a directory, without a filesystem of its own")
+	return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is a directory, without a filesystem of its own")
 }
 
 // fsType returns the filesystem that the volume has to have.
@@ -153,9 +151,9 @@ func (r *run) fsType() (string, error) {
 	case r.staged == nil:
 		return r.fsTypeOffline()
 	case r.staged.Capability.Block:
-		return "", rpc.Errorf(codes.FailedPrecondition, "it is in use as raw block: only its user can check what is on it")
+		return "", errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is in use as raw block: only its user can check what is on it")
 	case r.staged.SharedByReaders():
-		return "", rpc.Errorf(codes.FailedPrecondition, "several nodes read it and none writes it: check it when it is not in use")
+		return "", errdefs.Errorf(errdefs.ErrFailedPrecondition, "several nodes read it and none writes it: check it when it is not in use")
 	default:
 		return r.staged.FSType(), nil
 	}
@@ -171,9 +169,10 @@ func (r *run) examine(ctx context.Context) (filesystem.Verdict, error) {
 }
 
 // isCheckFailure reports whether an error is recorded as VerdictFailed: the check could
-// not find out whether the filesystem is clean. Other errors are returned to the caller.
+// not find out whether the filesystem is clean. Other errors, such as those that were made
+// for the caller (errdefs.Errorf), are returned to it.
 func isCheckFailure(ctx context.Context, err error) bool {
-	if ctx.Err() != nil || errors.As(err, new(*rpc.Error)) || errors.As(err, new(*operation.PanicError)) {
+	if ctx.Err() != nil || errors.As(err, new(*errdefs.Error)) || errors.As(err, new(*operation.PanicError)) {
 		return false
 	}
 

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -40,7 +38,7 @@ func (c *Checker) CheckAtStaging(
 	case filesystem.Repaired:
 		c.config.Log.Warn("a filesystem was repaired", "volume", record.VolumeID, "verdict", verdict.Detail)
 	case filesystem.Damaged, filesystem.NeedsReplay:
-		return rpc.Errorf(codes.Internal, "the %s is damaged and was not mounted; repair it by hand: %s",
+		return errdefs.Errorf(errdefs.ErrInternal, "the %s is damaged and was not mounted; repair it by hand: %s",
 			fs.Name(), verdict.Detail)
 	}
 

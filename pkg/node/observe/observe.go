@@ -6,9 +6,7 @@ import (
 	"path"
 	"strconv"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
@@ -89,7 +87,7 @@ func Unknown(err error, volume *staged.Volume, what string) error {
 		return nil
 	}
 
-	return rpc.Errorf(codes.Unavailable, "it is unknown whether volume %s is %s; call again: %w", volume.VolumeID, what, err)
+	return errdefs.Errorf(errdefs.ErrUnavailable, "it is unknown whether volume %s is %s; call again: %w", volume.VolumeID, what, err)
 }
 
 // IsMountOf reports whether the mount is of this volume. A directory has the volume's id

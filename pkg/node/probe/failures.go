@@ -1,16 +1,14 @@
 package probe
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -86,10 +84,11 @@ func (f *failedStagings) ids() []string {
 // StagingFailed records why the volume could not be staged, unless the cause is the request or a
 // temporary one. It is a condition until a staging succeeds or a probe contradicts it.
 func (p *Prober) StagingFailed(v *staged.Volume, cause error) {
-	temporary := []codes.Code{
-		codes.InvalidArgument, codes.AlreadyExists, codes.Aborted, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable,
+	temporary := []error{
+		errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists, errdefs.ErrAborted, errdefs.ErrUnavailable,
+		context.Canceled, context.DeadlineExceeded,
 	}
-	if slices.Contains(temporary, status.Code(rpc.Status(cause))) {
+	if slices.Contains(temporary, errdefs.Category(cause)) {
 		return
 	}
 

@@ -7,10 +7,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
@@ -32,11 +31,11 @@ func (p *Prober) healthNotInUse(ctx context.Context, id string) (*health.Record,
 	case exists && err == nil:
 		return NewRecord(id, s.entries...), nil
 	case err == nil:
-		return nil, rpc.Errorf(codes.NotFound, "volume %s is not in a pool of this node", id)
+		return nil, errdefs.Errorf(errdefs.ErrNotFound, "volume %s is not in a pool of this node", id)
 	case exists || view.check != nil:
 		return NewRecord(id, append(s.entries, TimedOut())...), nil
 	default:
-		return nil, rpc.Errorf(codes.Unavailable, "volume %s is not in use here and may be in a pool that does not answer: %w", id, err)
+		return nil, errdefs.Errorf(errdefs.ErrUnavailable, "volume %s is not in use here and may be in a pool that does not answer: %w", id, err)
 	}
 }
 

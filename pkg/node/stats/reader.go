@@ -6,10 +6,9 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -192,7 +191,7 @@ func (r *Reader) usage(ctx context.Context, id string, v *staged.Volume, path st
 func (r *Reader) mountedTarget(id string, v *staged.Volume, path string) (*mount.Target, error) {
 	target, err := r.config.Dirs.Target(path)
 	if observe.IsNoMountTarget(err) {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", v.VolumeID, err)
+		return nil, errdefs.Errorf(errdefs.ErrNotFound, "volume %s: %w", v.VolumeID, err)
 	}
 
 	if err != nil {
@@ -218,7 +217,7 @@ func (r *Reader) mountedTarget(id string, v *staged.Volume, path string) (*mount
 		return nil, observe.Unknown(err, v, "mounted at "+path)
 	}
 
-	return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", v.VolumeID, path)
+	return nil, errdefs.Errorf(errdefs.ErrNotFound, "volume %s is not mounted at %s any more", v.VolumeID, path)
 }
 
 func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {
