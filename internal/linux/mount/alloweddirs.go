@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // resolveStrictly lets a lookup go down only, across mounts (a staging path may
@@ -143,7 +145,7 @@ func quote(path string) string {
 
 // openParent opens rest beneath dir as O_PATH.
 func openParent(dir, rest string) (*os.File, error) {
-	top, err := retry(func() (int, error) {
+	top, err := eintr.RetryValue(func() (int, error) {
 		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -171,7 +173,7 @@ func openParent(dir, rest string) (*os.File, error) {
 func openBeneath(dir int, name string, flags uint64) (int, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: resolveStrictly}
 
-	fd, err := retry(func() (int, error) { return unix.Openat2(dir, name, &how) })
+	fd, err := openat2(dir, name, &how)
 
 	switch {
 	case errors.Is(err, unix.ELOOP):
@@ -189,17 +191,14 @@ func openBeneath(dir int, name string, flags uint64) (int, error) {
 	return fd, err
 }
 
-// retry repeats what a signal interrupted (Go sends itself some, and FUSE lets
-// them through), or a rename raced with: openat2 answers EAGAIN for that.
-func retry[T any](call func() (T, error)) (T, error) {
+// openat2 opens again what a rename raced with, for which the kernel answers EAGAIN.
+func openat2(dir int, name string, how *unix.OpenHow) (int, error) {
 	const enough = 128
 
 	for attempt := 1; ; attempt++ {
-		result, err := call()
-		if attempt < enough && (errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)) {
-			continue
+		fd, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(dir, name, how) })
+		if attempt == enough || !errors.Is(err, unix.EAGAIN) {
+			return fd, err
 		}
-
-		return result, err
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // Detached is a mount that is not attached to any mount target yet, and so invisible. Closing it
@@ -173,7 +175,7 @@ func kernelMessages(fd int, opts Options) string {
 	buffer := make([]byte, longest)
 
 	for {
-		count, err := retry(func() (int, error) { return unix.Read(fd, buffer) })
+		count, err := eintr.RetryValue(func() (int, error) { return unix.Read(fd, buffer) })
 		if err != nil || count <= 0 {
 			break
 		}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
@@ -285,7 +286,7 @@ func (o *observer) idOf(file *os.File) (uint64, error) {
 		return uint64(id), err
 	}
 
-	stat, err := retry(func() (unix.Statx_t, error) {
+	stat, err := eintr.RetryValue(func() (unix.Statx_t, error) {
 		var stat unix.Statx_t
 
 		err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &stat)

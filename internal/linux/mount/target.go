@@ -8,6 +8,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // Target is where something may be mounted: a name in an open directory. It is
@@ -70,7 +72,7 @@ func (p *Target) MakeDir(perm fs.FileMode) (made bool, err error) {
 // node that is mounted there. Something else there is ErrWrongType or
 // ErrSymlink.
 func (p *Target) MakeFile(perm fs.FileMode) (made bool, err error) {
-	fd, err := retry(func() (int, error) {
+	fd, err := eintr.RetryValue(func() (int, error) {
 		return unix.Openat(p.dir(), p.name,
 			unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, uint32(perm.Perm()))
 	})
@@ -183,7 +185,7 @@ func (p *Target) open(flags uint64) (*os.File, error) {
 func (p *Target) statx(mask int) (unix.Statx_t, error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
-	stat, err := retry(func() (unix.Statx_t, error) {
+	stat, err := eintr.RetryValue(func() (unix.Statx_t, error) {
 		var stat unix.Statx_t
 
 		err := unix.Statx(p.dir(), p.name, flags, mask, &stat)

@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // Usage is what a filesystem says of its own size.
@@ -45,7 +47,7 @@ func (p *Target) Usage() (usage Usage, err error) {
 
 // UsageOf asks the filesystem that an open file is in, O_PATH sufficing.
 func UsageOf(file *os.File) (Usage, error) {
-	stat, err := retry(func() (unix.Statfs_t, error) {
+	stat, err := eintr.RetryValue(func() (unix.Statfs_t, error) {
 		var stat unix.Statfs_t
 
 		err := unix.Fstatfs(int(file.Fd()), &stat)
