@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -188,6 +189,9 @@ func specRows(method string, code codes.Code) string {
 	return cmp.Or(errorRows[rpc][code], errorRows[""][code])
 }
 
+// ownReads are the methods of Touchstone's own services that change nothing.
+var ownReads = []string{"Report", "List", "Counts", "Follow", "Wait"}
+
 // levelOf returns the log level of a call's end: error for failures of the driver,
 // lower levels for those of the request, and the lowest for success.
 func levelOf(method string, err error) slog.Level {
@@ -199,17 +203,12 @@ func levelOf(method string, err error) slog.Level {
 		return slog.LevelInfo
 	}
 
-	name := method[strings.LastIndexByte(method, '/')+1:]
-	for _, reads := range []string{
-		"Get", "List", "Report", "Probe", "Validate", "ControllerGet", "ControllerList", "NodeGet", "GroupControllerGet",
-		"Counts", "Follow", "Wait",
-	} {
-		if strings.HasPrefix(name, reads) {
-			return LevelReads
-		}
+	switch {
+	case capability.Reads(method), slices.Contains(ownReads, method[strings.LastIndexByte(method, '/')+1:]):
+		return LevelReads
+	default:
+		return LevelCalls
 	}
-
-	return LevelCalls
 }
 
 // guardedStream checks and logs the messages received on a stream.

@@ -2,6 +2,7 @@ package capability_test
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
@@ -200,4 +202,29 @@ func answers(set capability.Set) []string {
 	}
 
 	return all
+}
+
+// TestReads: exactly the RPCs that begin with one of these verbs change nothing.
+func TestReads(t *testing.T) {
+	t.Parallel()
+
+	verbs := regexp.MustCompile("/(Probe|((Controller|GroupController|Node)?(Get|List|Validate))[A-Za-z]*)$")
+
+	for _, service := range []grpc.ServiceDesc{
+		csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.GroupController_ServiceDesc, csi.SnapshotMetadata_ServiceDesc, csi.Node_ServiceDesc,
+	} {
+		var methods []string
+		for _, each := range service.Methods {
+			methods = append(methods, each.MethodName)
+		}
+
+		for _, each := range service.Streams {
+			methods = append(methods, each.StreamName)
+		}
+
+		for _, each := range methods {
+			method := "/" + service.ServiceName + "/" + each
+			require.Equal(t, verbs.MatchString(method), capability.Reads(method), method)
+		}
+	}
 }

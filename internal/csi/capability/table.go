@@ -1,6 +1,8 @@
 package capability
 
 import (
+	"slices"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 )
@@ -191,3 +193,19 @@ func methodsOf(service *grpc.ServiceDesc) []string {
 
 	return methods
 }
+
+// reads are the RPCs of CSI that change nothing.
+var reads = []string{
+	csi.Identity_GetPluginInfo_FullMethodName, csi.Identity_GetPluginCapabilities_FullMethodName, csi.Identity_Probe_FullMethodName,
+	csi.Controller_ValidateVolumeCapabilities_FullMethodName, csi.Controller_ListVolumes_FullMethodName, csi.Controller_GetCapacity_FullMethodName,
+	csi.Controller_ControllerGetCapabilities_FullMethodName, csi.Controller_ListSnapshots_FullMethodName,
+	csi.Controller_GetSnapshot_FullMethodName, csi.Controller_ControllerGetVolume_FullMethodName,
+	csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Controller_ControllerListVolumeHealth_FullMethodName,
+	csi.GroupController_GroupControllerGetCapabilities_FullMethodName, csi.GroupController_GetVolumeGroupSnapshot_FullMethodName,
+	csi.SnapshotMetadata_GetMetadataAllocated_FullMethodName, csi.SnapshotMetadata_GetMetadataDelta_FullMethodName,
+	csi.Node_NodeGetVolumeStats_FullMethodName, csi.Node_NodeGetCapabilities_FullMethodName, csi.Node_NodeGetInfo_FullMethodName,
+	csi.Node_NodeGetVolumeHealth_FullMethodName, csi.Node_NodeGetStorageHealth_FullMethodName,
+}
+
+// Reads reports whether an RPC of CSI changes nothing.
+func Reads(method string) bool { return slices.Contains(reads, method) }
