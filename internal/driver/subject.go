@@ -50,6 +50,8 @@ func subjectOf(request any) []slog.Attr {
 
 	for _, each := range loggedFields() {
 		if texts := rpc.Texts(message, each.field); len(texts) > 0 {
+			// More would be cut off.
+			texts = texts[:min(len(texts), maxSubject)]
 			attrs = append(attrs, slog.String(each.as, shortened(strings.Join(texts, ","))))
 		}
 	}
