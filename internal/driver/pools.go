@@ -42,7 +42,7 @@ type opener struct {
 	shared
 
 	// identities are the identities of pools in the state.
-	identities *state.Collection[*identities.Record]
+	identities *state.Collection[*identities.Identity]
 	// removals removes deleted objects in the background.
 	removals *removal.Queue
 	// owner is the name of this controller in controller.lock; "" without a controller.
@@ -328,7 +328,7 @@ func (o *opener) adopt(opened *pool.Pool) error {
 	}
 
 	err = o.store.Update(o.base, func(tx *state.Tx) error {
-		return o.identities.In(tx).Put(opened.Name(), &identities.Record{ID: id})
+		return o.identities.In(tx).Put(opened.Name(), &identities.Identity{ID: id})
 	})
 	if err != nil && !errors.Is(err, state.ErrReadOnly) {
 		return fmt.Errorf("record the identity of pool %q: %w", opened.Name(), err)

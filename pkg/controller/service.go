@@ -129,10 +129,10 @@ func New(config Config) (*Service, error) {
 
 	config.CopyGrace = cmp.Or(config.CopyGrace, DefaultCopyGrace)
 	store := config.Store
-	usage, common, snapshotIndex := record.NewUsage(), &record.Interner{}, record.NewSnapshotIndex()
+	usage, interner, snapshotIndex := record.NewUsage(), &record.Interner{}, record.NewSnapshotIndex()
 
 	collections := record.Register(store, record.Options{
-		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(usage.ObserveVolume), state.WithPrepare(common.Intern)},
+		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(usage.ObserveVolume), state.WithPrepare(interner.Intern)},
 		Snapshots: []state.CollectionOption[*record.Snapshot]{
 			state.WithObserver(usage.ObserveSnapshot), state.WithObserver(snapshotIndex.Observe), state.WithPrepare(record.InternSnapshot),
 		},
@@ -142,7 +142,7 @@ func New(config Config) (*Service, error) {
 		config:  config,
 		volumes: collections.Volumes, snapshots: collections.Snapshots, groups: collections.Groups,
 		store: store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments),
-		usage: usage, interner: common, creating: &sync.Map{},
+		usage: usage, interner: interner, creating: &sync.Map{},
 		snapshotIndex: snapshotIndex, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probes: pool.NewLimiter(),
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()

@@ -65,7 +65,7 @@ func (v checkedVolumes) ErrorCount(id string) (uint64, error) {
 }
 
 func (v checkedVolumes) Do(ctx context.Context, id, method string, do func(context.Context) error) error {
-	return v.service.operations.run(ctx, id, method, do)
+	return v.service.own.run(ctx, id, method, do)
 }
 
 func (v checkedVolumes) WithFrozen(ctx context.Context, id string, do func(context.Context) error) error {

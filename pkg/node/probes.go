@@ -90,7 +90,7 @@ func (v probedVolumes) RevokeLostDevices(ctx context.Context, record *staged.Vol
 }
 
 func (v probedVolumes) revokeLostDevices(ctx context.Context, id string) error {
-	return v.service.operations.run(ctx, id, "revoke", func(context.Context) error {
+	return v.service.own.run(ctx, id, "revoke", func(context.Context) error {
 		record, known := v.service.stagedVolumes.Get(id)
 		if !known {
 			return nil

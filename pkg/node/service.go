@@ -125,7 +125,7 @@ type Service struct {
 	checker       *fsck.Checker
 	prober        *probe.Prober
 	stats         *stats.Reader
-	operations    *operations
+	own           *ownOperations
 	local         *LocalNode
 	ownStaging    ownStaging
 }
@@ -144,7 +144,7 @@ func New(config Config) (*Service, error) {
 
 	store, pools, ops, dirs, loops := config.Store, config.Pools, config.Operations, config.Dirs, loop.NewLoops(config.Loops)
 	s := &Service{
-		config: config, pools: pools, ops: ops, dirs: dirs, loops: loops, direct: direct, operations: &operations{group: ops},
+		config: config, pools: pools, ops: ops, dirs: dirs, loops: loops, direct: direct, own: &ownOperations{group: ops},
 		ownStaging: ownStaging{
 			dir: config.StagingDir, always: !config.Capabilities.Has(capability.StageUnstageVolume), dirs: dirs,
 		},

@@ -34,7 +34,7 @@ func (s *Service) WatchAttributes(ctx context.Context) {
 
 // refresh is LocalNode.ApplyAttributes as an operation of its own.
 func (s *Service) refresh(ctx context.Context, volumeID string) error {
-	return s.operations.start(ctx, volumeID, "refresh", func(ctx context.Context) error {
+	return s.own.start(ctx, volumeID, "refresh", func(ctx context.Context) error {
 		return s.local.ApplyAttributes(ctx, volumeID)
 	})
 }

@@ -14,5 +14,5 @@ type (
 	// Hit is one effect of a fault rule.
 	Hit = faults.Hit
 	// Violation is a violation of the spec by the CO (docs/strict.md).
-	Violation = strict.Record
+	Violation = strict.Violation
 )

@@ -59,7 +59,7 @@ func (r *records) addRecord(collection, key string, text json.RawMessage) error 
 	var (
 		ofVolume   record.Volume
 		ofSnapshot record.Snapshot
-		ofPool     identities.Record
+		ofPool     identities.Identity
 		err        error
 	)
 

@@ -15,7 +15,7 @@ func NewStore(directory, command string) *state.Store {
 	return store
 }
 
-func newStore(directory, command string) (*state.Store, *state.Collection[*identities.Record]) {
+func newStore(directory, command string) (*state.Store, *state.Collection[*identities.Identity]) {
 	store := state.New(directory, state.Options{Owner: "touchstone state " + command})
 	record.Register(store, record.Options{})
 	node.RegisterRecords(store)

@@ -13,16 +13,16 @@ import (
 // Collection is the collection's name.
 const Collection = "pools"
 
-// Record is the identity of a pool. It is never changed.
-type Record struct {
+// Identity is the identity of a pool. It is never changed.
+type Identity struct {
 	ID string `json:"id"`
 }
 
 // Register registers the collection in a store that is not open yet.
-func Register(store *state.Store) *state.Collection[*Record] {
-	return state.Register(store, Collection, state.WithCheck(func(_ string, record *Record) error {
-		if err := uuid.Validate(record.ID); err != nil {
-			return fmt.Errorf("id %q: %w", record.ID, err)
+func Register(store *state.Store) *state.Collection[*Identity] {
+	return state.Register(store, Collection, state.WithCheck(func(_ string, identity *Identity) error {
+		if err := uuid.Validate(identity.ID); err != nil {
+			return fmt.Errorf("id %q: %w", identity.ID, err)
 		}
 
 		return nil

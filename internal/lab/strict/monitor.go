@@ -67,7 +67,7 @@ type Monitor struct {
 	started time.Time
 
 	mu       sync.Mutex
-	records  map[recordKey]*Record
+	records  map[recordKey]*Violation
 	volumes  volumes
 	tokens   map[string]*tokens
 	failures map[fingerprint]*failure
@@ -87,7 +87,7 @@ func New(config Config, registry prometheus.Registerer) (*Monitor, error) {
 		metric: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "touchstone_co_violations_total", Help: "Violations of the CO's part of the CSI spec, by their id (docs/strict.md).",
 		}, []string{"id"}),
-		records: map[recordKey]*Record{}, volumes: newVolumes(), tokens: map[string]*tokens{},
+		records: map[recordKey]*Violation{}, volumes: newVolumes(), tokens: map[string]*tokens{},
 		failures: map[fingerprint]*failure{}, running: map[string][]*running{}, members: recent.NewMap[string, string](maxMembers),
 	}
 

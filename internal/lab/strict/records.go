@@ -15,8 +15,8 @@ const maxRecords = 1000
 // maxObject is how many bytes of an object's id or name a record has.
 const maxObject = 256
 
-// Record is a violation: its kind, the object that it is about, and how often it occurred.
-type Record struct {
+// Violation is what a CO did wrong: its kind, the object that it is about, and how often it occurred.
+type Violation struct {
 	Kind
 
 	// Object is the id or name of the volume, snapshot or group, or else the RPC.
@@ -50,7 +50,7 @@ func (m *Monitor) report(ctx context.Context, c *call, found []finding) {
 	}
 }
 
-func (m *Monitor) record(c *call, f finding) (record Record, first bool) {
+func (m *Monitor) record(c *call, f finding) (record Violation, first bool) {
 	object := cmp.Or(f.object, c.rpc())
 	if len(object) > maxObject {
 		object = strings.ToValidUTF8(object[:maxObject], "") + "…"
@@ -68,7 +68,7 @@ func (m *Monitor) record(c *call, f finding) (record Record, first bool) {
 			m.forgetOldest()
 		}
 
-		known = &Record{Kind: kindOf(f.id), Object: object, First: now}
+		known = &Violation{Kind: kindOf(f.id), Object: object, First: now}
 		m.records[key] = known
 	}
 
@@ -94,16 +94,16 @@ func (m *Monitor) forgetOldest() {
 }
 
 // List returns the violations since the start or the last Clear, ordered by their first occurrence.
-func (m *Monitor) List() []Record {
+func (m *Monitor) List() []Violation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	list := make([]Record, 0, len(m.records))
+	list := make([]Violation, 0, len(m.records))
 	for _, record := range m.records {
 		list = append(list, *record)
 	}
 
-	slices.SortFunc(list, func(a, b Record) int {
+	slices.SortFunc(list, func(a, b Violation) int {
 		return cmp.Or(a.First.Compare(b.First), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))
 	})
 

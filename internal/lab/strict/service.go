@@ -17,7 +17,7 @@ const (
 	clearCall = "Clear"
 )
 
-// Register registers the service (internal/jsoncall): List returns an array of Record, Clear forgets
+// Register registers the service (internal/jsoncall): List returns an array of Violation, Clear forgets
 // them. Both requests are empty.
 func (m *Monitor) Register(server grpc.ServiceRegistrar) {
 	jsoncall.Register(server, ServiceName,
@@ -31,8 +31,8 @@ func (m *Monitor) Register(server grpc.ServiceRegistrar) {
 }
 
 // List returns the violations. A driver without --strict answers UNIMPLEMENTED.
-func List(ctx context.Context, connection grpc.ClientConnInterface) ([]Record, error) {
-	var list []Record
+func List(ctx context.Context, connection grpc.ClientConnInterface) ([]Violation, error) {
+	var list []Violation
 
 	err := jsoncall.Ask(ctx, connection, jsoncall.FullMethod(ServiceName, listCall), &emptypb.Empty{}, &list)
 

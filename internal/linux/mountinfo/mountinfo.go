@@ -23,7 +23,9 @@ func Own() ([]Mount, error) { return read("/proc/thread-self/mountinfo") }
 
 // Below returns those of Own at a path and beneath it.
 func Below(path string) ([]Mount, error) {
-	return ownWhere(func(point string) bool { return point == path || strings.HasPrefix(point, strings.TrimSuffix(path, "/")+"/") })
+	return ownWhere(func(point string) bool {
+		return point == path || strings.HasPrefix(point, strings.TrimSuffix(path, "/")+"/")
+	})
 }
 
 // At returns those of Own at a path; the last one covers the others.

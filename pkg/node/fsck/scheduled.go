@@ -148,7 +148,7 @@ func (c *Checker) isGone(record *Result) bool {
 		return false
 	}
 
-	if _, staged := c.config.Volumes.Staged(record.VolumeID); staged || c.config.Volumes.CheckReachable(record.Pool) != nil {
+	if _, inUse := c.config.Volumes.Staged(record.VolumeID); inUse || c.config.Volumes.CheckReachable(record.Pool) != nil {
 		return false
 	}
 

@@ -313,7 +313,7 @@ func TestRefused(t *testing.T) {
 	list, err := strict.List(t.Context(), d.Conn())
 	require.NoError(t, err)
 	require.Len(t, list, 3, "want: each violation is refused")
-	require.False(t, slices.ContainsFunc(list, func(r strict.Record) bool { return !r.Refused || r.Object != claim.VolumeID }), "want: each violation was refused, and is of the volume")
+	require.False(t, slices.ContainsFunc(list, func(r strict.Violation) bool { return !r.Refused || r.Object != claim.VolumeID }), "want: each violation was refused, and is of the volume")
 
 	info, err := d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 	require.NoError(t, err)

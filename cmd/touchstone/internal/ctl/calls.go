@@ -305,15 +305,15 @@ func (s *session) showCalls(ctx context.Context, filter calls.Filter, answer any
 	return s.show(answer, callColumns.table(s.output, found...), numbers...)
 }
 
-var violationColumns = columns[strict.Record]{
-	{header: "VIOLATION", text: func(r strict.Record) string { return r.ID }},
-	{header: objectColumn, text: func(r strict.Record) string { return r.Object }},
-	{header: "COUNT", text: func(r strict.Record) string { return strconv.FormatUint(r.Count, 10) }},
-	{header: "LAST", text: func(r strict.Record) string { return since(r.Last) }},
-	{header: "METHOD", text: func(r strict.Record) string { return r.Method[strings.LastIndexByte(r.Method, '/')+1:] }},
-	{header: "SPEC", text: func(r strict.Record) string { return strings.Join(r.Rows, " ") }},
-	{header: "DETAIL", text: func(r strict.Record) string { return r.Detail }},
-	{header: "REMEDY", text: func(r strict.Record) string { return r.Remedy }, wide: true},
+var violationColumns = columns[strict.Violation]{
+	{header: "VIOLATION", text: func(r strict.Violation) string { return r.ID }},
+	{header: objectColumn, text: func(r strict.Violation) string { return r.Object }},
+	{header: "COUNT", text: func(r strict.Violation) string { return strconv.FormatUint(r.Count, 10) }},
+	{header: "LAST", text: func(r strict.Violation) string { return since(r.Last) }},
+	{header: "METHOD", text: func(r strict.Violation) string { return r.Method[strings.LastIndexByte(r.Method, '/')+1:] }},
+	{header: "SPEC", text: func(r strict.Violation) string { return strings.Join(r.Rows, " ") }},
+	{header: "DETAIL", text: func(r strict.Violation) string { return r.Detail }},
+	{header: "REMEDY", text: func(r strict.Violation) string { return r.Remedy }, wide: true},
 }
 
 // printOutputs prints what a jq filter makes of each, a line for each output.
@@ -369,7 +369,7 @@ The driver checks for them with --strict only. docs/strict.md explains each kind
 			}
 
 			if filter != "" {
-				return printOutputs(ctx, s, filter, found, func(r strict.Record) (any, error) { return jq.FromJSON(r) })
+				return printOutputs(ctx, s, filter, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
 			}
 
 			ids := make([]string, len(found))

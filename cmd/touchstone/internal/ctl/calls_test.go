@@ -189,7 +189,7 @@ func TestViolations(t *testing.T) {
 	out, err = run(t, "violations", "-o", "json", "--endpoint", endpoint)
 	require.NoError(t, err)
 
-	var listed []strict.Record
+	var listed []strict.Violation
 
 	require.NoError(t, json.Unmarshal([]byte(out), &listed))
 	require.Equal(t, uint64(7), listed[0].Call, "want: the violation names the call")

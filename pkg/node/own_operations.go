@@ -9,21 +9,21 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
-// operations runs the node's own operations on volumes, beside those of calls. None of them
+// ownOperations runs the node's own operations on volumes, beside those of calls. None of them
 // joins another one, which may have read what the new one is about already.
-type operations struct {
+type ownOperations struct {
 	group *operation.Group
 	// count makes the operations' keys unique.
 	count atomic.Uint64
 }
 
 // call returns the key and the description of a new operation.
-func (o *operations) call(volumeID, method string) operation.Call {
+func (o *ownOperations) call(volumeID, method string) operation.Call {
 	return rpc.VolumeCall(volumeID, method+" "+strconv.FormatUint(o.count.Add(1), 10), method, nil)
 }
 
 // start runs do as an operation on the volume, which continues when ctx ends.
-func (o *operations) start(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
+func (o *ownOperations) start(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
 	_, err := operation.Do(ctx, o.group, o.call(volumeID, method), func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, do(ctx)
 	})
@@ -34,7 +34,7 @@ func (o *operations) start(ctx context.Context, volumeID, method string, do func
 // run runs do as an operation on the volume that belongs to its caller: when ctx ends, do's
 // ends, and when run returns, do is not running and will not begin. Error: do's; ctx's;
 // those of operation.Do.
-func (o *operations) run(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
+func (o *ownOperations) run(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
 	// Owned by the first of the operation and the caller's timeout.
 	var taken atomic.Bool
 

@@ -21,7 +21,7 @@ var (
 func TestAnOperationOfItsCaller(t *testing.T) {
 	t.Parallel()
 
-	o := &operations{group: operation.NewGroup()}
+	o := &ownOperations{group: operation.NewGroup()}
 	do := func(context.Context) error { return errDone }
 
 	require.ErrorIs(t, o.run(t.Context(), "volume", "check", do), errDone, "the caller stays")
@@ -63,7 +63,7 @@ func TestAnOperationOfItsCaller(t *testing.T) {
 func TestOperationsDoNotJoin(t *testing.T) {
 	t.Parallel()
 
-	o := &operations{group: operation.NewGroup()}
+	o := &ownOperations{group: operation.NewGroup()}
 	first, second := o.call("volume", "refresh"), o.call("volume", "refresh")
 	require.NotEqual(t, first, second)
 }
