@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
 // guard is the chain of interceptors of every call, from the outside in: observe
@@ -111,7 +112,9 @@ func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerIn
 		defer release()
 	}
 
-	return next(ctx, request)
+	response, err := next(ctx, request)
+
+	return response, rpc.Status(err)
 }
 
 func (g *guard) admitStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -123,7 +126,7 @@ func (g *guard) admitStream(service any, stream grpc.ServerStream, info *grpc.St
 		return err
 	}
 
-	return next(service, stream)
+	return rpc.Status(next(service, stream))
 }
 
 func (g *guard) serves(method string) error {
@@ -184,9 +187,9 @@ func (g *guard) logCall(ctx context.Context, method string, done exchange, took 
 // specRows returns the ids of the rows of docs/spec.md for the code of a call that failed, separated
 // by spaces: those of the RPC, or else those of all RPCs.
 func specRows(method string, code codes.Code) string {
-	rpc := method[strings.LastIndexByte(method, '/')+1:]
+	name := method[strings.LastIndexByte(method, '/')+1:]
 
-	return cmp.Or(errorRows[rpc][code], errorRows[""][code])
+	return cmp.Or(errorRows[name][code], errorRows[""][code])
 }
 
 // ownReads are the methods of Touchstone's own services that change nothing.

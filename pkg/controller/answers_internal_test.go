@@ -188,7 +188,7 @@ func TestGetCapacity(t *testing.T) {
 		"a filesystem, block": {&csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{capabilityWith(1, "xfs"), blockCapability()}}, 60 * mib, codes.OK},
 	} {
 		answer, err := s.GetCapacity(t.Context(), test.request)
-		rpccode.Require(t, err, test.code, "%s", name)
+		rpccode.Require(t, rpc.Status(err), test.code, "%s", name)
 		require.Equal(t, test.want, answer.GetAvailableCapacity(), name)
 
 		if test.want > 0 {

@@ -142,7 +142,7 @@ func TestPoolOf(t *testing.T) {
 	require.Equal(t, filepath.Join(of.Path(), "ephemeral"), inline.Path(), "inline volumes are in the pool's directory for them")
 
 	_, err = p.PoolOf(in("other", false))
-	rpccode.Require(t, err, codes.FailedPrecondition, "a pool that the node does not have")
+	rpccode.Require(t, rpc.Status(err), codes.FailedPrecondition, "a pool that the node does not have")
 
 	require.NoError(t, pools.Fail("default", os.ErrPermission))
 	_, err = p.PoolOf(in("default", false))

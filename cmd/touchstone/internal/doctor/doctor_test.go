@@ -23,7 +23,7 @@ import (
 func TestEveryCheckIsInTheDocumentation(t *testing.T) {
 	t.Parallel()
 
-	text, err := os.ReadFile("../../../docs/doctor.md")
+	text, err := os.ReadFile("../../../../docs/doctor.md")
 	require.NoError(t, err)
 
 	_, list, found := strings.Cut(string(text), "\n## Checks and cures")
