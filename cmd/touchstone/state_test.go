@@ -155,7 +155,7 @@ func TestPoolsAreComparedAsJSON(t *testing.T) {
 	require.EqualValues(t, 8192, report.Pools.Findings[0].Bytes, "want: the finding has the size of the orphaned image")
 }
 
-func TestWhatCannotBeCompared(t *testing.T) {
+func TestVerificationWithoutAPool(t *testing.T) {
 	t.Parallel()
 
 	s := serveAndStop(t)

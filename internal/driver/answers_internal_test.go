@@ -90,8 +90,8 @@ func TestLevelOfACall(t *testing.T) {
 	}
 }
 
-// TestWhatALogLineHolds is bounded, and named by the request.
-func TestWhatALogLineHolds(t *testing.T) {
+// TestLogLinesAreBounded: a line is bounded, and names what the request is about.
+func TestLogLinesAreBounded(t *testing.T) {
 	t.Parallel()
 
 	long := strings.Repeat("x", maxSubject)

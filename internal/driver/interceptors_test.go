@@ -308,8 +308,8 @@ func TestACallIsLoggedWithItsSubject(t *testing.T) {
 	}
 }
 
-// TestWhatACallHasMadeIsLogged: its request could not name it.
-func TestWhatACallHasMadeIsLogged(t *testing.T) {
+// TestTheLogNamesWhatACallHasMade: its request could not name it.
+func TestTheLogNamesWhatACallHasMade(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, nil)

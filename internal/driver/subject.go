@@ -50,7 +50,7 @@ func subjectOf(request any) []slog.Attr {
 
 	for _, each := range loggedFields() {
 		if texts := rpc.Texts(message, each.field); len(texts) > 0 {
-			// A line has no room for more.
+			// The rest would be truncated.
 			texts = texts[:min(len(texts), maxSubject)]
 			attrs = append(attrs, slog.String(each.as, shortened(strings.Join(texts, ","))))
 		}

@@ -274,7 +274,7 @@ func TestASymlinkIsNoSandbox(t *testing.T) {
 	require.Equal(t, "untouched", string(content))
 }
 
-func TestWhatIsNoDirectoryIsReplaced(t *testing.T) {
+func TestFilesInPlaceOfADirectoryAreReplaced(t *testing.T) {
 	t.Parallel()
 
 	for name, plant := range map[string]func(path string) error{

@@ -76,7 +76,7 @@ func TestNoTemporaryFileEverLiesBesideAnAssignment(t *testing.T) {
 
 // The next write and the removal of an entry remove what a killed writer left. A link under its
 // name is removed as well, and a directory is refused.
-func TestWhatAKilledWriterLeftIsRemoved(t *testing.T) {
+func TestLeftoversOfAKilledWriterAreRemoved(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)

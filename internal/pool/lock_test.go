@@ -146,9 +146,9 @@ func TestAFullPoolCanBeTaken(t *testing.T) {
 	require.ErrorIs(t, second.LockAsController("the second"), pool.ErrControllerRunning)
 }
 
-// TestWhatIsBeingMadeIsNoLeftover, and a file instead of a directory is not
+// TestScratchInUseIsNoLeftover, and a file instead of a directory is not
 // removed.
-func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
+func TestScratchInUseIsNoLeftover(t *testing.T) {
 	t.Parallel()
 
 	p := openAt(t, t.TempDir())

@@ -174,9 +174,9 @@ func (s *site) renamed(of *record.Snapshot, name string) *record.Snapshot {
 	return other
 }
 
-// TestWhatCannotBeUndoneIsRemovedLater: the object of a failed creation that cannot be removed now. Its
+// TestTheObjectOfAFailedCreationIsRemovedLater: the object of a failed creation that cannot be removed now. Its
 // name is free, and the removal is repeated.
-func TestWhatCannotBeUndoneIsRemovedLater(t *testing.T) {
+func TestTheObjectOfAFailedCreationIsRemovedLater(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)

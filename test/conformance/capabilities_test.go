@@ -11,9 +11,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestWhatIsAdvertisedWorks asks which capabilities a driver has, and succeeds with each RPC that they
+// TestAdvertisedRPCsSucceed asks which capabilities a driver has, and succeeds with each RPC that they
 // are for.
-func TestWhatIsAdvertisedWorks(t *testing.T) {
+func TestAdvertisedRPCsSucceed(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -23,7 +23,7 @@ func controllerMutants() []regression {
 `,
 			new:    ``,
 			breaks: "a volume whose bytes are gone is still listed if the driver is killed",
-			tests:  in("test/driver/removal", "TestWhatCantBeRemovedBlocksNothing"),
+			tests:  in("test/driver/removal", "TestARemovalThatFailsBlocksNothing"),
 		},
 		{
 			name: "controller/unknown-data-deleted-at-start", in: "controller.Service.collectOrphans",
@@ -183,7 +183,7 @@ func controllerMutants() []regression {
 			name: "controller/snapshot-deleted-while-read", in: "inflight.Locks.TryLock",
 			old:    `case l.held[id] > 0:`,
 			new:    `case l.held[id] > 1:`,
-			breaks: "a snapshot is deleted while a volume is restored from it", tests: in("test/driver/copies", "TestWhatIsReadIsNotDeleted"),
+			breaks: "a snapshot is deleted while a volume is restored from it", tests: in("test/driver/copies", "TestASourceIsNotDeletedDuringItsCopy"),
 		},
 		{
 			name: "controller/clone-smaller-than-source", in: "controller.Service.takeClone",

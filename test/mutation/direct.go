@@ -44,7 +44,7 @@ func directMutants() []regression {
 			name: "direct/temporary-file-left", in: "kata.Root.Remove",
 			old:    `errors.Join(removeEntry(root, name), unlink(root, temporaryName(name), 0))`,
 			new:    `removeEntry(root, name)`,
-			breaks: "a file that a killed writer left stays for ever", tests: root("TestWhatAKilledWriterLeftIsRemoved"),
+			breaks: "a file that a killed writer left stays for ever", tests: root("TestLeftoversOfAKilledWriterAreRemoved"),
 		},
 		{
 			name: "direct/shortest-host-path", in: "kata.ParseHostPaths",

@@ -153,7 +153,7 @@ func driverMutants() []regression {
 			old:    `health.NewEntry(health.RemovalFailed,`,
 			new:    `health.NewEntry(health.PoolUnreachable,`,
 			breaks: "an operator does not see what cannot be removed",
-			tests:  command{pkg: "./test/driver/removal", run: "^TestWhatCantBeRemovedBlocksNothing$/^volume$"},
+			tests:  command{pkg: "./test/driver/removal", run: "^TestARemovalThatFailsBlocksNothing$/^volume$"},
 		},
 		{
 			name: "driver/proxies-loop", in: "proxy.Proxy.forward",

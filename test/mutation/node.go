@@ -99,7 +99,7 @@ func nodeMutants() []regression {
 			name: "node/data-formatted", in: "access.mayFormat",
 			old:    `case !blank:`,
 			new:    `case !blank && found != "":`,
-			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestWhatIsNotBlankIsNotFormatted"),
+			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestAnImageWithDataIsNotFormatted"),
 		},
 		{
 			name: "node/not-checked", in: "access.mountedImage.prepareDevice",

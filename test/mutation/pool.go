@@ -76,7 +76,7 @@ func poolMutants() []regression {
 			old:    `flock.TryLock(file, unix.LOCK_EX)`,
 			new:    `flock.TryLock(file, unix.LOCK_SH)`,
 			breaks: "what another process is making is cleared",
-			tests:  in("internal/pool", "TestWhatIsBeingMadeIsNoLeftover", "TestLeftoversOfACrashAreCleared", "TestTheImageInTheMaking"),
+			tests:  in("internal/pool", "TestScratchInUseIsNoLeftover", "TestLeftoversOfACrashAreCleared", "TestTheImageInTheMaking"),
 		},
 		{
 			name: "pool/kept-scratch-name-is-a-leftover", in: "pool.Pool.claimScratch",
@@ -210,14 +210,14 @@ func poolMutants() []regression {
 			old:    `if err != nil || flags&(immutableFlag|appendOnlyFlag) == 0 {`,
 			new:    `if err != nil || flags != 0 {`,
 			breaks: "one immutable file keeps a volume from being deleted",
-			tests:  in("test/driver/removal", "TestWhatHasFlagsIsRemoved"),
+			tests:  in("test/driver/removal", "TestImmutableFilesAreRemoved"),
 		},
 		{
 			name: "pool/removal-opens-each-level", in: "tree.remover.entry",
 			old:    `if level >= maxLevels {`,
 			new:    `if level >= 50*maxLevels {`,
 			breaks: "a deep directory takes all descriptors of the driver",
-			tests:  command{pkg: "./test/driver/removal", run: "^TestWhatIsDeepIsRemovedWithFewDescriptors$/^volume$"},
+			tests:  command{pkg: "./test/driver/removal", run: "^TestDeepTreesAreRemovedWithFewDescriptors$/^volume$"},
 		},
 		{
 			name: "pool/missing-identity-accepted", in: "pool.Pool.identify",

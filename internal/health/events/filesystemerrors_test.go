@@ -92,7 +92,7 @@ func TestFilesystemErrors(t *testing.T) {
 	}
 }
 
-// A mark is nothing that a volume could not be taken away from under.
+// A mark keeps neither a filesystem mounted nor its device open.
 func TestFilesystemErrorsHoldNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 

@@ -340,7 +340,7 @@ func TestGrowUnmountedOfADamagedFilesystem(t *testing.T) {
 	require.ErrorIs(t, ext4.GrowUnmounted(t.Context(), image.Name()), filesystem.ErrDamaged)
 }
 
-func TestWhatGrowsOnlyMountedSaysSo(t *testing.T) {
+func TestXFSAndBtrfsGrowOnlyMounted(t *testing.T) {
 	for _, name := range []string{filesystem.XFS, filesystem.Btrfs} {
 		require.ErrorIs(t, byName(t, name).GrowUnmounted(t.Context(), "/nowhere"), filesystem.ErrNeedsMount)
 	}

@@ -122,7 +122,7 @@ func TestADeviceThatAChildBeingForkedHasIsAwaited(t *testing.T) {
 	requireState(t, filesystem.Clean, xfs, device.Path)
 }
 
-func TestWhatIsMountedIsLeftAlone(t *testing.T) {
+func TestAMountedFilesystemIsLeftAlone(t *testing.T) {
 	needRoot(t)
 
 	for name, made := range filesystems(t) {
@@ -315,8 +315,8 @@ func TestARefusedOptionNamesTheAllowedOnes(t *testing.T) {
 	require.ErrorContains(t, err, "stride=NUMBER")
 }
 
-// TestWhatCannotGrowIsRefusedWithTheReason is about options that other users of mkfs may know.
-func TestWhatCannotGrowIsRefusedWithTheReason(t *testing.T) {
+// TestOptionsThatPreventGrowthAreRefused is about options that other users of mkfs may know.
+func TestOptionsThatPreventGrowthAreRefused(t *testing.T) {
 	for _, options := range [][]string{{"-C", "65536"}, {"-C65536"}, {"-O", "bigalloc"}, {"-O", "^has_journal,bigalloc"}} {
 		err := filesystem.CheckOptions(filesystem.Ext4, options)
 		require.ErrorIs(t, err, filesystem.ErrOption)

@@ -299,7 +299,7 @@ func TestConsistentWhileWritten(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsNoDamage(t *testing.T) {
+func TestAReadErrorIsNoDamage(t *testing.T) {
 	for _, name := range []string{filesystem.Ext4, filesystem.XFS} {
 		image := newFilesystem(t, byName(t, name), imageSize)
 		fs, err := filesystem.ByName(name, &recorder{result: filesystem.Result{

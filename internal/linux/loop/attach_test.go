@@ -18,7 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-func TestWhatIsWrittenToTheDeviceIsInTheImage(t *testing.T) {
+func TestTheImageHasWhatTheDeviceGot(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})

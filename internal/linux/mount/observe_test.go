@@ -288,7 +288,7 @@ func TestBothObserversAgree(t *testing.T) {
 	require.Subset(t, one.SuperOptions, []string{"ro", "sync", "lazytime"})
 }
 
-func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
+func TestMountsBeneathAppearElsewhere(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()

@@ -353,9 +353,9 @@ func TestChecksAreCounted(t *testing.T) {
 	require.Contains(t, string(text), `touchstone_filesystem_check_duration_seconds_count{fstype="ext4",how="online"} 1`)
 }
 
-// TestWhatIsGoneIsNotDamaged has a controller in another process delete a volume that is not in
+// TestADeletedVolumeIsNotDamaged has a controller in another process delete a volume that is not in
 // use.
-func TestWhatIsGoneIsNotDamaged(t *testing.T) {
+func TestADeletedVolumeIsNotDamaged(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

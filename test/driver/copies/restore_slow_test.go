@@ -43,9 +43,9 @@ func spaceOfItsOwn(t *testing.T, served *faults.Directory) {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(place, unix.MNT_DETACH)) })
 }
 
-// TestWhatIsReadIsNotDeleted deletes a snapshot, and a volume, while it is
+// TestASourceIsNotDeletedDuringItsCopy deletes a snapshot, and a volume, while it is
 // copied.
-func TestWhatIsReadIsNotDeleted(t *testing.T) {
+func TestASourceIsNotDeletedDuringItsCopy(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

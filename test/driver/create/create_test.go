@@ -331,9 +331,9 @@ func placements(asked *csi.TopologyRequirement, has *csi.Topology) []conformance
 	return met
 }
 
-// TestWhatIsAdvertisedIsServed calls nothing that other tests call; it compares
+// TestAdvertisedRPCsAreServed calls nothing that other tests call; it compares
 // the capabilities with UNIMPLEMENTED.
-func TestWhatIsAdvertisedIsServed(t *testing.T) {
+func TestAdvertisedRPCsAreServed(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -210,7 +210,7 @@ func withoutBlkio(t *testing.T) harness.Option {
 	return func(c *driver.Config) { c.Node.CgroupRoot = root }
 }
 
-func TestWhatCannotBeIsRefused(t *testing.T) {
+func TestImpossibleMutableParametersAreRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, row := range refusals() {

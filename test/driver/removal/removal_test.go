@@ -146,7 +146,7 @@ func mostDescriptors(t *testing.T, f func()) int {
 	}
 }
 
-func TestWhatIsDeepIsRemovedWithFewDescriptors(t *testing.T) {
+func TestDeepTreesAreRemovedWithFewDescriptors(t *testing.T) {
 	const few = 200
 
 	for kind, levels := range map[string]int{"volume": 10000, "snapshot": 10000, "ephemeral": 20000} {
@@ -167,7 +167,7 @@ func TestWhatIsDeepIsRemovedWithFewDescriptors(t *testing.T) {
 	}
 }
 
-func TestWhatHasFlagsIsRemoved(t *testing.T) {
+func TestImmutableFilesAreRemoved(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for kind, makeObject := range disposables() {
@@ -215,10 +215,10 @@ func TestAMountBelowIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestWhatCantBeRemovedBlocksNothing has the removal of one file fail: the driver
+// TestARemovalThatFailsBlocksNothing has the removal of one file fail: the driver
 // starts, other volumes are made and deleted, a condition names the object, and it
 // clears once the file can be removed.
-func TestWhatCantBeRemovedBlocksNothing(t *testing.T) {
+func TestARemovalThatFailsBlocksNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for kind, makeObject := range disposables() {

@@ -100,9 +100,9 @@ func TestCrashedFilesystem(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotBlankIsNotFormatted has data of each kind in the image that no
+// TestAnImageWithDataIsNotFormatted has data of each kind in the image that no
 // driver may take for empty.
-func TestWhatIsNotBlankIsNotFormatted(t *testing.T) {
+func TestAnImageWithDataIsNotFormatted(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -23,9 +23,9 @@ const mostOf8MiB = 8 * harness.GiB
 // overcommitted lets a test provision many times mostOf8MiB on any machine: hardly any of it is written.
 func overcommitted(c *driver.Config) { c.Overcommit = 1000 }
 
-// TestWhatAFilesystemCannotBecomeIsRefused asks for more than an ext4 of 8 MiB can become, in every way
+// TestGrowthBeyondTheFilesystemIsRefused asks for more than an ext4 of 8 MiB can become, in every way
 // in which a volume grows, and then for what it can.
-func TestWhatAFilesystemCannotBecomeIsRefused(t *testing.T) {
+func TestGrowthBeyondTheFilesystemIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
