@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -104,7 +107,22 @@ func (s *site) requireNothingHeld() {
 
 	for _, name := range s.pools.Names() {
 		require.Equal(s.t, provisioned[name], s.ProvisionedBytes(name), "want: the sum of the records of pool %s", name)
-		require.Empty(s.t, s.probeSlots[name], "want: no probe runs in pool %s", name)
+		s.requireNoProbe(name)
+	}
+}
+
+// requireNoProbe requires that as many probes as may run at once in a pool can begin.
+func (s *site) requireNoProbe(poolName string) {
+	s.t.Helper()
+
+	ctx, cancel := context.WithTimeout(s.t.Context(), await.Limit)
+	defer cancel()
+
+	for range pool.MaxInPool {
+		release, err := s.probes.Acquire(ctx, poolName)
+		require.NoError(s.t, err, "want: no probe runs in pool %s", poolName)
+
+		defer release()
 	}
 }
 

@@ -2,17 +2,14 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
@@ -24,26 +21,17 @@ import (
 
 // heldAt runs a call that waits at a point of its operation until happen has returned, and returns its
 // error.
-func (s *site) heldAt(point faults.Point, run func(context.Context) error, happen func()) error {
+func (s *site) heldAt(point operation.Point, run func(context.Context) error, happen func()) error {
 	s.t.Helper()
 
-	rule, err := s.faults.Add(fmt.Appendf(nil, "{match: {at: %s}, act: {hold: meanwhile}}", point))
-	require.NoError(s.t, err)
-
+	s.held, s.reached, s.released = point, make(chan struct{}), make(chan struct{})
 	answer := make(chan error, 1)
 
 	go func() { answer <- run(s.t.Context()) }()
 
-	holding := func() bool {
-		rules, _ := s.faults.List()
-
-		return rules[0].Holding > 0
-	}
-	require.Eventually(s.t, holding, await.Limit, time.Millisecond, "want: the call is held at %s", point)
+	await.Receive(s.t, s.reached, "the point "+string(point))
 	happen()
-
-	_, err = s.faults.Clear(rule[0])
-	require.NoError(s.t, err)
+	close(s.released)
 
 	return await.Receive(s.t, answer, "the call")
 }
@@ -53,9 +41,9 @@ func (s *site) heldAt(point faults.Point, run func(context.Context) error, happe
 func TestWhatOthersProvisionMeanwhile(t *testing.T) {
 	t.Parallel()
 
-	for name, point := range map[string]faults.Point{
-		"create an image": faults.VolumeAllocated, "create a directory": faults.VolumeAllocated,
-		"expand": faults.ImageExpanded, "expand a directory": faults.ImageExpanded, "expand after use": faults.ImageExpanded,
+	for name, point := range map[string]operation.Point{
+		"create an image": operation.VolumeAllocated, "create a directory": operation.VolumeAllocated,
+		"expand": operation.ImageExpanded, "expand a directory": operation.ImageExpanded, "expand after use": operation.ImageExpanded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -82,7 +70,7 @@ func TestVolumesAreNotSeenBeforeTheyAreMade(t *testing.T) {
 	s := newSite(t)
 	run := operations()["create a thick image"](s)
 
-	require.NoError(t, s.heldAt(faults.VolumeAllocated, run, func() {
+	require.NoError(t, s.heldAt(operation.VolumeAllocated, run, func() {
 		require.Len(t, s.allRecords(), 1, "want: its space is reserved")
 		require.Empty(t, s.monitored(), "want: no volume is ready")
 
@@ -100,7 +88,7 @@ func TestLimitsOfNodesCountWhatIsAttachedMeanwhile(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.MaxVolumesPerNode = 1 })
 	run, other := publishing(s), s.create("other")
 
-	rpccode.Require(t, s.heldAt(faults.AttachmentAllowed, run, func() {
+	rpccode.Require(t, s.heldAt(operation.AttachmentAllowed, run, func() {
 		require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
 			v, _ := s.volumes.In(tx).Get(other)
 			v = v.Clone()

@@ -45,7 +45,10 @@ type site struct {
 	node      *scriptedNode
 	// failing is the point that fails once, with codes.OutOfRange.
 	failing operation.Point
-	end     func()
+	// held is the point at which a call waits, once: it sends to reached and waits for released.
+	held              operation.Point
+	reached, released chan struct{}
+	end               func()
 }
 
 // newSite starts a controller with the pools default and fast, whose configuration is changed before.
@@ -72,8 +75,14 @@ func without(name string) func(*Config) {
 	}
 }
 
-// at fails the call at the point that is chosen, once.
+// at fails or holds the call at the point that is chosen, once.
 func (s *site) at(_ context.Context, point operation.Point, _ ...string) error {
+	if point == s.held {
+		s.held = ""
+		s.reached <- struct{}{}
+		<-s.released
+	}
+
 	if point != s.failing {
 		return nil
 	}
