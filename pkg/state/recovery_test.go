@@ -88,6 +88,20 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
+// TestTheDroppedEndIsDurable: a loss of power after the start does not bring back what the start has dropped.
+func TestTheDroppedEndIsDurable(t *testing.T) {
+	t.Parallel()
+
+	text := unclean(t, example(t))
+	m, dir := newMachine(1), t.TempDir()
+	m.load(dir, journalFile, filled(text[:len(text)-2]))
+	open(t, dir, state.Options{FS: m})
+
+	journal := m.names[filepath.Join(dir, journalFile)]
+	require.Equal(t, string(journal.now), string(journal.durable), "want: the journal is synced")
+	require.NotEqual(t, filled(text[:len(text)-2]), string(journal.durable), "want: the end was dropped")
+}
+
 // TestTornHead replaces the beginning of the last line by newlines, at each byte, as a loss of power
 // does if only the sectors behind it were written.
 func TestTornHead(t *testing.T) {
