@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
@@ -259,6 +260,44 @@ func (n *onceNode) expand(ctx context.Context) error {
 }
 
 // local asks what a controller in the process asks.
+// start is a restart after which the node still knows what it has staged and published.
+func (n *onceNode) start(ctx context.Context) error {
+	if err := n.restart(ctx); err != nil {
+		return err
+	}
+
+	at, used, err := n.Local().InUse(n.kind.id())
+	if want := n.in("kubelet/target"); err == nil && (at != want || !used) {
+		err = fmt.Errorf("%w: it is in use (%t) at %q, not at %q", errOnce, used, at, want)
+	}
+
+	return err
+}
+
+// unmount unmounts everything as another program does.
+func (n *onceNode) unmount(context.Context) error {
+	err := unix.Unmount(n.in("kubelet/target"), unix.UMOUNT_NOFOLLOW)
+	if n.kind.name == "image" {
+		err = errors.Join(err, unix.Unmount(n.in("kubelet/staging"), unix.UMOUNT_NOFOLLOW))
+	}
+
+	return err
+}
+
+// startUnused is a restart after which the node knows that the volume is not in use any more.
+func (n *onceNode) startUnused(ctx context.Context) error {
+	if err := n.restart(ctx); err != nil {
+		return err
+	}
+
+	at, used, err := n.Local().InUse(n.kind.id())
+	if err == nil && used {
+		err = fmt.Errorf("%w: it is in use at %q", errOnce, at)
+	}
+
+	return err
+}
+
 func (n *onceNode) local(ctx context.Context) error {
 	if n.kind.isInline() {
 		return nil
