@@ -43,7 +43,6 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }()
 
 	server := grpc.NewServer(elsewhere.ServerOptions()...) //nolint:contextcheck // each call brings its own
 	running, failed := errgroup.WithContext(ctx)
