@@ -122,7 +122,7 @@ func (s *site) requireNoProbe(poolName string) {
 		release, err := s.probes.Acquire(ctx, poolName)
 		require.NoError(s.t, err, "want: no probe runs in pool %s", poolName)
 
-		defer release()
+		defer release() //nolint:gocritic // all are taken at once
 	}
 }
 

@@ -197,7 +197,8 @@ func methodsOf(service *grpc.ServiceDesc) []string {
 // reads are the RPCs of CSI that change nothing.
 var reads = []string{
 	csi.Identity_GetPluginInfo_FullMethodName, csi.Identity_GetPluginCapabilities_FullMethodName, csi.Identity_Probe_FullMethodName,
-	csi.Controller_ValidateVolumeCapabilities_FullMethodName, csi.Controller_ListVolumes_FullMethodName, csi.Controller_GetCapacity_FullMethodName,
+	csi.Controller_ValidateVolumeCapabilities_FullMethodName, csi.Controller_ListVolumes_FullMethodName,
+	csi.Controller_GetCapacity_FullMethodName,
 	csi.Controller_ControllerGetCapabilities_FullMethodName, csi.Controller_ListSnapshots_FullMethodName,
 	csi.Controller_GetSnapshot_FullMethodName, csi.Controller_ControllerGetVolume_FullMethodName,
 	csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Controller_ControllerListVolumeHealth_FullMethodName,

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -48,7 +49,7 @@ func Status(err error) error {
 	}
 
 	for code, each := range categoryOf {
-		if each == category {
+		if errors.Is(category, each) {
 			return status.Error(code, err.Error())
 		}
 	}

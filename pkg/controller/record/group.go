@@ -45,7 +45,8 @@ func (g *Group) InPhase(phase Phase) *Group {
 // any order.
 func (g *Group) CheckMembers(memberIDs []string) error {
 	if !slices.Equal(slices.Sorted(slices.Values(memberIDs)), slices.Sorted(slices.Values(g.SnapshotIDs))) {
-		return errdefs.Errorf(errdefs.ErrInvalidArgument, "snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
 	}
 
 	return nil

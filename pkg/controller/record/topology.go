@@ -75,7 +75,8 @@ func inLowerCase(segments map[string]string) map[string]string {
 // CheckTopology refuses with INVALID_ARGUMENT keys that differ only by case (CSI v1.13, Topology).
 func CheckTopology(field string, given *csi.Topology) error {
 	if segments := given.GetSegments(); len(inLowerCase(segments)) < len(segments) {
-		return errdefs.Errorf(errdefs.ErrInvalidArgument, "%s: segments %v have keys that differ only by case; name each key once", field, segments)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"%s: segments %v have keys that differ only by case; name each key once", field, segments)
 	}
 
 	return nil
@@ -88,9 +89,11 @@ func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) e
 	case given == nil:
 		return nil
 	case !advertised:
-		return errdefs.Errorf(errdefs.ErrInvalidArgument, "accessibility_requirements must be empty, as the capability for them is not advertised")
+		return errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"accessibility_requirements must be empty, as the capability for them is not advertised")
 	case len(given.GetRequisite()) == 0 && len(given.GetPreferred()) == 0:
-		return errdefs.Errorf(errdefs.ErrInvalidArgument, "accessibility_requirements are empty; name requisite or preferred topologies, or leave them out")
+		return errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"accessibility_requirements are empty; name requisite or preferred topologies, or leave them out")
 	}
 
 	for _, each := range slices.Concat(given.GetRequisite(), given.GetPreferred()) {
@@ -105,7 +108,8 @@ func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) e
 			return maps.Equal(inLowerCase(requisite.GetSegments()), wanted)
 		}
 		if len(given.GetRequisite()) > 0 && !slices.ContainsFunc(given.GetRequisite(), same) {
-			return errdefs.Errorf(errdefs.ErrInvalidArgument, "accessibility_requirements: the preferred topology %v is not among the requisite ones", preferred.GetSegments())
+			return errdefs.Errorf(errdefs.ErrInvalidArgument,
+				"accessibility_requirements: the preferred topology %v is not among the requisite ones", preferred.GetSegments())
 		}
 	}
 

@@ -43,7 +43,8 @@ func (d directVolume) grow(ctx context.Context, v *staged.Volume, size int64) er
 	case errors.Is(err, kata.ErrUnimplemented), errors.Is(err, kata.ErrNoSandbox):
 		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "the guest does not grow it; "+later, size, guestCause(err))
 	case errors.Is(err, kata.ErrNoAnswer):
-		return errdefs.Errorf(errdefs.ErrUnavailable, "the guest did not answer the request to grow it; try again, or else "+later, size, guestCause(err))
+		return errdefs.Errorf(errdefs.ErrUnavailable,
+			"the guest did not answer the request to grow it; try again, or else "+later, size, guestCause(err))
 	default:
 		return err
 	}

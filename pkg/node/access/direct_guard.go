@@ -27,7 +27,8 @@ func (p *Provider) CheckNoGuest(v *staged.Volume) error {
 	}
 
 	if at := slices.IndexFunc(points, func(point mount.Point) bool { return observe.IsDirectMountOf(v, point) }); at >= 0 {
-		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
+			"it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
 	}
 
 	assigned, err := p.config.Direct.Root.List()

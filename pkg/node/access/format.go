@@ -158,7 +158,8 @@ func (p *Provider) tryMount(ctx context.Context, v *staged.Volume, made filesyst
 
 	for _, refusal := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS} {
 		if errors.Is(err, refusal) {
-			return errdefs.Errorf(errdefs.ErrInvalidArgument, "%s %q: the kernel of this node does not mount what mkfs makes with them (its log has the reason; %s): %w",
+			return errdefs.Errorf(errdefs.ErrInvalidArgument,
+				"%s %q: the kernel of this node does not mount what mkfs makes with them (its log has the reason; %s): %w",
 				volume.KeyMkfsOptions, v.Parameters.MkfsOptions, filesystem.KernelNeeds(made.Name()), err)
 		}
 	}

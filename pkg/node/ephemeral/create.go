@@ -76,7 +76,8 @@ func (v *Volumes) checkSame(existing, wanted *Volume) error {
 // checkCompatible returns nil if the records differ at most in their content's id.
 func checkCompatible(existing, wanted *Volume) error {
 	if existing.Publication.TargetPath != wanted.Publication.TargetPath {
-		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "it is published at %s, and an ephemeral volume has one target; unpublish it there first",
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
+			"it is published at %s, and an ephemeral volume has one target; unpublish it there first",
 			existing.Publication.TargetPath)
 	}
 

@@ -67,8 +67,9 @@ func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capabilit
 	}
 
 	if options.PanicsOnError() {
-		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument, "mount_flags: the author of a pod must not make an error of its volume halt the node; "+
-			"leave out errors=panic and fatal_errors=panic")
+		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"mount_flags: the author of a pod must not make an error of its volume halt the node; "+
+				"leave out errors=panic and fatal_errors=panic")
 	}
 
 	if err := v.config.Capabilities.CheckAccessMode(capability); err != nil {
@@ -80,7 +81,8 @@ func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capabilit
 	}
 
 	if !capability.SingleNode() {
-		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument, "access mode %s: an inline ephemeral volume is on one node only", capability.Mode)
+		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"access mode %s: an inline ephemeral volume is on one node only", capability.Mode)
 	}
 
 	return capability, v.config.Capabilities.CheckMountGroup(capability)
@@ -91,8 +93,9 @@ func (v *Volumes) complete(r *Volume) error {
 	r.SizeBytes = roundUp(r.SizeBytes)
 
 	if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {
-		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_context: %s: an inline ephemeral volume takes none on this node (--ephemeral-mkfs-options=false); "+
-			"leave it out, or use a claim and a StorageClass that has it", volume.KeyMkfsOptions)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"volume_context: %s: an inline ephemeral volume takes none on this node (--ephemeral-mkfs-options=false); "+
+				"leave it out, or use a claim and a StorageClass that has it", volume.KeyMkfsOptions)
 	}
 
 	if r.Parameters.Backing == volume.BackingImage {

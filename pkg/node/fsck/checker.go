@@ -98,7 +98,8 @@ func (c *Checker) Check(ctx context.Context, volumeID, how string) (health.Check
 	}
 
 	if how != HowOnline && how != HowOffline {
-		return health.CheckReport{}, rpc.Status(errdefs.Errorf(errdefs.ErrInvalidArgument, "how is %q; it is %s or %s", how, HowOffline, HowOnline))
+		return health.CheckReport{}, rpc.Status(errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"how is %q; it is %s or %s", how, HowOffline, HowOnline))
 	}
 
 	// Concurrent checks of one volume would find the same.

@@ -31,7 +31,8 @@ func (r *run) fsTypeOffline() (string, error) {
 
 	found, err := filesystem.Detect(image)
 	if err == nil && found == "" {
-		err = errdefs.Errorf(errdefs.ErrFailedPrecondition, "it holds no filesystem that is known here: it was never used as one, or is raw block")
+		err = errdefs.Errorf(errdefs.ErrFailedPrecondition,
+			"it holds no filesystem that is known here: it was never used as one, or is raw block")
 	}
 
 	return found, err

@@ -309,7 +309,7 @@ func (p *onceProbe) end() error {
 		if full != nil {
 			return errors.Join(err, full)
 		}
-		defer release()
+		defer release() //nolint:gocritic // all are taken at once
 	}
 
 	return err
