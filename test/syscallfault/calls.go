@@ -80,5 +80,7 @@ func layouts() map[int32]layout {
 		unix.SYS_STATMOUNT:       {name: "statmount", dir: none, path: none, fd: none, detail: none, otherDir: none, target: none},
 		unix.SYS_SETXATTR:        byPath("setxattr", none, 0),
 		unix.SYS_FSETXATTR:       byDescriptor("fsetxattr"),
+
+		unix.SYS_OPEN_BY_HANDLE_AT: byDescriptor("open_by_handle_at"),
 	}
 }
