@@ -14,9 +14,13 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
-func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
+	os.Exit(namespace.Main(m))
+}
 
 // mounted returns the mount target of a fresh btrfs.
 func mounted(t *testing.T) string {
