@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 const (
@@ -38,6 +39,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
+	setIfAsked()
+
 	if work := os.Getenv(workVariable); work != "" {
 		if err := runWork(work); err != nil {
 			fmt.Fprintln(os.Stderr, err)
