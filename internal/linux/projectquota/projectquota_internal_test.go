@@ -34,6 +34,9 @@ func TestUnits(t *testing.T) {
 	}{
 		{name: "none", bytes: 0, blocks: 0, back: 0},
 		{name: "rounded up", bytes: 1, blocks: 1, back: 512},
+		{name: "one less than a block", bytes: 511, blocks: 1, back: 512},
+		{name: "a block", bytes: 512, blocks: 1, back: 512},
+		{name: "one more than a block", bytes: 513, blocks: 2, back: 1024},
 		{name: "exact", bytes: 1 << 30, blocks: 1 << 21, back: 1 << 30},
 		{name: "negative", bytes: -1, blocks: 0, back: 0},
 		{name: "largest", bytes: math.MaxInt64, blocks: 1 << 54, back: math.MaxInt64 / 512 * 512},
@@ -46,7 +49,22 @@ func TestUnits(t *testing.T) {
 		})
 	}
 
-	require.EqualValues(t, math.MaxInt64, toCount(math.MaxUint64), "want: a count beyond int64 is the largest int64")
+	for count, want := range map[uint64]int64{
+		math.MaxInt64 - 1: math.MaxInt64 - 1, math.MaxInt64: math.MaxInt64, math.MaxInt64 + 1: math.MaxInt64, math.MaxUint64: math.MaxInt64,
+	} {
+		require.Equal(t, want, toCount(count), "want: a count beyond int64 is the largest int64")
+	}
+
+	const most = math.MaxInt64 / 512 * 512
+
+	for blocks, want := range map[uint64]int64{1<<54 - 2: most - 512, 1<<54 - 1: most, 1 << 54: most, math.MaxUint64: most} {
+		require.Equal(t, want, toBytes(blocks), "want: more bytes than int64 has are as many as it has")
+	}
+
+	require.Equal(t, Quota{Limit: Amount{Bytes: 512, Inodes: 3}, Used: Amount{Bytes: 2560, Inodes: 6}},
+		(&diskQuota{blockHard: 1, blockSoft: 2, inodeHard: 3, inodeSoft: 4, blocks: 5, inodes: 6}).quota())
+	require.True(t, Quota{}.IsZero(), "want: neither a limit nor a file is zero")
+	require.False(t, Quota{Limit: Amount{Inodes: 1}}.IsZero(), "want: a limit is not zero")
 }
 
 // TestAll lists what kernels return, also of those that begin the list again behind its end.
