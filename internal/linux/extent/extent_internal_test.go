@@ -78,6 +78,22 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
+// TestFrom cuts off what is before an offset.
+func TestFrom(t *testing.T) {
+	t.Parallel()
+
+	whole := Extent{Start: 5, End: 9, Located: true, Physical: 105, Shared: true}
+
+	for offset, want := range map[int64]Extent{
+		4: whole,
+		5: whole,
+		6: {Start: 6, End: 9, Located: true, Physical: 106, Shared: true},
+		9: {Start: 9, End: 9, Located: true, Physical: 109, Shared: true},
+	} {
+		require.Equal(t, want, whole.From(offset), "from %d on", offset)
+	}
+}
+
 func TestCheckPage(t *testing.T) {
 	t.Parallel()
 
@@ -89,6 +105,9 @@ func TestCheckPage(t *testing.T) {
 		"none":                  {done: true},
 		"the last of the file":  {extents: []fiemapExtent{{length: block}, {logical: 2 * block, length: block, flags: fiemapExtentLast}}, done: true},
 		"up to the end":         {extents: []fiemapExtent{{logical: 7 * block, length: block}}, done: true},
+		"behind the end":        {extents: []fiemapExtent{{logical: 7 * block, length: 2 * block}}, done: true},
+		"one byte less":         {extents: []fiemapExtent{{logical: 7 * block, length: block - 1}}},
+		"one byte":              {extents: []fiemapExtent{{logical: 0, length: block + 1}}},
 		"more follow":           {extents: []fiemapExtent{{logical: 2 * block, length: block}}},
 		"they end at the start": {extents: []fiemapExtent{{logical: 0, length: block}}, err: errStuck},
 	} {
@@ -135,6 +154,9 @@ func TestSeekReader(t *testing.T) {
 		"up to within data":   {5 * block, []Range{{0, block}, {4 * block, block}}},
 		"up to within a hole": {10 * block, written[:2]},
 		"more than the file":  {100 * block, written},
+		"up to data":          {4 * block, written[:1]},
+		"up to a hole":        {6 * block, written[:2]},
+		"one byte of data":    {4*block + 1, []Range{{0, block}, {4 * block, 1}}},
 		"nothing":             {0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
