@@ -4,9 +4,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 )
@@ -122,4 +124,48 @@ func TestSetRestoresTheSchedulerAfterAFailedWrite(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(directory, "scheduler"))
 	require.NoError(t, err)
 	require.Equal(t, "[none] mq-deadline\n", string(text))
+}
+
+// TestReadAheadAtItsLimits: 0 is a read-ahead, and below zero leaves it unchanged.
+func TestReadAheadAtItsLimits(t *testing.T) {
+	t.Parallel()
+
+	for wanted, want := range map[int64]int64{-1: 128, 0: 0, 1: 1, 128: 128} {
+		sysBlock, _ := fakeQueue(t, "128", "[none]")
+		queues := queue.New(sysBlock)
+		require.NoError(t, queues.Set("loop5", queue.Attributes{ReadAheadKiB: wanted}))
+
+		now, err := queues.Get("loop5")
+		require.NoError(t, err)
+		require.Equal(t, queue.Attributes{ReadAheadKiB: want, Scheduler: "none"}, now)
+	}
+}
+
+// TestWhatCannotBeReadIsAnError, and changes nothing.
+func TestWhatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
+
+	sysBlock, directory := fakeQueue(t, "many", "[none] mq-deadline")
+	queues := queue.New(sysBlock)
+	wanted := queue.Attributes{ReadAheadKiB: 4, Scheduler: "mq-deadline"}
+
+	now, err := queues.Get("loop5")
+	require.ErrorIs(t, err, strconv.ErrSyntax)
+	require.ErrorContains(t, err, "read-ahead of loop5")
+	require.Zero(t, now, "want: no attributes come with an error")
+	require.ErrorIs(t, queues.Set("loop5", wanted), strconv.ErrSyntax)
+
+	scheduler := filepath.Join(directory, "scheduler")
+	text, err := os.ReadFile(scheduler)
+	require.NoError(t, err)
+	require.Equal(t, "[none] mq-deadline\n", string(text))
+
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "read_ahead_kb"), []byte("128\n"), 0o600))
+	require.NoError(t, os.Remove(scheduler))
+	require.NoError(t, os.Mkdir(scheduler, 0o700))
+
+	_, err = queues.Get("loop5")
+	require.ErrorIs(t, err, unix.EISDIR)
+	require.ErrorIs(t, queues.Set("loop5", wanted), unix.EISDIR)
+	require.ErrorIs(t, queues.CheckScheduler("none"), unix.EISDIR, "want: what cannot be read is not skipped")
 }
