@@ -2,6 +2,7 @@ package holder
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,5 +79,26 @@ func TestDeviceOfAFile(t *testing.T) {
 		require.Equal(t, test.is, isDevice(node, test.major, test.minor), "the node is %d:%d", test.major, test.minor)
 		require.False(t, isDevice(character, test.major, test.minor), "want: a character device is no block device")
 		require.Equal(t, test.in, isIn(node, test.major, test.minor), "the node is in %d:%d", test.major, test.minor)
+	}
+}
+
+// TestBackingFiles: a file with content is in its filesystem; of another one the loop device is asked.
+func TestBackingFiles(t *testing.T) {
+	t.Parallel()
+
+	content, empty := filepath.Join(t.TempDir(), "content"), filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(content, []byte("1"), 0o600))
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(content, &stat))
+
+	major, minor := unix.Major(stat.Dev), unix.Minor(stat.Dev)
+
+	for path, want := range map[string]bool{
+		content: true, content + deletedSuffix: true, empty: false, filepath.Dir(content): false, "/": false, "/nosuchpath": false,
+	} {
+		require.Equal(t, want, isBacking("/dev/nosuchdevice", path, major, minor), path)
+		require.False(t, isBacking("/dev/nosuchdevice", path, major, minor+1), "want: %s is not in another device", path)
 	}
 }
