@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -95,6 +96,43 @@ func TestFindRefuses(t *testing.T) {
 
 	_, err := dirs.Target(dir + "/missing/x")
 	require.ErrorContains(t, err, dir+"/missing")
+}
+
+// The path is checked by its words alone, so that it need not exist. A message quotes 512 bytes of it.
+func TestPathsAsLongAsTheKernelTakes(t *testing.T) {
+	t.Parallel()
+
+	const (
+		mostBytes, mostOfName, mostQuoted = 4095, 255, 512
+	)
+
+	dir, dirs := allowedDir(t)
+	long := func(bytes int) string {
+		path := dir + strings.Repeat("/name", bytes/len("/name"))
+
+		return path[:bytes-1] + "x"
+	}
+
+	for path, want := range map[string]string{
+		long(mostBytes - 1): "",
+		long(mostBytes):     "",
+		long(mostBytes + 1): fmt.Sprintf("%q… (4096 bytes): %s: it has 4096 bytes and the kernel takes 4095",
+			long(mostBytes + 1)[:mostQuoted], mount.ErrInvalidPath),
+		dir + "/" + strings.Repeat("n", mostOfName-1): "",
+		dir + "/" + strings.Repeat("n", mostOfName):   "",
+		"/" + strings.Repeat("n", mostOfName+1): fmt.Sprintf("%q: %s: a name in it has 256 bytes and the kernel takes 255",
+			"/"+strings.Repeat("n", mostOfName+1), mount.ErrInvalidPath),
+		strings.Repeat("n", mostQuoted-1): fmt.Sprintf("%q: %s", strings.Repeat("n", mostQuoted-1), mount.ErrNotAbsolute),
+		strings.Repeat("n", mostQuoted):   fmt.Sprintf("%q: %s", strings.Repeat("n", mostQuoted), mount.ErrNotAbsolute),
+		strings.Repeat("n", mostQuoted+1): fmt.Sprintf("%q… (513 bytes): %s", strings.Repeat("n", mostQuoted), mount.ErrNotAbsolute),
+	} {
+		err := dirs.CheckPath(path)
+		if want == "" {
+			require.NoError(t, err, "a path of %d bytes", len(path))
+		} else {
+			require.EqualError(t, err, want)
+		}
+	}
 }
 
 func TestFindToleratesExtraSlashes(t *testing.T) {

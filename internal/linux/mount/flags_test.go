@@ -27,6 +27,31 @@ func TestParseFlagsRefuses(t *testing.T) {
 	}
 }
 
+func TestParseFlagsTakesWhatFsconfigTakes(t *testing.T) {
+	t.Parallel()
+
+	const most = 255
+
+	for excess, want := range map[int]error{-1: nil, 0: nil, 1: mount.ErrMountFlag} {
+		key, value := strings.Repeat("k", most+excess), strings.Repeat("v", most+excess)
+
+		for given, message := range map[string]string{
+			key:            fmt.Sprintf("bad mount flag %q: its name has 256 bytes and the kernel takes 255", key),
+			"key=" + value: `bad mount flag "key": its value has 256 bytes and the kernel takes 255`,
+		} {
+			options, err := mount.ParseFlags([]string{given})
+			require.ErrorIs(t, err, want, "a name or value with %d bytes", most+excess)
+
+			if err == nil {
+				require.Equal(t, "rw,relatime,"+strings.TrimSuffix(given, "="+value), options.String())
+			} else {
+				require.EqualError(t, err, message)
+				require.Equal(t, mount.Options{}, options)
+			}
+		}
+	}
+}
+
 func TestParseFlagsReadOnly(t *testing.T) {
 	t.Parallel()
 
@@ -66,9 +91,9 @@ func TestOptionsShowNoValues(t *testing.T) {
 func TestMessagesLoseTheValues(t *testing.T) {
 	t.Parallel()
 
-	options := flags(t, "password=secret", `context="a,b,c"`, "commit=5")
-	require.Equal(t, "bad … in context …, loop5 untouched",
-		mount.WithoutValues(options, "bad secret in context a,b,c, loop5 untouched"))
+	options := flags(t, "password=secret", `context="a,b,c"`, "commit=5", "id=four", "data=abc")
+	require.Equal(t, "bad … in context …, … hidden, loop5 and abc untouched",
+		mount.WithoutValues(options, "bad secret in context a,b,c, four hidden, loop5 and abc untouched"))
 }
 
 func FuzzParseFlags(f *testing.F) {
