@@ -2,6 +2,7 @@ package kata_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -164,6 +165,44 @@ func TestUnimplementedIsKnownInAllSpellings(t *testing.T) {
 	} {
 		shim.Say(want.status, said)
 		failedAs(t, asked.Resize(t.Context(), taken(), 1<<30), want.err)
+	}
+}
+
+// A message quotes 256 bytes of an answer. An answer of 64 KiB is taken, and a longer one is not.
+func TestAnAnswerIsTakenUpToItsLimit(t *testing.T) {
+	t.Parallel()
+
+	const (
+		quoted = 256
+		most   = 64 << 10
+	)
+
+	shim, asked := newShim(t)
+	program, byProgram := newProgram(t)
+
+	for excess, end := range map[int]string{-1: `"`, 0: `"`, 1: `"…`} {
+		text := strings.Repeat("x", quoted+excess)
+		shim.Say(http.StatusOK, " "+text+"\n")
+		require.EqualError(t, asked.Resize(t.Context(), taken(), 1<<30), fmt.Sprintf(
+			`ask sandbox %q to resize %q to 1073741824 bytes: %s: it said "%s%s`,
+			sandbox, target, kata.ErrNoAnswer, text[:min(len(text), quoted)], end))
+
+		usage := `{"usage":[{"total":20,"unit":1}]}`
+		usage += strings.Repeat(" ", most+excess-len(usage))
+		shim.Say(http.StatusOK, usage)
+
+		put(t, filepath.Join(filepath.Dir(program.Path), "usage"), usage[:len(usage)-1]) // the program adds a line's end
+
+		for name, guest := range map[string]*kata.Guest{"shim": asked, "kata-runtime": byProgram} {
+			got, err := guest.Stats(t.Context(), taken())
+			if excess > 0 {
+				failedAs(t, err, kata.ErrNoAnswer)
+				require.ErrorContains(t, err, "it says more than 65536 bytes", name)
+			} else {
+				require.NoError(t, err, name)
+				require.Equal(t, mount.Usage{Bytes: mount.Amount{Total: 20}}, got, name)
+			}
+		}
 	}
 }
 

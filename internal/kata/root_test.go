@@ -406,6 +406,30 @@ func TestOtherDriversEntriesAreListedAsFarAsTheyCanBeRead(t *testing.T) {
 	}
 }
 
+// Another program's assignment is read up to 64 KiB.
+func TestAnAssignmentIsReadUpToItsLimit(t *testing.T) {
+	t.Parallel()
+
+	const most = 64 << 10
+
+	root, path := madeRoot(t)
+
+	for excess, want := range map[int]bool{-1: true, 0: true, 1: false} {
+		content := `{"device":"/dev/sda"}`
+		put(t, filepath.Join(path, entryOfTarget, "mountInfo.json"), content+strings.Repeat(" ", most+excess-len(content)))
+
+		var assigned kata.Entry
+		if want {
+			assigned = kata.Entry{Assignment: kata.Assignment{TargetPath: target, Device: "/dev/sda"}}
+		}
+
+		entry, found, err := root.Get(target)
+		require.NoError(t, err)
+		require.Equal(t, want, found, "want: an assignment of %d bytes is found", most+excess)
+		require.Equal(t, assigned, entry)
+	}
+}
+
 func TestNothingIsListedBeforeThereIsARoot(t *testing.T) {
 	t.Parallel()
 
