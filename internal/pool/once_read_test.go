@@ -16,15 +16,6 @@ import (
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
-// differs returns an error unless an observation is the expected one.
-func differs(what string, want, got any) error {
-	if wanted, found := fmt.Sprint(want), fmt.Sprint(got); wanted != found {
-		return fmt.Errorf("%s: %s instead of %s", what, found, wanted)
-	}
-
-	return nil
-}
-
 // listed returns what the lists of a pool have, in order, and the first error.
 func listed(ctx context.Context, p *pool.Pool) ([]string, error) {
 	var found []string
@@ -79,7 +70,7 @@ var onceReads = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("the lists", onceListed, found)
+		return syscallfault.Differs("the lists", onceListed, found)
 	}),
 	"read attributes": inPool(func(_ context.Context, p *pool.Pool) error {
 		found, err := p.Attributes(onceID)
@@ -87,7 +78,7 @@ var onceReads = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("the attributes", onceAttributes, found)
+		return syscallfault.Differs("the attributes", onceAttributes, found)
 	}),
 	"unused attributes": inPool(func(ctx context.Context, p *pool.Pool) error {
 		return p.RemoveUnusedAttributes(ctx, func(id string) bool { return id == onceCopyID })
@@ -109,7 +100,7 @@ var onceReads = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return errors.Join(differs("size", onceBytes, size), differs("stat", onceBytes, found.Size()))
+		return errors.Join(syscallfault.Differs("size", onceBytes, size), syscallfault.Differs("stat", onceBytes, found.Size()))
 	}),
 	"capacity": inPool(func(_ context.Context, p *pool.Pool) error {
 		found, err := p.Capacity()
@@ -117,7 +108,7 @@ var onceReads = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("available", true, 0 < found.Available && found.Available <= found.Total)
+		return syscallfault.Differs("available", true, 0 < found.Available && found.Available <= found.Total)
 	}),
 	"probe": inPool(func(_ context.Context, p *pool.Pool) error { return p.Probe() }),
 	"current image": inPool(func(_ context.Context, p *pool.Pool) error {
@@ -132,7 +123,7 @@ var onceReads = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("current", true, current)
+		return syscallfault.Differs("current", true, current)
 	}),
 	"detached image":   inPool(func(ctx context.Context, p *pool.Pool) error { return p.CheckDetached(ctx, onceID) }),
 	"growth of a copy": inPool(func(_ context.Context, p *pool.Pool) error { return p.CheckGrowth(imageOf(onceID), 2*onceBytes) }),
@@ -147,7 +138,7 @@ var onceReads = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return errors.Join(differs("the empty one is removed", true, removed), differs("the one with data is removed", false, kept))
+		return errors.Join(syscallfault.Differs("the empty one is removed", true, removed), syscallfault.Differs("the one with data is removed", false, kept))
 	}),
 	"controller's lock": inPool(func(_ context.Context, p *pool.Pool) error { return p.LockAsController("the first") }),
 	"reader's lock":     inPool(func(_ context.Context, p *pool.Pool) error { return p.LockForReading() }),
@@ -159,7 +150,7 @@ var onceReads = map[string]syscallfault.Operation{
 				return err
 			}
 
-			return differs("the identity", onceIdentity, found)
+			return syscallfault.Differs("the identity", onceIdentity, found)
 		}, func() error { return nil }, nil
 	},
 	"group copy": inPool(func(_ context.Context, p *pool.Pool) error {
@@ -183,7 +174,7 @@ func openKnown(directory string) (run, end func() error, err error) {
 			return err
 		}
 
-		return errors.Join(differs("the identity", onceIdentity, p.Identity()), p.Close())
+		return errors.Join(syscallfault.Differs("the identity", onceIdentity, p.Identity()), p.Close())
 	}, func() error { return nil }, nil
 }
 
@@ -204,8 +195,8 @@ func measureOnce(ctx context.Context, p *pool.Pool, object pool.Object, inodes i
 		return err
 	}
 
-	return errors.Join(differs("bytes", true, usage.Bytes > 0), differs("inodes", inodes, usage.Inodes),
-		differs("allocated bytes", usage.Bytes, bytes), differs("sum", true, sum.Bytes() > 0))
+	return errors.Join(syscallfault.Differs("bytes", true, usage.Bytes > 0), syscallfault.Differs("inodes", inodes, usage.Inodes),
+		syscallfault.Differs("allocated bytes", usage.Bytes, bytes), syscallfault.Differs("sum", true, sum.Bytes() > 0))
 }
 
 // onceRead makes a pool that has something for each read.

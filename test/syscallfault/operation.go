@@ -32,9 +32,22 @@ type request struct {
 	Directory string `json:"directory"`
 }
 
-// reply is the outcome; Error is empty after a success.
+// reply is the outcome; Error is empty after a success. Wrong says that it is about a wrong answer.
 type reply struct {
 	Error string `json:"error"`
+	Wrong bool   `json:"wrong"`
+}
+
+var errWrong = errors.New("a wrong answer")
+
+// Differs returns an error unless an answer is the expected one. An operation that returns it has
+// succeeded wrongly: its test fails, where the report of a failed call would let it go on.
+func Differs(what string, want, got any) error {
+	if wanted, found := fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got); wanted != found {
+		return fmt.Errorf("%w: %s: %s instead of %s", errWrong, what, found, wanted)
+	}
+
+	return nil
 }
 
 // ServeIfAsked is for the beginning of the TestMain of tests that use NewProcess. In the processes
@@ -83,7 +96,7 @@ func serve(operations map[string]Operation) error {
 
 		var answer reply
 		if err != nil {
-			answer.Error = err.Error()
+			answer = reply{Error: err.Error(), Wrong: errors.Is(err, errWrong)}
 		}
 
 		err = replies.Encode(answer)
@@ -170,6 +183,8 @@ func (p *process) do(t *testing.T, asked request, w *watch) (failure string) {
 	p.mu.Lock()
 	p.watch = nil
 	p.mu.Unlock()
+
+	require.False(t, answer.Wrong, "%s %s: %s", asked.Phase, asked.Operation, answer.Error)
 
 	return answer.Error
 }

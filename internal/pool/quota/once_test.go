@@ -85,15 +85,6 @@ func onSite(run func(s *site) error) syscallfault.Operation {
 	}
 }
 
-// differs returns an error unless an observation is the expected one.
-func differs(what string, want, got any) error {
-	if wanted, found := fmt.Sprint(want), fmt.Sprint(got); wanted != found {
-		return fmt.Errorf("%s: %s instead of %s", what, found, wanted)
-	}
-
-	return nil
-}
-
 var onceOperations = map[string]syscallfault.Operation{
 	"open": func(directory string) (run, end func() error, err error) {
 		return func() error {
@@ -102,7 +93,7 @@ var onceOperations = map[string]syscallfault.Operation{
 				return err
 			}
 
-			return errors.Join(differs("support", quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, s.Support()), s.close())
+			return errors.Join(syscallfault.Differs("support", quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, s.Support()), s.close())
 		}, func() error { return nil }, nil
 	},
 	"make": onSite(func(s *site) error { return s.Make(s.root, "made", mode) }),
@@ -121,7 +112,7 @@ var onceOperations = map[string]syscallfault.Operation{
 			evaded, failed := s.Confine(directory)
 
 			return errors.Join(s.Limit(directory, limitBytes), s.Seal(directory), err, unknown, failed,
-				differs("limited, allocated, evaded", []bool{false, false, false}, []bool{limited, known, evaded}))
+				syscallfault.Differs("limited, allocated, evaded", []bool{false, false, false}, []bool{limited, known, evaded}))
 		})
 	}),
 	"usage": onSite(func(s *site) error {
@@ -140,7 +131,7 @@ var onceOperations = map[string]syscallfault.Operation{
 				return err
 			}
 
-			return differs("limit, allocation",
+			return syscallfault.Differs("limit, allocation",
 				[]any{true, limitBytes, true, true}, []any{limited, usage.LimitBytes, known, allocated == usage.Bytes && allocated >= mebi})
 		})
 	}),
@@ -167,7 +158,7 @@ var onceOperations = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("evaded", map[string]bool{"volume": true, "other": false}, s.evaded)
+		return syscallfault.Differs("evaded", map[string]bool{"volume": true, "other": false}, s.evaded)
 	}),
 	"grown": onSite(func(s *site) error {
 		found, err := s.Grown()
@@ -177,7 +168,7 @@ var onceOperations = map[string]syscallfault.Operation{
 
 		s.grown = append(s.grown, found...)
 
-		return differs("those with subvolumes inside", []string{"another's", "other", "volume"}, slices.Compact(s.grown))
+		return syscallfault.Differs("those with subvolumes inside", []string{"another's", "other", "volume"}, slices.Compact(s.grown))
 	}),
 	"remove": onSite(func(s *site) error {
 		parent, err := s.root.Open(".")
@@ -358,7 +349,7 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 			s, err := openSite(directory)
 			require.NoError(t, err)
 			require.NoError(t, s.in("plain", func(plain *os.File) error {
-				return differs("plain directories are copied at one point in time", false, s.CanSnapshot(plain))
+				return syscallfault.Differs("plain directories are copied at one point in time", false, s.CanSnapshot(plain))
 			}))
 			require.NoError(t, s.close())
 		}},

@@ -3,7 +3,6 @@ package tree_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,14 +39,6 @@ func inTree(run func(directory *os.File) error) syscallfault.Operation {
 	})
 }
 
-func differs(what string, want, got any) error {
-	if wanted, found := fmt.Sprint(want), fmt.Sprint(got); wanted != found {
-		return fmt.Errorf("%s: %s instead of %s", what, found, wanted)
-	}
-
-	return nil
-}
-
 var onceOperations = map[string]syscallfault.Operation{
 	"visit": inTree(func(directory *os.File) error {
 		visited := 0
@@ -61,7 +52,7 @@ var onceOperations = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("visited", 7, visited)
+		return syscallfault.Differs("visited", 7, visited)
 	}),
 	"measure": inTree(func(directory *os.File) error {
 		usage, err := tree.Measure(context.Background(), directory, nil)
@@ -69,7 +60,7 @@ var onceOperations = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("inodes", 8, usage.Inodes)
+		return syscallfault.Differs("inodes", 8, usage.Inodes)
 	}),
 	"restore times": inTree(func(directory *os.File) error {
 		made, err := tree.Stat(directory)
@@ -88,7 +79,7 @@ var onceOperations = map[string]syscallfault.Operation{
 			return err
 		}
 
-		return differs("removed", true, removed)
+		return syscallfault.Differs("removed", true, removed)
 	}),
 	"move": within(func(directory *os.File) error {
 		target, err := tree.OpenAt(directory, "target", os.O_RDONLY|unix.O_DIRECTORY, 0)
