@@ -15,9 +15,13 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
-func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
+	os.Exit(namespace.Main(m))
+}
 
 func needRoot(tb testing.TB) {
 	tb.Helper()

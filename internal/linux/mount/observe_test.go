@@ -208,6 +208,20 @@ func TestMountedTellsOfAnEmergency(t *testing.T) {
 	})
 }
 
+// shutDown has an XFS stop at once.
+func shutDown(t *testing.T, target *mount.Target) {
+	t.Helper()
+
+	const goingDown = 0x8004587d // XFS_IOC_GOINGDOWN
+
+	root, err := target.OpenDir()
+	require.NoError(t, err)
+
+	noFlush := uint32(2)
+	require.NoError(t, ioctl(root, goingDown, &noFlush))
+	require.NoError(t, root.Close())
+}
+
 // The root of such a mount answers every question with EIO, and still it must
 // be seen and unmounted.
 func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
@@ -215,20 +229,13 @@ func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
 
-		const goingDown = 0x8004587d // XFS_IOC_GOINGDOWN
-
 		device := loopDevice(t, 320<<20, "mkfs.xfs", "-q", "-s", "size=4096")
 		target := findDir(t, dirs, dir+"/target")
 		attach(t, device, "xfs", target)
 
-		root, err := target.OpenDir()
-		require.NoError(t, err)
+		shutDown(t, target)
 
-		noFlush := uint32(2)
-		require.NoError(t, ioctl(root, goingDown, &noFlush))
-		require.NoError(t, root.Close())
-
-		_, err = target.Exists()
+		_, err := target.Exists()
 		require.ErrorIs(t, err, unix.EIO)
 
 		made, err := target.MakeDir(0o750)
