@@ -91,8 +91,14 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 	}
 	defer dir.Close()
 
-	if before, err := readMountInfo(dir); err == nil && bytes.Equal(before, content) {
+	before, err := readMountInfo(dir)
+
+	switch {
+	case err == nil && bytes.Equal(before, content):
 		return nil
+	case err != nil && !errors.Is(err, errNoEntry):
+		// It may be the same one, of which a sandbox has the volume.
+		return r.wrapError("assign", a.TargetPath, err)
 	}
 
 	if err = prepare(dir); err == nil {
