@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	syscallfault.ServeIfAsked(onceOperations)
+	syscallfault.ServeIfAsked(allOnceOperations())
 	os.Exit(namespace.Main(m))
 }
 

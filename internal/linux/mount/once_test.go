@@ -3,6 +3,7 @@ package mount_test
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -275,11 +276,15 @@ var observations = map[string]func(s *site) error{
 	},
 }
 
-func init() {
+func allOnceOperations() map[string]syscallfault.Operation {
+	all := maps.Clone(onceOperations)
+
 	for name, run := range observations {
-		onceOperations[name] = onSite(run)
-		onceOperations[name+" by mountinfo"] = onSiteBy(true, run)
+		all[name] = onSite(run)
+		all[name+" by mountinfo"] = onSiteBy(true, run)
 	}
+
+	return all
 }
 
 // prepareSite makes the targets of a site: a tmpfs is mounted at "mounted".
