@@ -162,4 +162,8 @@ var equivalent = map[string]string{
 	"pkg/node/probe probeState.requestErrorEvents: replace !=: err != nil":                                            "another message for debugging is logged",
 	"pkg/node/probe probeState.probeBacking: drop error: errors.ErrUnsupported":                                       "the files of a pool have a Stat_t on Linux",
 	"pkg/node/probe probeState.probeBacking: never: !ok":                                                              "the files of a pool have a Stat_t on Linux",
+
+	"internal/linux/filesystem btrfsSign: swap: copy(super[btrfsMetadataUUID:], super[btrfsFSID:][:len(id)])":   anyOrder,
+	"internal/lab/proxy Codec.Unmarshal: swap: data.Ref()":                                                      anyOrder,
+	"pkg/node/access Provider.attachImage: swap: p.config.Prober.Attached(v, device, info.Size(), readOnly &&…": "tuning a device raises no event",
 }

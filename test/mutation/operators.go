@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -244,12 +245,12 @@ func (o *operators) dropStatements(list []ast.Stmt) {
 }
 
 // swapEffects swaps two calls or assignments that follow each other. It moves none into or out of what
-// a mutex guards, which the race detector sees, without which the tests run here, and swaps no two
-// assignments that are independent of each other.
+// a mutex guards, which the race detector sees, without which the tests run here, and swaps neither two
+// assignments that are independent of each other nor two registrations.
 func (o *operators) swapEffects(list []ast.Stmt) {
 	for i := 1; i < len(list); i++ {
 		if !isEffect(list[i-1]) || !isEffect(list[i]) || o.isMutex(list[i-1]) || o.isMutex(list[i]) ||
-			o.areIndependent(list[i-1], list[i]) {
+			o.areIndependent(list[i-1], list[i]) || isRegistration(list[i-1]) && isRegistration(list[i]) {
 			continue
 		}
 
@@ -266,6 +267,26 @@ func (o *operators) isMutex(statement ast.Stmt) bool {
 
 	return strings.HasSuffix(text, "Lock()") || strings.HasSuffix(text, "Unlock()")
 }
+
+// isRegistration reports whether a statement defines a flag or registers a handler or a service: these
+// are found by their names.
+func isRegistration(statement ast.Stmt) bool {
+	expression, ok := statement.(*ast.ExprStmt)
+	if !ok {
+		return false
+	}
+
+	call, ok := expression.X.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+
+	return ok && registration.MatchString(selector.Sel.Name)
+}
+
+var registration = regexp.MustCompile("Var$|^(define|Handle|Register)")
 
 func isEffect(statement ast.Stmt) bool {
 	switch n := statement.(type) {

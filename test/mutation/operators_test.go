@@ -2,6 +2,7 @@ package main
 
 import (
 	"go/format"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,4 +108,33 @@ func TestEquivalentMutantsExist(t *testing.T) {
 	for name := range equivalent {
 		require.True(t, names[name], "a mutant is listed as equivalent that there is not: %s", name)
 	}
+}
+
+// TestRegistrationsAreNotSwapped: only what stands beside another effect is.
+func TestRegistrationsAreNotSwapped(t *testing.T) {
+	t.Parallel()
+
+	found, err := mutantsOf("pkg/p", "pkg/p/p.go", `package p
+
+func define(flags *set, mux *mux) {
+	flags.IntVar(&a, "a")
+	defineOthers(flags)
+	flags.StringVar(&b, "b")
+	mux.HandleFunc("/", index)
+	flags.Parse(b)
+}
+`)
+	require.NoError(t, err)
+
+	var swapped []string
+
+	for _, m := range found {
+		if strings.Contains(m.name, ": swap: ") {
+			swapped = append(swapped, m.name)
+		}
+	}
+
+	require.Equal(t, []string{
+		`pkg/p define: swap: flags.IntVar(&a, "a")`, "pkg/p define: swap: defineOthers(flags)", `pkg/p define: swap: mux.HandleFunc("/", index)`,
+	}, swapped)
 }
