@@ -40,8 +40,10 @@ func TestTheDriverCompilesWithoutTheLab(t *testing.T) {
 func TestOnlyTheCompositionImportsTheLab(t *testing.T) {
 	t.Parallel()
 
-	output, err := exec.CommandContext(t.Context(), "go", "list", "-buildvcs=false", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}}`, module+"...").Output()
-	require.NoError(t, err)
+	// Not all of the module: an ordinary user cannot read all directories that tests have made.
+	output, err := exec.CommandContext(t.Context(), "go", "list", "-buildvcs=false", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}}`,
+		module+"cmd/...", module+"internal/...", module+"pkg/...").CombinedOutput()
+	require.NoError(t, err, "%s", output)
 
 	for line := range strings.Lines(string(output)) {
 		name, imports, _ := strings.Cut(strings.TrimPrefix(line, module), ":")
@@ -49,7 +51,7 @@ func TestOnlyTheCompositionImportsTheLab(t *testing.T) {
 		switch name, _, _ = strings.Cut(name, "/"); {
 		case !strings.Contains(imports, module+"internal/lab"):
 		case strings.HasPrefix(line, module+"internal/lab"), strings.HasPrefix(line, module+"cmd/touchstone/internal/ctl:"),
-			strings.HasPrefix(line, module+"internal/driver:"), strings.HasPrefix(line, module+"pkg/touchstonetest:"), name == "cmd", name == "test":
+			strings.HasPrefix(line, module+"internal/driver:"), strings.HasPrefix(line, module+"pkg/touchstonetest:"), name == "cmd":
 		default:
 			t.Errorf("imports the lab: %s", line)
 		}
