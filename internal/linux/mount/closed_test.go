@@ -13,6 +13,7 @@ import (
 // TestNothingIsAnsweredOfWhatIsClosed asks a target and a file that are closed. Each question is an
 // error, without an answer beside.
 func TestNothingIsAnsweredOfWhatIsClosed(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)
