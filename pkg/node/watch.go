@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 
+	"k8s.io/utils/clock"
+
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
@@ -27,7 +29,7 @@ func (s *Service) WatchAttributes(ctx context.Context) {
 
 			return used
 		},
-		Refresh: func(ctx context.Context, volumeID string, _ int) error { return s.refresh(ctx, volumeID) },
+		Refresh: s.refresh, Clock: clock.RealClock{},
 	}
 	watcher.Run(ctx)
 }

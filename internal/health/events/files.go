@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -64,7 +65,7 @@ func (*files) Supported() error {
 
 // Run implements health.Source. Errors: ErrGone, or the kernel's.
 func (f *files) Run(ctx context.Context, connected func(), notify func(health.Event)) error {
-	err := inotify.Watch(ctx, f.watched, connected, func(event inotify.Event) {
+	err := inotify.Watch(ctx, f.watched, sync.OnceFunc(connected), func(event inotify.Event) {
 		notify(health.Event{Kind: fileEvents[event.Kind], Path: event.Path, At: event.At})
 	})
 	if errors.Is(err, inotify.ErrGone) {

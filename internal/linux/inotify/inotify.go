@@ -91,11 +91,11 @@ func Supported() error {
 	return nil
 }
 
-// Watch calls connected once the directories are watched, and notify for each event until ctx ends,
-// which is no error. Several pending events of one entry are delivered as one, and notify does not block
-// for long. A directory that is removed, moved or unmounted ends it, after Lost. Errors: ErrGone, or the
-// kernel's.
-func Watch(ctx context.Context, of Directories, connected func(), notify func(Event)) error {
+// Watch calls watching once the directories are watched, and again whenever those of a changed list are,
+// and notify for each event until ctx ends, which is no error. Several pending events of one entry are
+// delivered as one, and notify does not block for long. A directory that is removed, moved or unmounted
+// ends it, after Lost. Errors: ErrGone, or the kernel's.
+func Watch(ctx context.Context, of Directories, watching func(), notify func(Event)) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("watch directories: is fs.inotify.max_user_instances reached? %w", err)
@@ -116,7 +116,7 @@ func Watch(ctx context.Context, of Directories, connected func(), notify func(Ev
 		return err
 	}
 
-	connected()
+	watching()
 
 	outer := ctx
 
@@ -127,7 +127,7 @@ func Watch(ctx context.Context, of Directories, connected func(), notify func(Ev
 	defer following.Wait()
 	defer end(nil)
 
-	following.Go(func() { end(w.follow(ctx, of, changed)) })
+	following.Go(func() { end(w.follow(ctx, of, changed, watching)) })
 
 	err = ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
 		defer ctxread.Pause(ctx, ctxread.Gathering)
@@ -159,7 +159,7 @@ type watches struct {
 
 // follow watches the directories that are listed whenever they change, until ctx
 // ends.
-func (w *watches) follow(ctx context.Context, of Directories, changed <-chan struct{}) error {
+func (w *watches) follow(ctx context.Context, of Directories, changed <-chan struct{}, watching func()) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -171,6 +171,8 @@ func (w *watches) follow(ctx context.Context, of Directories, changed <-chan str
 		if err := w.add(of.List()); err != nil {
 			return err
 		}
+
+		watching()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,21 +13,22 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
-// watch watches directories for the test, and returns the events and how the watch ended.
-func watch(t *testing.T, of inotify.Directories) (events <-chan inotify.Event, ended <-chan error) {
+// watch watches directories for the test. It returns the events, what is sent whenever the directories of a
+// changed list are watched, and how the watch ended.
+func watch(t *testing.T, of inotify.Directories) (events <-chan inotify.Event, watched <-chan struct{}, ended <-chan error) {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(t.Context())
-	connected, notified, result := make(chan struct{}), make(chan inotify.Event, 16), make(chan error, 1)
+	watching, notified, result := make(chan struct{}, 16), make(chan inotify.Event, 16), make(chan error, 1)
 
 	go func() {
-		result <- inotify.Watch(ctx, of, func() { close(connected) }, func(event inotify.Event) { notified <- event })
+		result <- inotify.Watch(ctx, of, func() { watching <- struct{}{} }, func(event inotify.Event) { notified <- event })
 	}()
 
 	t.Cleanup(cancel)
-	await.Receive(t, connected, "the directories are watched")
+	await.Receive(t, watching, "the directories are watched")
 
-	return notified, result
+	return notified, watching, result
 }
 
 func TestKindsOfEvents(t *testing.T) {
@@ -52,7 +54,7 @@ func TestKindsOfEvents(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
 			require.NoError(t, os.WriteFile(dir+"-other", nil, 0o600))
 
-			events, _ := watch(t, inotify.These(dir))
+			events, _, _ := watch(t, inotify.These(dir))
 			require.NoError(t, test.cause(path))
 
 			event := await.Receive(t, events, "the event of the entry")
@@ -69,8 +71,32 @@ func TestARemovedDirectoryEndsTheWatch(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "removed")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 
-	events, ended := watch(t, inotify.These(t.TempDir(), dir))
+	events, _, ended := watch(t, inotify.These(t.TempDir(), dir))
 	require.NoError(t, os.Remove(dir))
 	require.Equal(t, inotify.Lost, await.Receive(t, events, "the end of the directory").Kind, "what is reported of it")
 	require.ErrorIs(t, await.Receive(t, ended, "the end of the watch"), inotify.ErrGone)
+}
+
+// TestAChangedListIsWatched: its caller learns when, as what happened before raises no event.
+func TestAChangedListIsWatched(t *testing.T) {
+	t.Parallel()
+
+	first, second := t.TempDir(), t.TempDir()
+	changed := make(chan struct{})
+
+	var listed atomic.Pointer[[]string]
+
+	listed.Store(&[]string{first})
+	events, watched, _ := watch(t, inotify.Directories{
+		List: func() []string { return *listed.Load() }, Changed: func() <-chan struct{} { return changed },
+	})
+
+	listed.Store(&[]string{first, second})
+	await.Send(t, changed, struct{}{}, "the change of the list")
+	await.Receive(t, watched, "the directories of the changed list are watched")
+
+	for _, dir := range []string{first, second} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, "entry"), 0o700))
+		require.Equal(t, filepath.Join(dir, "entry"), await.Receive(t, events, "the event of the entry").Path)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/clock"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -34,15 +35,16 @@ type Watcher struct {
 	IsInUse func(volumeID string) bool
 	// Modified is called for each volume whose parameters have changed, in use or not.
 	Modified func(volumeID string)
-	// Refresh applies the parameters of a volume. A refresh of another round must not join
-	// one that is running, which may have read older parameters.
-	Refresh func(ctx context.Context, volumeID string, round int) error
+	// Refresh applies the parameters of a volume. It must not join one that is running, which may have
+	// read older parameters.
+	Refresh func(ctx context.Context, volumeID string) error
+	Clock   clock.WithTicker
 	Log     *slog.Logger
 }
 
 // Run watches the pools until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
-	// all is signalled when any volume may have been modified.
+	// all is signalled when any volume may have been modified: before its pool was watched, or unseen.
 	all, events := make(chan struct{}, 1), make(chan inotify.Event)
 
 	var watching sync.WaitGroup
@@ -50,7 +52,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	watching.Go(func() { w.watch(ctx, all, events) })
 	defer watching.Wait()
 
-	poll := time.NewTicker(attributePollPeriod)
+	poll := w.Clock.NewTicker(attributePollPeriod)
 	defer poll.Stop()
 
 	refreshes := &errgroup.Group{}
@@ -58,13 +60,13 @@ func (w *Watcher) Run(ctx context.Context) {
 
 	defer func() { _ = refreshes.Wait() }() // they log their errors
 
-	// At first for what was modified before the watch began.
-	ids := w.InUse()
+	// At first none: all are refreshed once the pools are watched, or cannot be.
+	var ids []string
 
-	for round := 0; ; round++ {
+	for {
 		for _, id := range ids {
 			refreshes.Go(func() error {
-				w.refresh(ctx, id, round)
+				w.refresh(ctx, id)
 
 				return nil
 			})
@@ -74,7 +76,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-all:
-		case <-poll.C:
+		case <-poll.C():
 		case event := <-events:
 			ids = w.modified(event)
 
@@ -111,12 +113,12 @@ func (w *Watcher) watch(ctx context.Context, all chan<- struct{}, events chan<- 
 		w.Log.Error("mutable parameters are polled, as they cannot be watched", "period", attributePollPeriod, "error", err)
 		signal(all)
 
-		again := time.NewTimer(attributePollPeriod)
+		again := w.Clock.NewTimer(attributePollPeriod)
 
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-again.C:
+		case <-again.C():
 		}
 
 		again.Stop()
@@ -160,8 +162,8 @@ func (w *Watcher) modified(event inotify.Event) []string {
 	return []string{id}
 }
 
-func (w *Watcher) refresh(ctx context.Context, volumeID string, round int) {
-	if err := w.Refresh(ctx, volumeID, round); err != nil && ctx.Err() == nil {
+func (w *Watcher) refresh(ctx context.Context, volumeID string) {
+	if err := w.Refresh(ctx, volumeID); err != nil && ctx.Err() == nil {
 		w.Log.Error("cannot apply the mutable parameters of a volume", "volume", volumeID, "error", err)
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -18,7 +20,8 @@ import (
 const usedID, unusedID = "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"
 
 // TestTheWatcherRefreshes runs a watcher: it refreshes the volumes in use at its start, when their
-// attributes change, and when a pool is served; a failure of one keeps nothing else from it.
+// attributes change, when a pool is served, and periodically; a failure of one keeps nothing else from it.
+// The time stands still, so that no period ends for what an event should cause.
 func TestTheWatcherRefreshes(t *testing.T) {
 	t.Parallel()
 
@@ -37,13 +40,13 @@ func TestTheWatcherRefreshes(t *testing.T) {
 	}
 	first := serve("default")
 
-	refreshed, modified := make(chan string), make(chan string, 100)
+	refreshed, modified, fake := make(chan string), make(chan string, 100), testclock.NewFakeClock(time.Now())
 	watcher := &Watcher{
-		Pools: pools, Log: slog.New(slog.DiscardHandler),
+		Pools: pools, Clock: fake, Log: slog.New(slog.DiscardHandler),
 		InUse:    func() []string { return []string{usedID} },
 		IsInUse:  func(id string) bool { return id == usedID },
 		Modified: func(id string) { modified <- id },
-		Refresh: func(_ context.Context, id string, _ int) error {
+		Refresh: func(_ context.Context, id string) error {
 			refreshed <- id
 
 			return errors.New("the volume cannot be refreshed")
@@ -70,6 +73,9 @@ func TestTheWatcherRefreshes(t *testing.T) {
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a pool is served"))
 	require.NoError(t, late.SetAttributes(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a change in that pool"))
+
+	fake.Step(attributePollPeriod)
+	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a period"))
 
 	cancel()
 	await.Receive(t, ended, "the end of the watcher")
