@@ -91,6 +91,7 @@ func (g *guard) record(method string, err error, took time.Duration) {
 	g.durations.WithLabelValues(method[strings.LastIndexByte(method, '/')+1:], status.Code(err).String()).Observe(took.Seconds())
 }
 
+// admit refuses what no handler has to see, and makes the status of the handler's error.
 func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	undecoded, _ := ctx.Value(undecodedKey{}).(error)
 

@@ -128,7 +128,7 @@ func TestSizeFor(t *testing.T) {
 		s.config.MaxVolumeBytes = test.largest
 
 		got, err := s.sizeFor(test.asked, test.smallest)
-		rpccode.Require(t, rpc.Status(err), test.code, "%s", name)
+		rpccode.Require(t, err, test.code, "%s", name)
 		require.Equal(t, test.want, got, name)
 	}
 }
@@ -188,7 +188,7 @@ func TestGetCapacity(t *testing.T) {
 		"a filesystem, block": {&csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{capabilityWith(1, "xfs"), blockCapability()}}, 60 * mib, codes.OK},
 	} {
 		answer, err := s.GetCapacity(t.Context(), test.request)
-		rpccode.Require(t, rpc.Status(err), test.code, "%s", name)
+		rpccode.Require(t, err, test.code, "%s", name)
 		require.Equal(t, test.want, answer.GetAvailableCapacity(), name)
 
 		if test.want > 0 {

@@ -27,12 +27,12 @@ func (s *Service) ControllerPublishVolume(
 
 	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
 	if err != nil {
-		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	found, err := s.find(request.GetVolumeId())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if !s.knowsNode(nodeID) {
@@ -40,11 +40,11 @@ func (s *Service) ControllerPublishVolume(
 	}
 
 	if err := s.checkCapability(request.GetVolumeCapability(), found); err != nil {
-		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	if err := s.checkReadonly(request.GetReadonly()); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	attachment := record.Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
@@ -136,7 +136,7 @@ func (s *Service) ControllerUnpublishVolume(
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
 	id, nodeID := request.GetVolumeId(), request.GetNodeId()
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, nodeID, "ControllerUnpublishVolume", request),

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -394,7 +393,7 @@ func TestWhatIsInherited(t *testing.T) {
 		test.change(given)
 
 		err := (&Service{}).inherit(given, test.from)
-		rpccode.Require(t, rpc.Status(err), test.want, "%s", name)
+		rpccode.Require(t, err, test.want, "%s", name)
 
 		if test.want == codes.OK {
 			require.Equal(t, test.size, given.size, name)

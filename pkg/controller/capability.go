@@ -25,7 +25,7 @@ func (s *Service) ValidateVolumeCapabilities(
 
 	found, err := s.find(request.GetVolumeId())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if given := request.GetParameters(); len(given) > 0 {
@@ -47,7 +47,7 @@ func (s *Service) ValidateVolumeCapabilities(
 	for _, each := range request.GetVolumeCapabilities() {
 		err := s.checkCapability(each, found)
 		if errors.Is(err, volume.ErrIncomplete) {
-			return nil, rpc.Status(rpc.Invalid("volume_capabilities: %w", err))
+			return nil, rpc.Invalid("volume_capabilities: %w", err)
 		}
 
 		if err != nil {

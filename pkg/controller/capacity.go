@@ -29,7 +29,7 @@ const (
 func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	parameters, p, err := s.choosePool(request.GetParameters())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if len(request.GetAccessibleTopology().GetSegments()) > 0 && !s.hasTopology() {
@@ -56,7 +56,7 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 
 	available, err := s.config.Admission.Capacity(ctx, p, parameters.Provisioning == volume.Thick)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	available = available / RoundBytes * RoundBytes

@@ -45,7 +45,7 @@ type createRequest struct {
 func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	wanted, err := s.parseCreate(request)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	call := operation.Call{Key: "name " + wanted.name, Method: "CreateVolume", Request: request}

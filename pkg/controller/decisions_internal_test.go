@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -45,7 +44,7 @@ func TestChangeRequestsAreMerged(t *testing.T) {
 			t.Parallel()
 
 			got, err := test.first.and(test.second)
-			rpccode.Require(t, rpc.Status(err), test.code)
+			rpccode.Require(t, err, test.code)
 			require.Equal(t, test.want, got)
 		})
 	}
@@ -163,7 +162,7 @@ func TestCheckSameVolume(t *testing.T) {
 			test.change(&wanted)
 
 			err := checkSameVolume(existing, &wanted)
-			rpccode.Require(t, rpc.Status(err), test.want)
+			rpccode.Require(t, err, test.want)
 		})
 	}
 }

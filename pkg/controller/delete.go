@@ -25,7 +25,7 @@ import (
 func (s *Service) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	id := request.GetVolumeId()
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "", "DeleteVolume", request),

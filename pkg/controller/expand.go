@@ -22,17 +22,17 @@ func (s *Service) ControllerExpandVolume(
 	}
 
 	if err := rpc.CheckCapacityRange(asked); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	found, err := s.find(request.GetVolumeId())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if given := request.GetVolumeCapability(); given != nil {
 		if err := s.checkCapability(given, found); err != nil {
-			return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+			return nil, rpc.Invalid("volume_capability: %w", err)
 		}
 	}
 
@@ -44,18 +44,18 @@ func (s *Service) ControllerExpandVolume(
 
 	size, err := s.sizeFor(asked, RoundBytes)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	wanted := changeRequest{size: size, limit: asked.GetLimitBytes()}
 	// What is wrong with this request alone is no other's failure.
 	if err := s.checkChange(ctx, found, wanted); err != nil {
-		return nil, rpc.Status(fmt.Errorf("expand volume %s to %d bytes: %w", found.ID, size, err))
+		return nil, fmt.Errorf("expand volume %s to %d bytes: %w", found.ID, size, err)
 	}
 
 	expanded, err := s.requestChange(ctx, found, wanted)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	// Where the node does not expand, the next staging does.

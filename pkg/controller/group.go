@@ -54,7 +54,7 @@ func (g *Groups) CreateVolumeGroupSnapshot(
 
 	wanted, err := parseGroup(request)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	call := operation.Call{Key: "group " + wanted.name, Method: "CreateVolumeGroupSnapshot", Request: request}
@@ -214,7 +214,7 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 ) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	s, id := g.service, request.GetGroupSnapshotId()
 	if err := rpc.CheckID("group_snapshot_id", id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	call := operation.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
@@ -256,7 +256,7 @@ func (g *Groups) GetVolumeGroupSnapshot(
 ) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	id := request.GetGroupSnapshotId()
 	if err := rpc.CheckID("group_snapshot_id", id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	found, ok := g.service.groups.Get(id)
@@ -265,12 +265,12 @@ func (g *Groups) GetVolumeGroupSnapshot(
 	}
 
 	if err := found.CheckMembers(request.GetSnapshotIds()); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	described, err := g.service.describeGroup(found)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: described}, nil

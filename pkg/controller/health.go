@@ -11,7 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -36,7 +35,7 @@ func (s *Service) ControllerGetVolumeHealth(
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: s.reportedCondition(found.ID).VolumeHealth(found.ID)}, nil
@@ -54,7 +53,7 @@ func (s *Service) ControllerListVolumeHealth(
 	}
 
 	if err := s.monitor.AwaitRelist(ctx); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	for _, unhealthy := range s.reportedUnhealthy(request.GetStartingToken()) {

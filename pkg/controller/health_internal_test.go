@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -125,7 +124,7 @@ func TestProbeOfAVolume(t *testing.T) {
 	s.failPool("default")
 
 	_, err = s.probe(t.Context(), short)
-	rpccode.Require(t, rpc.Status(err), codes.Unavailable)
+	rpccode.Require(t, err, codes.Unavailable)
 }
 
 // TestVolumesOfAPoolThatDoesNotAnswer keep their last findings, and have one more.

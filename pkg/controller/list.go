@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -25,7 +24,7 @@ func (s *Service) ListVolumes(ctx context.Context, request *csi.ListVolumesReque
 
 	status, err := s.statusesBehind(ctx, token)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	encoded := encodedContexts{}
@@ -49,7 +48,7 @@ func (s *Service) ControllerGetVolume(
 ) (*csi.ControllerGetVolumeResponse, error) {
 	found, err := s.find(request.GetVolumeId())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	found = s.advertised(found)
@@ -57,7 +56,7 @@ func (s *Service) ControllerGetVolume(
 
 	if s.has(capability.VolumeCondition) {
 		if err := s.monitor.AwaitRelist(ctx); err != nil {
-			return nil, rpc.Status(err)
+			return nil, err
 		}
 
 		health.PutCondition(status, s.reportedCondition(found.ID))

@@ -20,7 +20,7 @@ func (s *Service) ControllerModifyVolume(
 ) (*csi.ControllerModifyVolumeResponse, error) {
 	found, err := s.find(request.GetVolumeId())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if len(request.GetMutableParameters()) == 0 {
@@ -29,17 +29,17 @@ func (s *Service) ControllerModifyVolume(
 
 	mutable, err := s.parseMutable(request.GetMutableParameters())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	wanted := changeRequest{mutable: mutable}
 	// What is wrong with this request alone is no other's failure.
 	if err := s.checkChange(ctx, found, wanted); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if _, err := s.requestChange(ctx, found, wanted); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return &csi.ControllerModifyVolumeResponse{}, nil

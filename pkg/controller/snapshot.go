@@ -36,7 +36,7 @@ type snapshotRequest struct {
 func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	wanted, err := s.parseSnapshot(request)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	call := rpc.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
@@ -45,7 +45,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		_, found, ok := s.snapshots.Lookup(record.NameIndex, wanted.name)
 		if ok && found.Phase == record.PhaseCopying && s.copies.Running(found.ID) {
 			if err := s.checkSameSnapshot(found, wanted); err != nil {
-				return nil, rpc.Status(err)
+				return nil, err
 			}
 
 			return &csi.CreateSnapshotResponse{Snapshot: s.describeSnapshot(found)}, nil
@@ -68,7 +68,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 
 		// Of a copy that failed meanwhile the next turn returns the error.
 		if err := s.recordCopying(ctx, wanted.name); err != nil {
-			return nil, rpc.Status(err)
+			return nil, err
 		}
 	}
 }
@@ -364,7 +364,7 @@ func (s *Service) release(committed ...*pendingCopy) {
 func (s *Service) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	id := request.GetSnapshotId()
 	if err := rpc.CheckID("snapshot_id", id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	call := operation.Call{Key: "snapshot " + id, Method: "DeleteSnapshot", Request: request}

@@ -70,12 +70,12 @@ func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*
 // GetSnapshot describes one snapshot (CSI v1.13, GetSnapshot).
 func (s *Service) GetSnapshot(_ context.Context, request *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
 	if err := rpc.CheckID("snapshot_id", request.GetSnapshotId()); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	found, err := s.findSnapshot(request.GetSnapshotId())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return &csi.GetSnapshotResponse{Snapshot: s.describeSnapshot(found)}, nil

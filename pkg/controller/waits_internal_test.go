@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -204,7 +203,7 @@ func TestSnapshotLocks(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = s.lockSnapshots(members)
-	rpccode.Require(t, rpc.Status(err), codes.Aborted)
+	rpccode.Require(t, err, codes.Aborted)
 
 	_, again, err := s.LockSnapshot(members[0].ID)
 	require.NoError(t, err, "want: the first member is not left locked")
@@ -216,7 +215,7 @@ func TestSnapshotLocks(t *testing.T) {
 
 	for _, each := range members {
 		_, _, err := s.LockSnapshot(each.ID)
-		rpccode.Require(t, rpc.Status(err), codes.Aborted)
+		rpccode.Require(t, err, codes.Aborted)
 	}
 
 	unlock()
@@ -229,7 +228,7 @@ func TestSnapshotLocks(t *testing.T) {
 
 	for id, want := range map[string]codes.Code{"": codes.InvalidArgument, "../x": codes.InvalidArgument, s.firstVolume(): codes.NotFound} {
 		_, _, err := s.LockSnapshot(id)
-		rpccode.Require(t, rpc.Status(err), want)
+		rpccode.Require(t, err, want)
 
 		// The lock of what does not exist is not left.
 		free, err := s.locks.TryLock(id)
@@ -269,7 +268,7 @@ func TestSnapshotsOfEachPhase(t *testing.T) {
 			}
 
 			_, release, err := s.LockSnapshot(id)
-			rpccode.Require(t, rpc.Status(err), want.lock)
+			rpccode.Require(t, err, want.lock)
 
 			if err == nil {
 				release()

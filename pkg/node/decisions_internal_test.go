@@ -76,7 +76,7 @@ func TestCheckAnotherTarget(t *testing.T) {
 				want = codes.OK
 			}
 
-			rpccode.Require(t, rpc.Status(err), want, "%s, then %s", first, second)
+			rpccode.Require(t, err, want, "%s, then %s", first, second)
 		}
 	}
 }

@@ -24,17 +24,17 @@ func (s *Service) NodeExpandVolume(
 ) (*csi.NodeExpandVolumeResponse, error) {
 	id := request.GetVolumeId()
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	asked := request.GetCapacityRange()
 	if err := rpc.CheckCapacityRange(asked); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	v, err := s.usedAt(id, path)
@@ -44,11 +44,11 @@ func (s *Service) NodeExpandVolume(
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
-		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	if v.Ephemeral {

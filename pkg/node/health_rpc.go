@@ -16,20 +16,20 @@ func (s *Service) NodeGetVolumeHealth(
 ) (*csi.NodeGetVolumeHealthResponse, error) {
 	id := request.GetVolumeId()
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	for field, path := range map[string]string{
 		"staging_target_path": request.GetStagingTargetPath(), "volume_publish_path": request.GetVolumePublishPath(),
 	} {
 		if err := rpc.CheckAbsolute(field, path); err != nil {
-			return nil, rpc.Status(err)
+			return nil, err
 		}
 	}
 
 	record, err := s.prober.Health(ctx, id)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: record.VolumeHealth(id)}, nil

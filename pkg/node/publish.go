@@ -38,7 +38,7 @@ func (s *Service) NodePublishVolume(
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	defer s.prober.ProbeAfterOperation(id)
@@ -276,7 +276,7 @@ func (s *Service) NodeUnpublishVolume(
 ) (*csi.NodeUnpublishVolumeResponse, error) {
 	id, target := request.GetVolumeId(), plain(request.GetTargetPath())
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if target == "" {

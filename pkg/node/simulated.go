@@ -59,7 +59,7 @@ func (s *Simulated) NodeStageVolume(ctx context.Context, request *csi.NodeStageV
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return recorded(ctx, s, wanted.VolumeID, "NodeStageVolume", request, &csi.NodeStageVolumeResponse{}, func(ctx context.Context) error {
@@ -106,7 +106,7 @@ func (s *Simulated) size(v *staged.Volume) (int64, error) {
 func (s *Simulated) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	id, path := request.GetVolumeId(), plain(request.GetStagingTargetPath())
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if path == "" {
@@ -139,7 +139,7 @@ func (s *Simulated) NodePublishVolume(ctx context.Context, request *csi.NodePubl
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return recorded(ctx, s, id, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
@@ -226,7 +226,7 @@ func (s *Simulated) NodeUnpublishVolume(
 ) (*csi.NodeUnpublishVolumeResponse, error) {
 	id, target := request.GetVolumeId(), plain(request.GetTargetPath())
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if target == "" {
@@ -253,12 +253,12 @@ func (s *Simulated) NodeUnpublishVolume(
 func (s *Simulated) NodeGetVolumeStats(_ context.Context, request *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	v, err := s.usedAt(request.GetVolumeId(), request.GetVolumePath(), request.GetStagingTargetPath())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	size, err := s.size(v)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	answer := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size, Available: size}}}
@@ -297,11 +297,11 @@ func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandV
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
-		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	size, err := s.size(v)
@@ -310,7 +310,7 @@ func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandV
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
@@ -322,11 +322,11 @@ func (s *Simulated) NodeGetVolumeHealth(
 ) (*csi.NodeGetVolumeHealthResponse, error) {
 	id := request.GetVolumeId()
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if _, known := s.volumes.Get(id); !known {
-		return nil, rpc.Status(errNotInUse(id))
+		return nil, errNotInUse(id)
 	}
 
 	var healthy *health.Record

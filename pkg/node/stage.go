@@ -37,7 +37,7 @@ func (s *Service) NodeStageVolume(
 	}
 
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
@@ -236,7 +236,7 @@ func (s *Service) NodeUnstageVolume(
 ) (*csi.NodeUnstageVolumeResponse, error) {
 	id, path := request.GetVolumeId(), plain(request.GetStagingTargetPath())
 	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	if path == "" {

@@ -20,17 +20,17 @@ func (s *Service) NodeGetVolumeStats(
 	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {
 	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	usages, record, err := s.stats.Read(ctx, request.GetVolumeId(), path)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	answer := &csi.NodeGetVolumeStatsResponse{Usage: usages}

@@ -17,8 +17,7 @@ func VolumeCall(id, object, method string, request proto.Message) operation.Call
 	return operation.Call{Key: "volume " + id, Object: object, Method: method, Request: request}
 }
 
-// Run starts or joins the operation, and returns its error as Status does. A
-// panic in it is logged with its stack.
+// Run starts or joins the operation. A panic in it is logged with its stack.
 func Run[T any](ctx context.Context, log *slog.Logger, ops *operation.Group, call operation.Call,
 	operate func(context.Context) (T, error),
 ) (T, error) {
@@ -29,5 +28,5 @@ func Run[T any](ctx context.Context, log *slog.Logger, ops *operation.Group, cal
 			"panic", panicked.Value, "stack", string(panicked.Stack))
 	}
 
-	return response, Status(err)
+	return response, err
 }

@@ -10,34 +10,20 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
-// Error is an error with its gRPC code. It wraps its cause, so that callers in
-// between can test for it with errors.Is.
-type Error struct {
-	code  codes.Code
-	cause error
+// Errorf returns an error of the category of the code, which must be a key of categoryOf; format may wrap
+// causes with %w.
+func Errorf(code codes.Code, format string, args ...any) error {
+	return errdefs.Errorf(categoryOf[code], format, args...)
 }
-
-// Errorf returns an Error with the code, which has a category; format may wrap causes with %w.
-func Errorf(code codes.Code, format string, args ...any) *Error {
-	return &Error{code: code, cause: errdefs.Errorf(categoryOf[code], format, args...)}
-}
-
-// Error implements error.
-func (e *Error) Error() string { return e.cause.Error() }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.cause }
-
-// GRPCStatus returns the status that grpc-go sends for the error.
-func (e *Error) GRPCStatus() *status.Status { return status.New(e.code, e.cause.Error()) }
 
 // Invalid returns an INVALID_ARGUMENT error.
-func Invalid(format string, args ...any) *Error {
-	return Errorf(codes.InvalidArgument, format, args...)
+func Invalid(format string, args ...any) error {
+	return errdefs.Errorf(errdefs.ErrInvalidArgument, format, args...)
 }
 
-// Status converts err to the gRPC status error that a handler returns: its code is that of the
-// category of err (errdefs.Category), and INTERNAL without one. The status of another server is kept.
+// Status converts the error of a handler to the gRPC status error that its caller gets: its code is that of
+// the category of err (errdefs.Category), and INTERNAL without one. A status is kept. The interceptors call
+// it, for all handlers.
 func Status(err error) error {
 	if err == nil {
 		return nil

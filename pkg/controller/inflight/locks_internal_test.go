@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -28,7 +27,7 @@ func TestManyReadersKeepTheDeleterAway(t *testing.T) {
 
 		_, err := h.TryLock("a")
 		require.ErrorIs(t, err, ErrRead)
-		rpccode.Require(t, rpc.Status(err), codes.Aborted)
+		rpccode.Require(t, err, codes.Aborted)
 		require.ErrorContains(t, err, "snapshot a")
 	}
 
@@ -56,7 +55,7 @@ func TestTheDeleterKeepsReadersAway(t *testing.T) {
 
 	_, err = h.TryRLock("a")
 	require.ErrorIs(t, err, ErrDeleting)
-	rpccode.Require(t, rpc.Status(err), codes.Aborted)
+	rpccode.Require(t, err, codes.Aborted)
 
 	_, err = h.TryLock("a")
 	require.ErrorIs(t, err, ErrDeleting)

@@ -31,7 +31,7 @@ func TestPages(t *testing.T) {
 			err = asked.within(snapshot)
 		}
 
-		rpccode.Require(t, rpc.Status(err), want, "from %d, at most %d", asked.from, asked.most)
+		rpccode.Require(t, err, want, "from %d, at most %d", asked.from, asked.most)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestRefusedRequestsLockNothing(t *testing.T) {
 		require.Equal(t, DefaultIdle, m.idle, "the default")
 
 		_, _, err := m.openPair(&csi.GetMetadataDeltaRequest{BaseSnapshotId: test.base, TargetSnapshotId: test.target})
-		rpccode.Require(t, rpc.Status(err), test.want, "%s", name)
+		rpccode.Require(t, err, test.want, "%s", name)
 		require.Zero(t, test.snapshots.held, "want: %s leaves no snapshot locked", name)
 
 		if test.base == test.target || test.target == "" {

@@ -89,18 +89,18 @@ func (m *Service) GetMetadataAllocated(
 ) error {
 	asked := page{request.GetStartingOffset(), request.GetMaxResults()}
 	if err := asked.check(); err != nil {
-		return rpc.Status(err)
+		return err
 	}
 
 	snapshot, err := m.open("snapshot_id", request.GetSnapshotId())
 	if err != nil {
-		return rpc.Status(err)
+		return err
 	}
 
 	if err := asked.within(snapshot.record); err != nil {
 		snapshot.close()
 
-		return rpc.Status(err)
+		return err
 	}
 
 	found := newTuples(asked, snapshot.record, func(blocks []*csi.BlockMetadata) error {
@@ -125,19 +125,19 @@ func (m *Service) GetMetadataDelta(
 ) error {
 	asked := page{request.GetStartingOffset(), request.GetMaxResults()}
 	if err := asked.check(); err != nil {
-		return rpc.Status(err)
+		return err
 	}
 
 	base, target, err := m.openPair(request)
 	if err != nil {
-		return rpc.Status(err)
+		return err
 	}
 
 	if err := asked.within(target.record); err != nil {
 		base.close()
 		target.close()
 
-		return rpc.Status(err)
+		return err
 	}
 
 	found := newTuples(asked, target.record, func(blocks []*csi.BlockMetadata) error {
@@ -194,9 +194,9 @@ func (m *Service) send(stream context.Context, found *tuples, walk func(context.
 			err = context.Cause(ctx)
 		}
 
-		return rpc.Status(err)
+		return err
 	case <-ctx.Done():
-		return rpc.Status(context.Cause(ctx))
+		return context.Cause(ctx)
 	}
 }
 

@@ -57,7 +57,7 @@ func TestCheckAttachable(t *testing.T) {
 			}
 
 			err := v.CheckAttachable(attachment("node-b", test.wanted))
-			rpccode.Require(t, rpc.Status(err), test.want)
+			rpccode.Require(t, err, test.want)
 		})
 	}
 }
@@ -121,7 +121,7 @@ func TestCheckRequirement(t *testing.T) {
 			t.Parallel()
 
 			err := test.own.CheckRequirement(test.requirement)
-			rpccode.Require(t, rpc.Status(err), test.want)
+			rpccode.Require(t, err, test.want)
 		})
 	}
 }

@@ -216,7 +216,7 @@ func TestTheStaleNodeOfADeviceIsUnmounted(t *testing.T) {
 	require.NoError(t, f.config.Loops.Detach(t.Context(), number))
 
 	_, err := f.way.Stats(t.Context(), f.v, nil)
-	rpccode.Require(t, rpc.Status(err), codes.NotFound)
+	rpccode.Require(t, err, codes.NotFound)
 
 	file, err := os.Create(filepath.Join(f.pool.Path(), "images", "other"))
 	require.NoError(t, err)
@@ -233,9 +233,9 @@ func TestTheStaleNodeOfADeviceIsUnmounted(t *testing.T) {
 	require.Equal(t, number, other.Number, "want: another image has the number")
 
 	_, err = f.way.Stats(t.Context(), f.v, nil)
-	rpccode.Require(t, rpc.Status(err), codes.NotFound)
+	rpccode.Require(t, err, codes.NotFound)
 	_, err = f.way.Expand(t.Context(), f.v, f.v.StagingPath, nil)
-	rpccode.Require(t, rpc.Status(err), codes.NotFound)
+	rpccode.Require(t, err, codes.NotFound)
 	rpccode.Require(t, rpc.Status(f.way.Publish(t.Context(), f.v, f.publication, f.at(t, f.publication.TargetPath+"2"))), codes.FailedPrecondition)
 	require.NoError(t, os.Remove(f.publication.TargetPath+"2"))
 

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -99,7 +98,7 @@ func TestAnImageWithOtherContentIsNotStaged(t *testing.T) {
 
 				// Not all of these records would be stored.
 				err := l.way.Stage(t.Context(), l.v, l.at(t, l.v.StagingPath))
-				rpccode.Require(t, rpc.Status(err), test.code)
+				rpccode.Require(t, err, test.code)
 				require.ErrorContains(t, err, test.says)
 				require.Equal(t, []string{"failure"}, l.spy.taken(), "want: nothing was attached")
 				require.NoDirExists(t, l.v.StagingPath)

@@ -142,12 +142,12 @@ func TestPoolOf(t *testing.T) {
 	require.Equal(t, filepath.Join(of.Path(), "ephemeral"), inline.Path(), "inline volumes are in the pool's directory for them")
 
 	_, err = p.PoolOf(in("other", false))
-	rpccode.Require(t, rpc.Status(err), codes.FailedPrecondition, "a pool that the node does not have")
+	rpccode.Require(t, err, codes.FailedPrecondition, "a pool that the node does not have")
 
 	require.NoError(t, pools.Fail("default", os.ErrPermission))
 	_, err = p.PoolOf(in("default", false))
 	require.ErrorIs(t, err, pool.ErrUnavailable)
-	rpccode.Require(t, rpc.Status(err), codes.Unavailable, "a pool that is not served")
+	rpccode.Require(t, err, codes.Unavailable, "a pool that is not served")
 }
 
 // TestMayFormat has images that may be formatted, and others.

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -220,7 +219,7 @@ func TestALostImageIsNotGrownOver(t *testing.T) {
 				{&csi.CapacityRange{LimitBytes: grown + 1}, codes.OK},
 			} {
 				got, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, test.asked)
-				rpccode.Require(t, rpc.Status(err), test.code, "%v", test.asked)
+				rpccode.Require(t, err, test.code, "%v", test.asked)
 
 				if err == nil {
 					require.EqualValues(t, grown, got, "want: the size of the device")
@@ -230,7 +229,7 @@ func TestALostImageIsNotGrownOver(t *testing.T) {
 			require.NoError(t, f.way.Unstage(t.Context(), f.v))
 
 			_, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, nil)
-			rpccode.Require(t, rpc.Status(err), codes.NotFound)
+			rpccode.Require(t, err, codes.NotFound)
 		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -98,7 +97,7 @@ func (p *Provider) DirectVolumes(context.Context) ([]kata.AssignedVolume, error)
 		for _, publication := range v.Publications {
 			each, err := p.listed(v, publication)
 			if err != nil {
-				return nil, rpc.Status(fmt.Errorf("list volume %s: %w", v.VolumeID, err))
+				return nil, fmt.Errorf("list volume %s: %w", v.VolumeID, err)
 			}
 
 			listed = append(listed, each)

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -65,7 +64,7 @@ func TestAGuestGrowsItsVolume(t *testing.T) {
 			}
 
 			err := directVolume{rawDevice{bound{m.Provider}}}.grow(t.Context(), v, size)
-			rpccode.Require(t, rpc.Status(err), test.code)
+			rpccode.Require(t, err, test.code)
 
 			want := test.filled
 			if err == nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -82,7 +81,7 @@ func TestALostDeviceIsRevoked(t *testing.T) {
 	m, v, target := assigned(t, map[int]device{1: {image: "/pool/other.img", sequence: 8, broken: true}})
 
 	_, err := m.IsLostDeviceAssigned(v, v.Publications[0])
-	rpccode.Require(t, rpc.Status(err), codes.Unavailable, "unknown is not absent")
+	rpccode.Require(t, err, codes.Unavailable, "unknown is not absent")
 	require.Error(t, m.RevokeLostDevices(v), "want: unknown is not lost")
 	require.True(t, m.isAssigned(t, target), "want: what is unknown is not revoked")
 }
@@ -115,7 +114,7 @@ func TestAnUnrecordedAssignmentIsRemoved(t *testing.T) {
 			require.NoError(t, m.config.Volumes.Put(t.Context(), v.WithoutPublication(target)))
 
 			err := m.RemoveUnrecordedAssignment(t.Context(), idA, target)
-			rpccode.Require(t, rpc.Status(err), test.code)
+			rpccode.Require(t, err, test.code)
 			require.Equal(t, test.want, !m.isAssigned(t, target), "want: only the volume's assignment is removed")
 			require.NoError(t, m.RemoveUnrecordedAssignment(t.Context(), idA, filepath.Join(m.kubelet, "none")), "want: no assignment is no error")
 

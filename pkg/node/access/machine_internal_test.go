@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -239,7 +238,7 @@ func TestAnUnreadableDeviceIsUnknown(t *testing.T) {
 	}
 
 	_, err := m.IsLeft(recorded)
-	rpccode.Require(t, rpc.Status(err), codes.Unavailable)
+	rpccode.Require(t, err, codes.Unavailable)
 }
 
 // TestLeftDevice is the device of a mounted image that is attached without a mount.

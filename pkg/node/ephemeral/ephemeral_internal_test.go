@@ -117,7 +117,7 @@ func TestParseRefuses(t *testing.T) {
 
 			_, err := volumes(t).parse(r, "/target")
 			require.ErrorContains(t, err, says)
-			rpccode.Require(t, rpc.Status(err), test.code)
+			rpccode.Require(t, err, test.code)
 		})
 	}
 }

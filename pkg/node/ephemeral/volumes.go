@@ -95,7 +95,7 @@ func (v *Volumes) Publish(
 ) (*csi.NodePublishVolumeResponse, error) {
 	wanted, err := v.parse(request, target)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 
 	id := wanted.VolumeID

@@ -94,24 +94,24 @@ func New(config Config) *Checker {
 // verdict VerdictFailed.
 func (c *Checker) Check(ctx context.Context, volumeID, how string) (health.CheckReport, error) {
 	if err := rpc.CheckVolumeID(volumeID); err != nil {
-		return health.CheckReport{}, rpc.Status(err)
+		return health.CheckReport{}, err
 	}
 
 	if how != HowOnline && how != HowOffline {
-		return health.CheckReport{}, rpc.Status(errdefs.Errorf(errdefs.ErrInvalidArgument,
-			"how is %q; it is %s or %s", how, HowOffline, HowOnline))
+		return health.CheckReport{}, errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"how is %q; it is %s or %s", how, HowOffline, HowOnline)
 	}
 
 	// Concurrent checks of one volume would find the same.
 	ctx, end, err := c.running.start(ctx, volumeID)
 	if err != nil {
-		return health.CheckReport{}, rpc.Status(err)
+		return health.CheckReport{}, err
 	}
 	defer end()
 
 	found, err := c.check(ctx, volumeID, how)
 	if err != nil {
-		return health.CheckReport{}, rpc.Status(fmt.Errorf("check volume %s: %w", volumeID, err))
+		return health.CheckReport{}, fmt.Errorf("check volume %s: %w", volumeID, err)
 	}
 
 	c.count(found)

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -139,9 +138,9 @@ func TestVolumesAreFoundWhereTheyAreMounted(t *testing.T) {
 		}
 
 		_, err := f.IsMountedAt(named("one", test.parameters), "/proc")
-		rpccode.Require(t, rpc.Status(err), codes.Unavailable)
+		rpccode.Require(t, err, codes.Unavailable)
 		_, err = f.IsCoveredAt(named("one", test.parameters), "/proc")
-		rpccode.Require(t, rpc.Status(err), codes.Unavailable)
+		rpccode.Require(t, err, codes.Unavailable)
 	}
 }
 

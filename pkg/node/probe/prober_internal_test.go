@@ -309,7 +309,7 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 			test.prepare(f)
 
 			record, err := f.healthNotInUse(t.Context(), f.id)
-			rpccode.Require(t, rpc.Status(err), test.code)
+			rpccode.Require(t, err, test.code)
 
 			if err == nil {
 				require.ElementsMatch(t, test.want, reasons(record.Entries))

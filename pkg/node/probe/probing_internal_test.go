@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -235,7 +234,7 @@ func TestHealthOfAVolume(t *testing.T) {
 				record, err = f.Health(t.Context(), f.id)
 			}
 
-			rpccode.Require(t, rpc.Status(err), test.code)
+			rpccode.Require(t, err, test.code)
 
 			if err == nil {
 				require.Equal(t, test.isNil, record == nil, "want: a volume that is being staged is healthy")
