@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-
 )
 
 var errRefused = errors.New("refused before it is admitted")

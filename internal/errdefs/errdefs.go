@@ -4,9 +4,12 @@
 //
 //	var ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "the device is in use")
 //
-//	errors.Is(err, loop.ErrInUse)                      // this error
-//	errors.Is(err, errdefs.ErrFailedPrecondition)      // it, or one of its causes, is of the category
-//	errdefs.Category(err) == errdefs.ErrFailedPrecondition // the whole is
+//	errors.Is(err, loop.ErrInUse)                 // this error
+//	errors.Is(err, errdefs.ErrFailedPrecondition) // it, or one of its causes, is of the category
+//	errdefs.Category(err)                         // the category of the whole
+//
+// Where a comment below the services names a gRPC code, such as NOT_FOUND, it means the
+// category of that name.
 //
 // It contains the categories and the constructors; it does not import any other
 // package of Touchstone, so that every layer can use it. An error without a
@@ -96,36 +99,48 @@ func (e *Error) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.cause }
 
+// Is reports whether the target is the category.
+func (e *Error) Is(target error) bool { return target == e.category } //nolint:errorlint // it is a category
+
 // Category returns the category of an error: the one that the outermost caller gave it, or that of its
-// cause. Of several joined causes the order of the categories above decides, not that of the causes. An
-// error of a context is its own category; nil is none.
+// cause. Of several joined errors those to which a caller gave one decide, and of several of these the
+// order of the categories above, not that of the errors. An error of a context is its own category; nil is
+// none.
 func Category(err error) error {
+	category, _ := categoryOf(err)
+
+	return category
+}
+
+// categoryOf is Category. given means that a caller gave it.
+func categoryOf(err error) (category error, given bool) {
 	switch e := err.(type) { //nolint:errorlint // each level is read by itself
 	case *Error:
-		return e.category
+		return e.category, true
 	case interface{ Unwrap() []error }:
-		var all error
-
 		for _, cause := range e.Unwrap() {
-			if one := Category(cause); all == nil || one != nil && slices.Index(ranked, one) < slices.Index(ranked, all) {
-				all = one
+			one, isGiven := categoryOf(cause)
+			if one != nil && (category == nil || isGiven && !given || isGiven == given && rank(one) < rank(category)) {
+				category, given = one, isGiven
 			}
 		}
 
-		return all
+		return category, given
 	case interface{ Unwrap() error }:
-		return Category(e.Unwrap())
+		return categoryOf(e.Unwrap())
 	}
 
-	if slices.Contains(ranked, err) {
-		return err
+	if rank(err) >= 0 {
+		return err, false
 	}
 
 	for cause, category := range foreign {
 		if errors.Is(err, cause) {
-			return category
+			return category, false
 		}
 	}
 
-	return nil
+	return nil, false
 }
+
+func rank(category error) int { return slices.Index(ranked, category) }

@@ -43,24 +43,30 @@ func TestCategory(t *testing.T) {
 	unknown := errors.New("unknown")
 
 	for name, test := range map[string]struct{ err, want error }{
-		"none":                   {nil, nil},
-		"unknown":                {fmt.Errorf("do: %w", unknown), nil},
-		"new":                    {inUse, errdefs.ErrFailedPrecondition},
-		"wrapped":                {fmt.Errorf("do: %w", inUse), errdefs.ErrFailedPrecondition},
-		"given":                  {errdefs.Errorf(errdefs.ErrAlreadyExists, "do"), errdefs.ErrAlreadyExists},
-		"given to another's":     {fmt.Errorf("do: %w", errdefs.Errorf(errdefs.ErrAborted, "do: %w", inUse)), errdefs.ErrAborted},
-		"given to none":          {errdefs.Errorf(errdefs.ErrInternal, "do: %w", unknown), errdefs.ErrInternal},
-		"joined":                 {errors.Join(inUse, missing), errdefs.ErrNotFound},
-		"joined, in other order": {errors.Join(missing, inUse), errdefs.ErrNotFound},
-		"joined with none":       {errors.Join(unknown, inUse, unknown), errdefs.ErrFailedPrecondition},
-		"joined unknown ones":    {errors.Join(unknown, unknown), nil},
-		"wrapped by a category":  {fmt.Errorf("%w: %w", errdefs.ErrUnavailable, missing), errdefs.ErrUnavailable},
-		"a deadline":             {fmt.Errorf("do: %w", context.DeadlineExceeded), context.DeadlineExceeded},
-		"canceled":               {&fs.PathError{Err: context.Canceled}, context.Canceled},
-		"a closed file":          {&fs.PathError{Err: fs.ErrClosed}, errdefs.ErrUnavailable},
-		"a stale file":           {os.NewSyscallError("stat", unix.ESTALE), errdefs.ErrUnavailable},
-		"a file too large":       {unix.EFBIG, errdefs.ErrOutOfRange},
-		"another errno":          {unix.EIO, nil},
+		"none":                    {nil, nil},
+		"unknown":                 {fmt.Errorf("do: %w", unknown), nil},
+		"new":                     {inUse, errdefs.ErrFailedPrecondition},
+		"wrapped":                 {fmt.Errorf("do: %w", inUse), errdefs.ErrFailedPrecondition},
+		"given":                   {errdefs.Errorf(errdefs.ErrAlreadyExists, "do"), errdefs.ErrAlreadyExists},
+		"given to another's":      {fmt.Errorf("do: %w", errdefs.Errorf(errdefs.ErrAborted, "do: %w", inUse)), errdefs.ErrAborted},
+		"given to none":           {errdefs.Errorf(errdefs.ErrInternal, "do: %w", unknown), errdefs.ErrInternal},
+		"joined":                  {errors.Join(inUse, missing), errdefs.ErrNotFound},
+		"joined, in other order":  {errors.Join(missing, inUse), errdefs.ErrNotFound},
+		"joined with a given one": {errors.Join(missing, errdefs.Errorf(errdefs.ErrInternal, "damaged")), errdefs.ErrInternal},
+		"joined after it":         {errors.Join(fmt.Errorf("do: %w", errdefs.Errorf(errdefs.ErrInternal, "damaged")), missing), errdefs.ErrInternal},
+		"two given ones": {
+			errors.Join(errdefs.Errorf(errdefs.ErrAborted, "a"), errdefs.Errorf(errdefs.ErrNotFound, "b"), errdefs.ErrUnavailable),
+			errdefs.ErrNotFound,
+		},
+		"joined with none":      {errors.Join(unknown, inUse, unknown), errdefs.ErrFailedPrecondition},
+		"joined unknown ones":   {errors.Join(unknown, unknown), nil},
+		"wrapped by a category": {fmt.Errorf("%w: %w", errdefs.ErrUnavailable, missing), errdefs.ErrUnavailable},
+		"a deadline":            {fmt.Errorf("do: %w", context.DeadlineExceeded), context.DeadlineExceeded},
+		"canceled":              {&fs.PathError{Err: context.Canceled}, context.Canceled},
+		"a closed file":         {&fs.PathError{Err: fs.ErrClosed}, errdefs.ErrUnavailable},
+		"a stale file":          {os.NewSyscallError("stat", unix.ESTALE), errdefs.ErrUnavailable},
+		"a file too large":      {unix.EFBIG, errdefs.ErrOutOfRange},
+		"another errno":         {unix.EIO, nil},
 	} {
 		require.Equal(t, test.want, errdefs.Category(test.err), name)
 	}
@@ -68,4 +74,6 @@ func TestCategory(t *testing.T) {
 	given := errdefs.Errorf(errdefs.ErrAborted, "do: %w", inUse)
 	require.EqualError(t, given, "do: in use", "the message does not repeat the category")
 	require.ErrorIs(t, given, inUse)
+	require.ErrorIs(t, given, errdefs.ErrAborted)
+	require.NotErrorIs(t, given, errdefs.ErrNotFound)
 }
