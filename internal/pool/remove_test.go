@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -218,11 +218,11 @@ func TestRemovalStopsAtADeepMount(t *testing.T) {
 		require.NoError(t, unix.Mount(data, mounted, "", unix.MS_BIND, ""))
 
 		detach := func() {
-			points, err := mountinfo.Below(p.Path())
+			points, err := mountinfo.GetMounts(mountinfo.PrefixFilter(p.Path()))
 			require.NoError(t, err)
 
 			for _, each := range points {
-				require.NoError(t, unix.Unmount(each.MountPoint, 0))
+				require.NoError(t, unix.Unmount(each.Mountpoint, 0))
 			}
 		}
 		t.Cleanup(detach)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
@@ -20,7 +21,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
@@ -360,7 +360,7 @@ func (n *onceNode) mounted(names ...string) error {
 			want = false
 		}
 
-		found, err := mountinfo.At(n.in("kubelet/" + name))
+		found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(n.in("kubelet/" + name)))
 		if err != nil {
 			return err
 		}

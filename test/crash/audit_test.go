@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
 // checkAcknowledged is made right after a start: nothing that was acknowledged
@@ -175,11 +175,11 @@ func (s *site) inventory(t *testing.T) *inventory {
 
 	found := newInventory()
 
-	mounts, err := mountinfo.Below(s.root)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(s.root))
 	require.NoError(t, err)
 
 	for _, each := range mounts {
-		insert(&found.Mounts, each.MountPoint)
+		insert(&found.Mounts, each.Mountpoint)
 	}
 
 	for room, list := range map[string]*[]string{
@@ -239,14 +239,14 @@ func (s *site) devices(t *testing.T) []loop.Attachment {
 func (s *site) sweep(t *testing.T) {
 	t.Helper()
 
-	mounts, err := mountinfo.Below(s.root)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(s.root))
 	require.NoError(t, err)
 
 	for _, each := range slices.Backward(mounts) {
-		thaw(each.MountPoint)
+		thaw(each.Mountpoint)
 
-		if err := unix.Unmount(each.MountPoint, unix.MNT_DETACH); err != nil {
-			t.Logf("unmount %s: %v", each.MountPoint, err)
+		if err := unix.Unmount(each.Mountpoint, unix.MNT_DETACH); err != nil {
+			t.Logf("unmount %s: %v", each.Mountpoint, err)
 		}
 	}
 

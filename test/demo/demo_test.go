@@ -17,9 +17,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -107,7 +107,7 @@ func exitCode(t *testing.T, err error) int {
 func requireNothingLeft(t *testing.T, dir string) {
 	t.Helper()
 
-	mounts, err := mountinfo.Below(dir)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	require.NoError(t, err)
 	require.Empty(t, mounts, "mounts")
 

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
@@ -466,7 +466,7 @@ func stop(t *testing.T, pid int) {
 func mounted(t *testing.T, path string) bool {
 	t.Helper()
 
-	found, err := mountinfo.At(path)
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
 	require.NoError(t, err)
 
 	return len(found) > 0

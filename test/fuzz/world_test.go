@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -25,7 +26,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
@@ -272,13 +272,13 @@ func (w *world) observe(ctx context.Context) (*observed, error) {
 
 	var failures [7]error
 
-	mounted, err := mountinfo.Below(w.base)
+	mounted, err := mountinfo.GetMounts(mountinfo.PrefixFilter(w.base))
 	failures[0] = err
 	at := map[string]bool{}
 
 	for _, each := range mounted {
-		at[each.MountPoint] = true
-		seen.Mounts = append(seen.Mounts, each.MountPoint+" "+each.Root+" "+each.Source+" "+strings.Join(each.MountOptions, ","))
+		at[each.Mountpoint] = true
+		seen.Mounts = append(seen.Mounts, each.Mountpoint+" "+each.Root+" "+each.Source+" "+each.Options)
 	}
 
 	slices.Sort(seen.Mounts)

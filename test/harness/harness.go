@@ -19,13 +19,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/test/await"
@@ -241,12 +241,12 @@ func CheckNothingIsLeft(tb testing.TB, root string) {
 	attached, err := loops.Attachments()
 	require.NoError(tb, err)
 
-	mounts, err := mountinfo.Below(root)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
 	require.NoError(tb, err)
 
 	for _, left := range slices.Backward(mounts) {
-		tb.Errorf("still mounted: %s", left.MountPoint)
-		forceUnmount(tb, left.MountPoint)
+		tb.Errorf("still mounted: %s", left.Mountpoint)
+		forceUnmount(tb, left.Mountpoint)
 	}
 
 	for _, each := range attached {

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -130,7 +130,7 @@ func ForeignDirectory(t *testing.T) string {
 func RequireNothingMounted(t *testing.T, beneath string) {
 	t.Helper()
 
-	mounts, err := mountinfo.Below(beneath)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(beneath))
 	require.NoError(t, err)
 	require.Empty(t, mounts, "want: nothing is mounted")
 }

@@ -16,8 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/touchstone-csi/touchstone/internal/driver/identities"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
 // residue is what a driver has, and would have more and more of if it leaked.
@@ -184,13 +185,13 @@ func (s *soak) left() ([]string, error) {
 		left = append(left, each.Path+" is attached to "+each.BackingPath)
 	}
 
-	mounts, err := mountinfo.Below(s.kubelet())
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(s.kubelet()))
 	if err != nil {
 		return nil, fmt.Errorf("look for mounts: %w", err)
 	}
 
 	for _, each := range mounts {
-		left = append(left, "still mounted: "+each.MountPoint)
+		left = append(left, "still mounted: "+each.Mountpoint)
 	}
 
 	for _, directory := range s.pools() {

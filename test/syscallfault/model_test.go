@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
 const (
@@ -322,13 +322,13 @@ func (i *inventory) sorted() *inventory {
 func (s *site) found() (*inventory, error) {
 	i := &inventory{}
 
-	found, err := mountinfo.Below(s.kubelet())
+	found, err := mountinfo.GetMounts(func(m *mountinfo.Info) (bool, bool) { return !beneath(m.Mountpoint, s.kubelet()), false })
 	if err != nil {
 		return nil, err
 	}
 
 	for _, each := range found {
-		i.Mounts = append(i.Mounts, each.MountPoint)
+		i.Mounts = append(i.Mounts, each.Mountpoint)
 	}
 
 	for directory, list := range map[string]*[]string{

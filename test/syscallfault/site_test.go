@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
@@ -201,14 +201,14 @@ func (s *site) close(t *testing.T) {
 
 	devices := s.devices(t)
 
-	mounts, err := mountinfo.Below(s.root)
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (bool, bool) { return !beneath(m.Mountpoint, s.root), false })
 	require.NoError(t, err)
 
 	for _, each := range slices.Backward(mounts) {
-		thaw(each.MountPoint)
+		thaw(each.Mountpoint)
 
-		if err := unix.Unmount(each.MountPoint, unix.MNT_DETACH); err != nil {
-			t.Logf("unmount %s: %v", each.MountPoint, err)
+		if err := unix.Unmount(each.Mountpoint, unix.MNT_DETACH); err != nil {
+			t.Logf("unmount %s: %v", each.Mountpoint, err)
 		}
 	}
 

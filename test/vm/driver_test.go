@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
@@ -150,11 +150,11 @@ func (d *driver) abandon(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("the driver's log:\n%s", log)
 
-	mounts, err := mountinfo.Below(d.kubelet())
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.kubelet()))
 	require.NoError(t, err)
 
 	for _, mount := range mounts {
-		_ = unix.Unmount(mount.MountPoint, unix.MNT_DETACH)
+		_ = unix.Unmount(mount.Mountpoint, unix.MNT_DETACH)
 	}
 
 	attached, err := filepath.Glob(attachedLoops)

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
 // streamBytes is the size of what is written into the space that is new.
@@ -229,7 +229,7 @@ func (v *volumeInUse) remove(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, attached, "still attached: loop devices")
 
-	mounts, err := mountinfo.Below(v.driver.kubelet())
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(v.driver.kubelet()))
 	require.NoError(t, err)
 	require.Empty(t, mounts, "still mounted: volumes")
 }

@@ -17,9 +17,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
-
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
 // Process is a process that holds a device, or a block device that is made of it. The zero value
@@ -111,7 +110,7 @@ func OfDevice(device uint64) ([]Process, error) {
 	name := "/dev/" + deviceName(major, minor)
 
 	found, err := find(
-		func(m *mountinfo.Mount) bool {
+		func(m *mountinfo.Info) bool {
 			return m.Major == int(major) && m.Minor == int(minor) || m.Source == name
 		},
 		func(file *unix.Statx_t) bool { return isDevice(file, major, minor) || isIn(file, major, minor) },
@@ -132,7 +131,7 @@ func OfMount(path string) ([]Process, error) {
 		return nil, &os.PathError{Op: "statx", Path: path, Err: err}
 	}
 
-	point, err := mountOf(os.Getpid(), func(m *mountinfo.Mount) bool { return uint64(m.ID) == target.Mnt_id })
+	point, err := mountOf(os.Getpid(), func(m *mountinfo.Info) bool { return uint64(m.ID) == target.Mnt_id })
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +139,7 @@ func OfMount(path string) ([]Process, error) {
 	isWhole := point != nil && point.Root == "/"
 
 	found, err := find(
-		func(*mountinfo.Mount) bool { return false },
+		func(*mountinfo.Info) bool { return false },
 		func(file *unix.Statx_t) bool {
 			return file.Mnt_id == target.Mnt_id || isWhole && isIn(file, target.Dev_major, target.Dev_minor)
 		},
@@ -173,7 +172,7 @@ func deviceName(major, minor uint32) string {
 
 // find returns a process for each mount namespace with such a mount, and each other process with
 // such a file open.
-func find(isMount func(*mountinfo.Mount) bool, isOpen func(*unix.Statx_t) bool) ([]Process, error) {
+func find(isMount func(*mountinfo.Info) bool, isOpen func(*unix.Statx_t) bool) ([]Process, error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -195,7 +194,7 @@ func find(isMount func(*mountinfo.Mount) bool, isOpen func(*unix.Statx_t) bool) 
 			seen[process.MountNamespace] = true
 
 			if at, err := mountOf(pid, isMount); err == nil && at != nil {
-				process.Mount = at.MountPoint
+				process.Mount = at.Mountpoint
 			}
 		}
 
@@ -252,14 +251,21 @@ func hasOpen(pid int, isOpen func(*unix.Statx_t) bool) bool {
 }
 
 // mountOf returns the first mount of a process' mount namespace that is one, or nil.
-func mountOf(pid int, isMount func(*mountinfo.Mount) bool) (*mountinfo.Mount, error) {
-	mounts, err := mountinfo.Of(pid)
+func mountOf(pid int, isMount func(*mountinfo.Info) bool) (*mountinfo.Info, error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
 
-	for i := range mounts {
-		if isMount(&mounts[i]) {
-			return &mounts[i], nil
-		}
+	mounts, err := mountinfo.GetMountsFromReader(file, nil)
+	if err != nil {
+		return nil, err
 	}
 
-	return nil, err
+	if at := slices.IndexFunc(mounts, isMount); at >= 0 {
+		return mounts[at], nil
+	}
+
+	return nil, nil //nolint:nilnil // there is none
 }

@@ -12,10 +12,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
 // Point is one mount, as the kernel describes it.
@@ -310,17 +310,16 @@ func (o *observer) byID(id uint64) (Point, error) {
 
 func (o *observer) byMountinfoID(id int) (Point, error) {
 	if !o.statmount {
-		points, err := fromMountinfo()
+		points, err := fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
+		if err == nil && len(points) == 0 {
+			err = errGone
+		}
+
 		if err != nil {
 			return Point{}, err
 		}
 
-		at := slices.IndexFunc(points, func(p Point) bool { return p.ID == uint64(id) })
-		if at < 0 {
-			return Point{}, errGone
-		}
-
-		return points[at], nil
+		return points[0], nil
 	}
 
 	ids, err := listmount()
@@ -347,7 +346,7 @@ func (o *observer) byMountinfoID(id int) (Point, error) {
 
 func (o *observer) list() ([]Point, error) {
 	if !o.statmount {
-		return fromMountinfo()
+		return fromMountinfo(nil)
 	}
 
 	ids, err := listmount()
@@ -374,10 +373,10 @@ func (o *observer) list() ([]Point, error) {
 	return points, nil
 }
 
-func fromMountinfo() ([]Point, error) {
-	infos, err := mountinfo.Own()
+func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
+	infos, err := mountinfo.GetMounts(filter)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
 
 	points := make([]Point, 0, len(infos))
@@ -389,12 +388,12 @@ func fromMountinfo() ([]Point, error) {
 			Minor:        uint32(info.Minor),
 			Root:         info.Root,
 			Source:       info.Source,
-			FSType:       info.FsType,
-			Options:      info.MountOptions,
-			SuperOptions: info.SuperOptions,
-			Path:         info.MountPoint,
-			Shared:       hasTag(info.OptionalFields, "shared:"),
-			Slave:        hasTag(info.OptionalFields, "master:"),
+			FSType:       info.FSType,
+			Options:      splitOptions(info.Options),
+			SuperOptions: splitOptions(info.VFSOptions),
+			Path:         info.Mountpoint,
+			Shared:       strings.Contains(info.Optional, "shared:"),
+			Slave:        strings.Contains(info.Optional, "master:"),
 		}
 		point.ReadOnly = slices.Contains(point.Options, "ro")
 		point.SuperReadOnly = slices.Contains(point.SuperOptions, "ro")
@@ -402,10 +401,6 @@ func fromMountinfo() ([]Point, error) {
 	}
 
 	return points, nil
-}
-
-func hasTag(fields []string, tag string) bool {
-	return slices.ContainsFunc(fields, func(field string) bool { return strings.HasPrefix(field, tag) })
 }
 
 // ListBeneath returns the mounts at a directory and below it, also those that only

@@ -388,3 +388,25 @@ func TestListHasEveryMountOnce(t *testing.T) {
 		require.Equal(t, want, got, name)
 	}
 }
+
+// TestMountsWithStrangeNames: paths and sources are what the kernel was given, whatever is in them.
+func TestMountsWithStrangeNames(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
+		t.Helper()
+
+		for path, source := range map[string]string{
+			"no\u00a0break": "x\u00a0y", "line\nbreak": "", "tab\tspace \\040": "a b", "feed\f\v": "-", "-": "#none",
+		} {
+			target := findDir(t, dirs, filepath.Join(dir, path))
+			require.NoError(t, unix.Mount(source, target.Path(), "tmpfs", 0, "size=1m"))
+
+			point := requireMounted(t, target)
+			require.Equal(t, []string{filepath.Join(dir, path), source, "tmpfs"}, []string{point.Path, point.Source, point.FSType}, "%q", path)
+
+			listed, err := target.List()
+			require.NoError(t, err)
+			require.Contains(t, listed, point, "want: %q is in the list", path)
+		}
+	})
+}

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -120,12 +120,12 @@ func nothingIsLeft(t *testing.T, directory string) {
 		t.Errorf("still attached: %s to %s", device.BackingPath, device.Path)
 	}
 
-	mounts, err := mountinfo.Below(directory)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(directory))
 	require.NoError(t, err)
 
 	for _, left := range mounts {
-		t.Errorf("still mounted: %s", left.MountPoint)
-		require.NoError(t, unix.Unmount(left.MountPoint, unix.MNT_DETACH))
+		t.Errorf("still mounted: %s", left.Mountpoint)
+		require.NoError(t, unix.Unmount(left.Mountpoint, unix.MNT_DETACH))
 	}
 }
 
@@ -202,21 +202,21 @@ func died(t *testing.T, kind, directory string, bytes int64) {
 func mounted(t *testing.T, path string) bool {
 	t.Helper()
 
-	found, err := mountinfo.At(path)
+	is, err := mountinfo.Mounted(path)
 	require.NoError(t, err)
 
-	return len(found) > 0
+	return is
 }
 
 // mountedType is the type of the filesystem that is mounted at the path.
 func mountedType(t *testing.T, path string) string {
 	t.Helper()
 
-	found, err := mountinfo.At(path)
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
 	require.NoError(t, err)
 	require.Len(t, found, 1, "want: the directory has one mount")
 
-	return found[0].FsType
+	return found[0].FSType
 }
 
 func write(t *testing.T, path, text string) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -15,7 +16,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/health"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -308,7 +308,7 @@ func probing(timeout time.Duration) harness.Option {
 func sourceOf(t *testing.T, path string) string {
 	t.Helper()
 
-	found, err := mountinfo.At(path)
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
 	require.NoError(t, err)
 	require.Len(t, found, 1, "want: the path has one mount")
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -17,7 +18,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -112,7 +112,7 @@ func testRebootOfAnEmbeddedPool(t *testing.T, kind string) {
 
 	d.DieStarting(t, 0)
 
-	mounts, err := mountinfo.Below(d.Root)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Root))
 	require.NoError(t, err)
 
 	loops := loop.NewLoops(loop.LoopsOptions{})
@@ -120,8 +120,8 @@ func testRebootOfAnEmbeddedPool(t *testing.T, kind string) {
 	require.NoError(t, err)
 
 	for _, each := range slices.Backward(mounts) {
-		if each.MountPoint != d.Pool() {
-			require.NoError(t, unix.Unmount(each.MountPoint, 0))
+		if each.Mountpoint != d.Pool() {
+			require.NoError(t, unix.Unmount(each.Mountpoint, 0))
 		}
 	}
 

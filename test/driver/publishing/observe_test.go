@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -14,7 +15,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -82,11 +82,11 @@ func reboot(t *testing.T, d *harness.Driver) {
 	t.Helper()
 	d.Stop()
 
-	mounts, err := mountinfo.Below(d.Config.KubeletDir)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Config.KubeletDir))
 	require.NoError(t, err)
 
 	for _, each := range slices.Backward(mounts) {
-		harness.Unmount(t, each.MountPoint)
+		harness.Unmount(t, each.Mountpoint)
 	}
 
 	loops := loop.NewLoops(loop.LoopsOptions{})

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -48,7 +48,7 @@ func TestSELinuxContextReachesTheKernel(t *testing.T) {
 					harness.RequireCode(t, err, codes.InvalidArgument, `"`+key+`"`, "kernel")
 					// Whose pod it is does not belong into a log.
 					require.NotContains(t, status.Convert(err).Message(), "c123")
-					mounts, err := mountinfo.Below(d.Config.KubeletDir)
+					mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Config.KubeletDir))
 					require.NoError(t, err)
 					require.Empty(t, mounts, "want: nothing is mounted with a refused context")
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,7 +19,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -119,11 +119,11 @@ func (f *fixture) everything(t *testing.T) map[string]string {
 
 	found := harness.Everything(t, f.Driver)
 
-	mounts, err := mountinfo.Below(f.Root)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(f.Root))
 	require.NoError(t, err)
 
 	for _, each := range mounts {
-		found["mounted "+each.MountPoint] = strings.Join(each.MountOptions, ",")
+		found["mounted "+each.Mountpoint] = each.Options
 	}
 
 	return found

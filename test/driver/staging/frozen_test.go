@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/leftover"
@@ -27,7 +27,7 @@ func freeze(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	attached := harness.DevicesOf(t, d, claim.VolumeID)
 	require.Len(t, attached, 1, "want: the volume has one device")
 
-	mounts, err := mountinfo.At(claim.TargetPath)
+	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(claim.TargetPath))
 	require.NoError(t, err)
 	require.Len(t, mounts, 1, "want: the target has one mount")
 	require.NoError(t, harness.AtRoot(claim.TargetPath, filesystem.Freeze))
@@ -37,7 +37,7 @@ func freeze(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			return
 		}
 
-		tree, err := mount.Mount(attached[0].Path, mounts[0].FsType, mount.Options{})
+		tree, err := mount.Mount(attached[0].Path, mounts[0].FSType, mount.Options{})
 		if err != nil {
 			return
 		}

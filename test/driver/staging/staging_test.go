@@ -2,16 +2,17 @@ package staging_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -36,10 +37,10 @@ func TestStagingOfReadersIsReadOnly(t *testing.T) {
 			claim := harness.NewVolume(t, d, request)
 			harness.AttachAndStage(t, d, claim)
 
-			found, err := mountinfo.At(claim.StagingPath)
+			found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(claim.StagingPath))
 			require.NoError(t, err)
 			require.Len(t, found, 1, "mounts at the staging path")
-			require.Contains(t, found[0].MountOptions, "ro", "options of the staging mount")
+			require.Contains(t, strings.Split(found[0].Options, ","), "ro", "options of the staging mount")
 			conformance.Shows(t, "NodeStageVolume", "SINGLE_NODE_READER_ONLY given", "the staging mount is read-only")
 		})
 	}
@@ -102,7 +103,7 @@ func TestStagingIsRecordedFirst(t *testing.T) {
 	served.Inject(t, faults.Fault{Ops: faults.Writes | faults.Syncs, Errno: unix.EIO})
 	harness.RequireCode(t, d.Stage(t.Context(), claim), codes.Unavailable, "state")
 
-	found, err := mountinfo.At(claim.StagingPath)
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(claim.StagingPath))
 	require.NoError(t, err)
 	require.Empty(t, found, "mounts at the staging path of a staging that is not recorded")
 	require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID), "loop devices of a staging that is not recorded")

@@ -11,13 +11,24 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
+
+// mountsBelow lists the mounts below root in the order of the mount table, in which a mount
+// follows the one that contains its mount point.
+func mountsBelow(root string) ([]mountinfo.Info, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
+	infos := make([]mountinfo.Info, len(mounts))
+	for i, mount := range mounts {
+		infos[i] = *mount
+	}
+	return infos, err
+}
 
 // loopsBelow lists the loop devices whose image is below root.
 func loopsBelow(root string) ([]loop.Attachment, error) {
@@ -52,10 +63,10 @@ func unmountAndDetach(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	mounts, err := mountinfo.Below(root)
+	mounts, err := mountsBelow(root)
 	for _, mount := range slices.Backward(mounts) {
 		// EINVAL: it was unmounted with one that it is a copy of.
-		if unmountErr := unix.Unmount(mount.MountPoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); !errors.Is(unmountErr, unix.EINVAL) {
+		if unmountErr := unix.Unmount(mount.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); !errors.Is(unmountErr, unix.EINVAL) {
 			err = cmp.Or(err, unmountErr)
 		}
 	}
@@ -80,7 +91,7 @@ func unmountAndDetach(ctx context.Context, root string) error {
 // only if the mount table shows no mount in it, so that it deletes no data through a mount.
 func removeRoot(ctx context.Context, root string, keep bool) error {
 	err := unmountAndDetach(ctx, root)
-	mounts, listErr := mountinfo.Below(root)
+	mounts, listErr := mountsBelow(root)
 	if err = cmp.Or(err, listErr, check(len(mounts) == 0, "still mounted: %v", mounts)); err != nil || keep {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -79,7 +78,7 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
-	mounts, err := mountinfo.Below(root)
+	mounts, err := mountsBelow(root)
 	require.NoError(t, err)
 	require.Empty(t, mounts, "want: no mount is left")
 
@@ -175,12 +174,12 @@ func TestRemoveRootSparesLongerNames(t *testing.T) {
 	require.NoError(t, unix.Mount(parent, neighbour, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(neighbour, 0)) })
 
-	mounts, err := mountinfo.Below(root)
+	mounts, err := mountsBelow(root)
 	require.NoError(t, err)
 	require.Empty(t, mounts, "want: no mount is left below the root")
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
-	mounts, err = mountinfo.Below(neighbour)
+	mounts, err = mountsBelow(neighbour)
 	require.NoError(t, err)
 	require.Len(t, mounts, 1, "want: the mount of the directory with the longer name stays")
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/touchstone-csi/touchstone/internal/linux/mountinfo"
 )
 
 // A step is a command and what it must do.
@@ -246,7 +244,7 @@ var leftovers = []section{
 		// Before the driver ends: it keeps an embedded pool mounted.
 		{command: "files in the pool", do: noneLeft("file", volumeFilesBelow, "pool")},
 		{command: "kill $DRIVER", do: (*demo).stopDriver},
-		{command: "mounts", do: noneLeft("mount", mountinfo.Below, "")},
+		{command: "mounts", do: noneLeft("mount", mountsBelow, "")},
 		{command: "loop devices", do: noneLeft("loop device", loopsBelow, "")},
 	}},
 }
