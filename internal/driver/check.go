@@ -82,7 +82,8 @@ func (c *Config) checkValues() error {
 func (c *Config) checkFiles() error {
 	var problems []error
 
-	for flag, path := range map[string]string{"call-log": c.CallLog, "ready-file": c.ReadyFile} {
+	for _, given := range [][2]string{{"call-log", c.CallLog}, {"ready-file", c.ReadyFile}} {
+		flag, path := given[0], given[1]
 		isWord := path != "" && filepath.Base(path) == path && (flag != "call-log" || path != CallLogRing)
 		if isWord || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
 			problems = append(problems, fmt.Errorf("%w: %s %.100q is no path of a file; write ./NAME for one in the working directory",

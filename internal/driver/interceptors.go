@@ -194,7 +194,7 @@ func specRows(method string, code codes.Code) string {
 }
 
 // ownReads are the methods of Touchstone's own services that change nothing.
-var ownReads = []string{"Report", "List", "Counts", "Follow", "Wait"}
+var ownReads = []string{"Report", "List", "Log", "Counts", "Follow", "Wait"}
 
 // levelOf returns the log level of a call's end: error for failures of the driver,
 // lower levels for those of the request, and the lowest for success.

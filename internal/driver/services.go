@@ -37,7 +37,7 @@ type shared struct {
 	admission  *pool.Admission
 	// storage monitors the pools and the state.
 	storage *health.Monitor
-	// point is called at the points of operations; nil is not.
+	// point is called at the points of operations; nil means no calls.
 	point operation.Hook
 }
 

@@ -97,7 +97,7 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 	case err == nil && bytes.Equal(before, content):
 		return nil
 	case err != nil && !errors.Is(err, errNoEntry):
-		// It may be the same one, of which a sandbox has the volume.
+		// The one that cannot be read may be this one, whose volume a sandbox uses.
 		return r.wrapError("assign", a.TargetPath, err)
 	}
 

@@ -16,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/filecopy"
 )
 
-// sizes of filesystems that hold a few small objects; xfs takes no less.
+// roomy is the size of a filesystem for a few small objects; xfs takes no less.
 const roomy = 512 * mebi
 
 // TestTheImageInTheMaking reads the scratch copy, and aborts it.

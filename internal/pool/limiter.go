@@ -7,12 +7,11 @@ import (
 	"sync"
 )
 
-// ErrUnreachable means that a probe was not made because it would hang in the
-// volume's pool.
+// ErrUnreachable means that a call into a pool was not made because it would hang there.
 var ErrUnreachable = errors.New("the pool does not answer; see the health of the node's storage")
 
-// MaxInPool bounds the concurrent calls into one pool: if its filesystem hangs, at most
-// this many threads hang with it.
+// MaxInPool bounds the concurrent calls into one pool of each Limiter: if the pool's filesystem hangs, at most
+// this many of its threads hang with it. Probes, statistics and the controller have one each.
 const MaxInPool = 16
 
 // Limiter is a counting semaphore for each pool, by its name.

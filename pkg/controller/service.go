@@ -73,7 +73,7 @@ type Config struct {
 	// nil is none.
 	Health  health.Settings
 	Storage *health.Monitor
-	// Point is called at the points of operations; nil is not.
+	// Point is called at the points of operations; nil means no calls.
 	Point operation.Hook
 	Log   *slog.Logger
 

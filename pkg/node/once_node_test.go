@@ -259,7 +259,6 @@ func (n *onceNode) expand(ctx context.Context) error {
 	return err
 }
 
-// local asks what a controller in the process asks.
 // start is a restart after which the node still knows what it has staged and published.
 func (n *onceNode) start(ctx context.Context) error {
 	if err := n.restart(ctx); err != nil {
@@ -298,6 +297,7 @@ func (n *onceNode) startUnused(ctx context.Context) error {
 	return err
 }
 
+// local asks what a controller in the process asks.
 func (n *onceNode) local(ctx context.Context) error {
 	if n.kind.isInline() {
 		return nil

@@ -286,8 +286,7 @@ func TestLoopDeviceOfAServedImage(t *testing.T) {
 	}
 }
 
-// orphan passes a directory for files to the process that orphanIfAsked makes a parent
-// of.
+// orphan passes a directory for files to the process that becomes a parent in TestParent.
 const orphan = "TOUCHSTONE_TEST_FAULTS_ORPHAN"
 
 // TestParent is the process of TestTheParentsDeath that dies.

@@ -25,8 +25,8 @@ const (
 	// system calls.
 	dialLimit = 10 * time.Second
 	dialPause = 10 * time.Millisecond
-	// capacity is for events that a test does not read.
-	room = 1024
+	// unread is for events that a test does not read.
+	unread = 1024
 )
 
 // Kind is what has become of a plugin.
@@ -78,7 +78,7 @@ func Watch(tb testing.TB, directory string, register Register) *Watcher {
 
 	ctx, stop := context.WithCancel(context.Background())
 	w := &Watcher{
-		tb: tb, register: register, watcher: watcher, events: make(chan Event, room), known: map[string]bool{}, stop: stop,
+		tb: tb, register: register, watcher: watcher, events: make(chan Event, unread), known: map[string]bool{}, stop: stop,
 	}
 	// After the watch has begun, so that none falls in between.
 	there, err := filepath.Glob(filepath.Join(directory, "*"))

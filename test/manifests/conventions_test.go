@@ -73,7 +73,7 @@ func TestWhatPodsGet(t *testing.T) {
 func TestEveryContainerHasAMemoryLimit(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		for _, each := range workloads(objects) {

@@ -72,7 +72,7 @@ func TestDriverHasTheFlags(t *testing.T) {
 
 	known := flags(t)
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		for _, each := range workloads(objects) {
@@ -195,7 +195,7 @@ func TestSettingsBecomeEnvironment(t *testing.T) {
 func TestClassesAreTheDrivers(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		var arguments []string
@@ -255,7 +255,7 @@ func TestSidecarsAreThoseThatAreBuilt(t *testing.T) {
 
 	var used []string
 
-	for _, name := range places {
+	for _, name := range installations {
 		for _, each := range workloads(built(t, name)) {
 			for _, container := range each.pod.Containers {
 				if isDriver(&container) {
@@ -304,7 +304,7 @@ func builtImages(t *testing.T) []string {
 func TestSidecarsFindTheSocket(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		for _, each := range workloads(objects) {

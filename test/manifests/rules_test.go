@@ -19,8 +19,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/manifests"
 )
 
-// everywhere lists all installations.
-var places = append([]string{"prerequisites", "base"}, overlays...)
+// installations lists all installations.
+var installations = append([]string{"prerequisites", "base"}, overlays...)
 
 // everywhere checks what holds in each place, of the objects that kustomize makes.
 func everywhere(t *testing.T, names []string, check func(t *testing.T, objects map[string]manifests.Object)) {
@@ -79,7 +79,7 @@ func isDriver(container *core.Container) bool { return container.Name == "touchs
 func TestPodsAreConfined(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places, func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations, func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		running := workloads(objects)
@@ -158,7 +158,7 @@ func TestHostPathsAreFew(t *testing.T) {
 		"/run/kata-containers", "/run/kata", "/run/vc",
 	}
 
-	everywhere(t, places, func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations, func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		for _, each := range workloads(objects) {
@@ -178,7 +178,7 @@ func TestHostPathsAreFew(t *testing.T) {
 func TestProbesAskTheDriver(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		for _, each := range workloads(objects) {
@@ -234,7 +234,7 @@ func TestNodePluginSeesTheKubelet(t *testing.T) {
 func TestOnlySidecarsHaveCredentials(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		_, readsClaims := objects["ClusterRole touchstone-claim-reader"]
@@ -259,7 +259,7 @@ func TestOnlySidecarsHaveCredentials(t *testing.T) {
 func TestRightsAreLeast(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places, func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations, func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		bound := map[string]bool{}
@@ -327,7 +327,7 @@ func requireSubjects(t *testing.T, objects map[string]manifests.Object, subjects
 func TestNothingExposesTheSocket(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		guarded := func(each *workload) *networking.NetworkPolicy {
@@ -377,7 +377,7 @@ func TestControllerMayBeMoved(t *testing.T) {
 func TestWhatKubernetesIsTold(t *testing.T) {
 	t.Parallel()
 
-	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {
 		t.Helper()
 
 		_, central := objects["StatefulSet touchstone/touchstone-controller"]

@@ -50,7 +50,7 @@ func Differs(what string, want, got any) error {
 	return nil
 }
 
-// ServeIfAsked is for the beginning of the TestMain of tests that use NewProcess. In the processes
+// ServeIfAsked is for the beginning of the TestMain of tests that use EachCallFailsOnce. In the processes
 // that this starts it does not return.
 func ServeIfAsked(operations map[string]Operation) {
 	LaunchIfAsked()

@@ -10,7 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
-// Texts returns the texts of a field of a message, none where it has no such field or is not set.
+// Texts returns the texts of a field of a message, nil if it has no such field of texts, or it is not set.
 func Texts(message proto.Message, name protoreflect.Name) []string {
 	reflection := message.ProtoReflect()
 

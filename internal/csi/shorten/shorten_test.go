@@ -10,7 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 )
 
-func TestTruncateKeepsTheEndsOfPaths(t *testing.T) {
+func TestTextKeepsTheEndsOfPaths(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -47,9 +47,9 @@ func TestTruncateKeepsTheEndsOfPaths(t *testing.T) {
 	}
 }
 
-// TestTruncateAtEachLength: a text that fits stays, and any other one has the limit at most and is UTF-8.
+// TestTextAtEachLength: a text that fits stays, and any other one has the limit at most and is UTF-8.
 // A path keeps its last 32 bytes at least.
-func TestTruncateAtEachLength(t *testing.T) {
+func TestTextAtEachLength(t *testing.T) {
 	t.Parallel()
 
 	const limit = 64

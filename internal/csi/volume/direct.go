@@ -22,7 +22,7 @@ const (
 	// KeyClaimNamespace is the claim's namespace, which is set then too.
 	KeyClaimNamespace = ReservedPrefix + "pvc/namespace"
 
-	// yes and no are how a StorageClass, and the kubelet, say so.
+	// valueTrue and valueFalse are how a StorageClass, and the kubelet, say so.
 	valueTrue, valueFalse = "true", "false"
 )
 

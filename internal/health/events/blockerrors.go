@@ -116,7 +116,7 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 
 		// After a full read there is more to read, and the kernel's buffer is small.
 		if len(data) < tracePipeBytes {
-			ctxread.Pause(ctx, ctxread.Gathering)
+			ctxread.Pause(ctx, ctxread.BatchPause)
 		}
 
 		return nil

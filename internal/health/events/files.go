@@ -16,12 +16,12 @@ type files struct{ watched inotify.Directories }
 
 // NewFiles returns a source of health.FileChanged and health.FileWritten for the
 // entries of the directories, whose paths are absolute. A loop device's writes to its
-// image raise neither, unless LoopWritesTold.
+// image raise neither, unless LoopWritesReported.
 //
 // Several pending events of one file are delivered as one or two. A directory that is
 // removed, moved or unmounted ends Run, after health.Lost.
 func NewFiles(directories ...string) health.Source {
-	return &files{watched: inotify.These(directories...)}
+	return &files{watched: inotify.Fixed(directories...)}
 }
 
 // NewFilesOf is NewFiles for a changing set of directories. Those that are no longer
@@ -30,10 +30,10 @@ func NewFilesOf(directories func() []string, changed func() <-chan struct{}) hea
 	return &files{watched: inotify.Directories{List: directories, Changed: changed}}
 }
 
-// LoopWritesTold reports whether the writes of a loop device without direct I/O to its
+// LoopWritesReported reports whether the writes of a loop device without direct I/O to its
 // own image may raise health.FileWritten: true before Linux 6.15. Some older stable
 // kernels have that change too, which cannot be detected.
-func LoopWritesTold() bool {
+func LoopWritesReported() bool {
 	const changedMajor, changedMinor = 6, 15
 
 	var (

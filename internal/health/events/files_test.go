@@ -122,7 +122,7 @@ func TestFilesOfLoopDevices(t *testing.T) {
 				direct  = openDirect(t, device.Path)
 			)
 
-			if !device.DirectIO && events.LoopWritesTold() {
+			if !device.DirectIO && events.LoopWritesReported() {
 				t.Skip("before Linux 6.15 a loop device without direct I/O writes as any program does")
 			}
 

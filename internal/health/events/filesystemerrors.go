@@ -100,7 +100,7 @@ func (f *FilesystemErrors) Run(ctx context.Context, connected func(), notify fun
 	connected()
 
 	err = ctxread.Each(ctx, file, fanotifyBytes, func(at time.Time, data []byte) error {
-		defer ctxread.Pause(ctx, ctxread.Gathering)
+		defer ctxread.Pause(ctx, ctxread.BatchPause)
 
 		return takeFilesystemErrors(at, data, notify)
 	})

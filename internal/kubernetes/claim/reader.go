@@ -130,7 +130,7 @@ func (r *Reader) Close() error {
 
 // Direct reports whether the claim has the annotation volume.KeySkipHostmount with the
 // value "true". Errors: volume.ErrParameter for an invalid name,
-// volume.ErrClaimUnreadable and volume.ErrClaimUnanswered.
+// volume.ErrClaimUnreadable and volume.ErrClaimUnavailable.
 func (r *Reader) Direct(ctx context.Context, namespace, name string) (bool, error) {
 	// They become part of a URL.
 	if problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...); len(problems) > 0 {

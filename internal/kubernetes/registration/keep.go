@@ -96,7 +96,7 @@ func (r *Registrar) watch(ctx context.Context) {
 	failures := pauses{next: r.config.RetryPause, most: maxRepairPause}
 
 	for {
-		err := inotify.Watch(ctx, inotify.These(r.config.Directory), func() {
+		err := inotify.Watch(ctx, inotify.Fixed(r.config.Directory), func() {
 			failures.next = r.config.RetryPause
 
 			signal(r.changed) // for changes before the watch started

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errPanic is what the CO gets for a panic, which passes through the interceptors.
+// errPanic stands for the answer to a panic, which passes through the interceptors; the driver makes that.
 var errPanic = status.Error(codes.Internal, "panic in a call")
 
 // Unary is the interceptor of calls. Calls of other services than CSI's are not recorded.

@@ -17,7 +17,7 @@ type part struct {
 	atPoints bool
 }
 
-// parts is the table of the keys of act.
+// actParts is the table of the keys of act.
 var actParts = []part{
 	{
 		name: "before", given: func(a *Act) bool { return a.Before != nil },
@@ -97,7 +97,7 @@ func (a *Act) checkDelay() error {
 	case a.Delay.Before < 0 || a.Delay.After < 0:
 		return fmt.Errorf("%w: a delay is negative", ErrRule)
 	case a.Delay.Before == 0 && a.Delay.After == 0:
-		return needsOne("before", "after")
+		return fmt.Errorf("%w: it has none of before, after", ErrRule)
 	default:
 		return nil
 	}

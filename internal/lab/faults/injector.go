@@ -41,7 +41,7 @@ type Config struct {
 	Names func(kind string) []Object
 	// Vanish hides the driver's socket until restore is called; nil cannot.
 	Vanish func() (restore func(), err error)
-	// ConditionsChanged is called after a rule with a condition began or ended; nil is not.
+	// ConditionsChanged is called after a rule with a condition began or ended; nil means no calls.
 	ConditionsChanged func()
 	// Crash ends the process; nil sends it SIGKILL.
 	Crash func()

@@ -32,9 +32,6 @@ func csiMethods() (map[string]protoreflect.MethodDescriptor, []string) {
 	return found, names
 }
 
-// RPCs returns the names of the RPCs of CSI, in the order of the spec.
-func RPCs() []string { return append([]string(nil), rpcs...) }
-
 // methodOf returns the RPC of a call, nil for one of another service than CSI's.
 func methodOf(fullMethod string) protoreflect.MethodDescriptor {
 	service, name, _ := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -408,9 +407,4 @@ func (u *Until) maxHits() int {
 	}
 
 	return u.Hits
-}
-
-// needsOne is the error of an act without any of its keys.
-func needsOne(keys ...string) error {
-	return fmt.Errorf("%w: it has none of %s", ErrRule, strings.Join(slices.Clone(keys), ", "))
 }

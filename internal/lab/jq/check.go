@@ -32,7 +32,7 @@ func (p *Program) Check(input protoreflect.MessageDescriptor, variables Types) e
 	return c.mistake
 }
 
-// shape is what is known of a value. It has one field: a message, the element of a list, the value of a map,
+// shape is what is known of a value. Exactly one field is set: a message, the element of a list, the value of a map,
 // or the field of a scalar. Nothing is known of a value whose shape is nil.
 type shape struct {
 	message        protoreflect.MessageDescriptor

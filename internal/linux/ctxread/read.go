@@ -34,9 +34,9 @@ func Each(ctx context.Context, file *os.File, sizeBytes int, take func(at time.T
 	}
 }
 
-// Gathering is a pause between reads of sources with many events: events gather in the kernel instead
+// BatchPause is a pause between reads of sources with many events: events gather in the kernel instead
 // of costing a wake-up each. The first one is not delayed.
-const Gathering = time.Millisecond
+const BatchPause = time.Millisecond
 
 // Pause returns after d, or when ctx ends.
 func Pause(ctx context.Context, d time.Duration) {

@@ -80,7 +80,7 @@ type processes struct{}
 const (
 	// outputBytes bounds either end of the output that is kept.
 	outputBytes = 16 << 10
-	// graceful is how long a tool may take to end in good order once it was
+	// terminationGrace is how long a tool may take to end in good order once it was
 	// asked to; some buffers are written then.
 	terminationGrace = 5 * time.Second
 )

@@ -27,7 +27,7 @@ const (
 	moves = appearances | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_ATTRIB
 	// appearances are events of entries that are there from now on.
 	appearances = unix.IN_CREATE | unix.IN_MOVED_TO
-	// The kernel adds the last two unasked.
+	// The kernel reports IN_UNMOUNT and IN_IGNORED unasked.
 	directoryMoves = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
 	watched        = moves | unix.IN_MODIFY | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 	// bufferBytes holds more than a thousand events.
@@ -66,13 +66,16 @@ type Event struct {
 type Directories struct {
 	// List returns the paths, which are absolute, now.
 	List func() []string
-	// Changed returns a channel that is closed when List changes; a nil function is never. Directories
+	// Changed returns a channel that is closed when List changes; nil means that it never does. Directories
 	// that are no longer listed are watched until they are removed, moved or unmounted.
 	Changed func() <-chan struct{}
+	// Failed is called for a directory that cannot be watched, or not any more; the others still are. If it
+	// is nil, such a directory ends the watch.
+	Failed func(err error)
 }
 
-// These are directories that never change.
-func These(paths ...string) Directories {
+// Fixed are directories that never change.
+func Fixed(paths ...string) Directories {
 	return Directories{List: func() []string { return paths }}
 }
 
@@ -93,8 +96,9 @@ func Supported() error {
 
 // Watch calls watching once the directories are watched, and again whenever those of a changed list are,
 // and notify for each event until ctx ends, which is no error. Several pending events of one entry are
-// delivered as one, and notify does not block for long. A directory that is removed, moved or unmounted
-// ends it, after Lost. Errors: ErrGone, or the kernel's.
+// delivered as one. While notify blocks, events wait in the kernel; if these are too many, they are Lost. A
+// directory that is removed, moved or unmounted ends the watch, after Lost, unless it is Failed. Errors:
+// ErrGone, or the kernel's.
 func Watch(ctx context.Context, of Directories, watching func(), notify func(Event)) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -104,7 +108,7 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 	file := os.NewFile(uintptr(fd), "inotify")
 	defer file.Close()
 
-	w := &watches{fd: fd, notify: notify, directories: map[int32]string{}}
+	w := &watches{fd: fd, notify: notify, failed: of.Failed, directories: map[int32]string{}}
 
 	// Before the list, so that no change is missed.
 	var changed <-chan struct{}
@@ -130,7 +134,7 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 	following.Go(func() { end(w.follow(ctx, of, changed, watching)) })
 
 	err = ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
-		defer ctxread.Pause(ctx, ctxread.Gathering)
+		defer ctxread.Pause(ctx, ctxread.BatchPause)
 
 		return w.take(at, data)
 	})
@@ -149,6 +153,7 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 type watches struct {
 	fd     int
 	notify func(Event)
+	failed func(err error)
 
 	mu sync.Mutex
 	// directories are by watch descriptor; listed are those that are meant to be
@@ -188,7 +193,14 @@ func (w *watches) add(listed []string) error {
 
 		descriptor, err := unix.InotifyAddWatch(w.fd, directory, watched)
 		if err != nil {
-			return fmt.Errorf("watch the directory %s: %w", directory, err)
+			err = fmt.Errorf("watch the directory %s: %w", directory, err)
+			if w.failed == nil {
+				return err
+			}
+
+			w.failed(err)
+
+			continue
 		}
 
 		// Another directory may have been there.
@@ -212,7 +224,7 @@ func (w *watches) directory(descriptor int32) (path string, known bool) {
 	return path, known
 }
 
-// lost returns ErrGone unless the directory is not listed any more.
+// lost returns ErrGone, or has it Failed, unless the directory is not listed any more.
 func (w *watches) lost(descriptor int32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -224,7 +236,14 @@ func (w *watches) lost(descriptor int32) error {
 		return nil
 	}
 
-	return fmt.Errorf("%w: %s was removed, moved or unmounted", ErrGone, path)
+	err := fmt.Errorf("%w: %s was removed, moved or unmounted", ErrGone, path)
+	if w.failed == nil {
+		return err
+	}
+
+	w.failed(err)
+
+	return nil
 }
 
 func (w *watches) take(at time.Time, data []byte) error {

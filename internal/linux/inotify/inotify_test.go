@@ -2,6 +2,7 @@ package inotify_test
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -54,7 +55,7 @@ func TestKindsOfEvents(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
 			require.NoError(t, os.WriteFile(dir+"-other", nil, 0o600))
 
-			events, _, _ := watch(t, inotify.These(dir))
+			events, _, _ := watch(t, inotify.Fixed(dir))
 			require.NoError(t, test.cause(path))
 
 			event := await.Receive(t, events, "the event of the entry")
@@ -71,7 +72,7 @@ func TestARemovedDirectoryEndsTheWatch(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "removed")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 
-	events, _, ended := watch(t, inotify.These(t.TempDir(), dir))
+	events, _, ended := watch(t, inotify.Fixed(t.TempDir(), dir))
 	require.NoError(t, os.Remove(dir))
 	require.Equal(t, inotify.Lost, await.Receive(t, events, "the end of the directory").Kind, "what is reported of it")
 	require.ErrorIs(t, await.Receive(t, ended, "the end of the watch"), inotify.ErrGone)
@@ -98,5 +99,30 @@ func TestAChangedListIsWatched(t *testing.T) {
 	for _, dir := range []string{first, second} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, "entry"), 0o700))
 		require.Equal(t, filepath.Join(dir, "entry"), await.Receive(t, events, "the event of the entry").Path)
+	}
+}
+
+// TestADirectoryThatFails ends no watch of the others, if its caller takes the failure.
+func TestADirectoryThatFails(t *testing.T) {
+	t.Parallel()
+
+	good, removed := t.TempDir(), filepath.Join(t.TempDir(), "removed")
+	require.NoError(t, os.Mkdir(removed, 0o700))
+
+	failures := make(chan error, 2)
+	events, _, _ := watch(t, inotify.Directories{
+		List:   func() []string { return []string{filepath.Join(good, "missing"), removed, good} },
+		Failed: func(err error) { failures <- err },
+	})
+	require.ErrorIs(t, await.Receive(t, failures, "the failure of a missing directory"), fs.ErrNotExist)
+
+	require.NoError(t, os.Remove(removed))
+	require.Equal(t, inotify.Lost, await.Receive(t, events, "the end of a directory").Kind)
+	require.ErrorIs(t, await.Receive(t, failures, "the failure of a removed directory"), inotify.ErrGone)
+
+	require.NoError(t, os.Mkdir(filepath.Join(good, "entry"), 0o700))
+
+	for event := await.Receive(t, events, "an event"); event.Path != filepath.Join(good, "entry"); {
+		event = await.Receive(t, events, "the event of the other directory") // that of the removed one may be twice
 	}
 }

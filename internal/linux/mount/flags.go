@@ -129,7 +129,7 @@ func (o Options) String() string {
 // GoString is String, so that %#v shows no value either.
 func (o Options) GoString() string { return "mount.Options(" + o.String() + ")" }
 
-// with returns the options with one more flag.
+// withFlag returns the options with one more flag.
 func (o Options) withFlag(flag string) (Options, error) {
 	key, value, hasValue := strings.Cut(flag, "=")
 

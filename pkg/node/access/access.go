@@ -99,7 +99,7 @@ type Config struct {
 	Direct  kata.Runtimes
 	// Run starts the tools of the filesystems; nil starts the real ones.
 	Run filesystem.Runner
-	// Point is called at the points of operations; nil is not.
+	// Point is called at the points of operations; nil means no calls.
 	Point operation.Hook
 	Log   *slog.Logger
 }

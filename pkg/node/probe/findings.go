@@ -116,7 +116,7 @@ func (s *probeState) explainWrites() {
 	}
 
 	// fanotify reports the writes of a loop device without direct I/O on some kernels.
-	isDevices := s.device != nil && !s.device.DirectIO && events.LoopWritesTold()
+	isDevices := s.device != nil && !s.device.DirectIO && events.LoopWritesReported()
 
 	for _, at := range s.prober.observations.takeUnexplainedWrites(s.view.id) {
 		if isDevices || s.growth.covers(at) || s.resize().covers(at) {

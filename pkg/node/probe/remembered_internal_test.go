@@ -63,7 +63,7 @@ func TestWritesAreExplained(t *testing.T) {
 		"by another program":    {func(*probeState) {}, true, false},
 		"by a growth":           {func(s *probeState) { s.growth = growth{until: time.Now().Add(time.Hour)} }, false, false},
 		"with direct I/O":       {func(s *probeState) { s.device = &loop.Status{DirectIO: true} }, true, false},
-		"perhaps by the device": {func(s *probeState) { s.device = &loop.Status{} }, !events.LoopWritesTold(), false},
+		"perhaps by the device": {func(s *probeState) { s.device = &loop.Status{} }, !events.LoopWritesReported(), false},
 		"of another attachment": {func(s *probeState) { s.attached = &Attachment{Number: 1, Sequence: 2} }, false, false},
 		"of a raw device":       {func(s *probeState) { s.volume.Capability.Block = true }, false, true},
 		"of a directory":        {func(s *probeState) { s.volume.Parameters.Backing = volume.BackingDirectory }, false, true},

@@ -87,14 +87,19 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// watch watches the pools that are served until ctx ends. While it can't, it tries again whenever they
-// change, and periodically.
+// watch watches the pools that are served until ctx ends. One that cannot be watched is polled, and tried
+// again whenever the pools change; where none can be, all are tried again periodically.
 func (w *Watcher) watch(ctx context.Context, all chan<- struct{}, events chan<- inotify.Event) {
+	failed := func(err error) {
+		w.Log.Error("mutable parameters are polled, as they cannot be watched", "period", attributePollPeriod, "error", err)
+		signal(all)
+	}
+
 	for {
 		changed := w.Pools.Changed()
 
-		err := inotify.Watch(ctx, inotify.Directories{List: w.directories, Changed: w.Pools.Changed}, func() { signal(all) },
-			func(event inotify.Event) {
+		err := inotify.Watch(ctx, inotify.Directories{List: w.directories, Changed: w.Pools.Changed, Failed: failed},
+			func() { signal(all) }, func(event inotify.Event) {
 				if event.Kind == inotify.Lost {
 					signal(all)
 
@@ -110,8 +115,7 @@ func (w *Watcher) watch(ctx context.Context, all chan<- struct{}, events chan<- 
 			return
 		}
 
-		w.Log.Error("mutable parameters are polled, as they cannot be watched", "period", attributePollPeriod, "error", err)
-		signal(all)
+		failed(err)
 
 		again := w.Clock.NewTimer(attributePollPeriod)
 

@@ -128,7 +128,7 @@ func TestCheckIsLimited(t *testing.T) {
 	requireNoScratch(t, d)
 }
 
-// held by a test, a tool continues on request.
+// heldTool is a tool that a test holds; it continues on request.
 type heldTool struct{ begun, goOn chan struct{} }
 
 func hold(b *harness.Toolbox, tool string) *heldTool {

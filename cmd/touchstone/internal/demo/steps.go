@@ -53,7 +53,7 @@ var started = []step{
 	{command: "touchstone ctl capabilities | head -2", prints: `identity .* ready`},
 }
 
-// sections returns the whole demo in order. Without btrfs its tools or its kernel lack it.
+// sections returns the whole demo in order. btrfs is false where the kernel or the tools lack it.
 func sections(btrfs bool) []section {
 	var used []kind
 
@@ -85,13 +85,13 @@ func sections(btrfs bool) []section {
 		all = append(all, section{"The " + name + " volume is deleted", remove(name)})
 	}
 
-	return append(all, leftovers...)
+	return append(all, ending...)
 }
 
 // sums are the files with the checksums of copies that were not written to since.
 var sums = map[string]string{"restored": "before", "regrouped": "ext4"}
 
-// write and read are commands that write data into a volume, and compare what is there with it.
+// write writes data into a volume.
 func write(name string) step {
 	return step{
 		command: fmt.Sprintf("head -c 4M /dev/urandom | tee %[1]s | sha256sum | tee %[2]s.sum && sync %[1]s", dataOf(name), name),
@@ -99,6 +99,7 @@ func write(name string) step {
 	}
 }
 
+// read compares a volume's data with what was written, to it or to the volume that it is a copy of.
 func read(name, as string) step {
 	return step{command: fmt.Sprintf("head -c 4M %s | sha256sum | diff - %s.sum && echo as written", dataOf(name), as), prints: `^as written`}
 }
@@ -228,14 +229,15 @@ var methods = []string{
 	"NodePublishVolume", "NodeStageVolume", "NodeUnpublishVolume", "NodeUnstageVolume",
 }
 
-var leftovers = []section{
+// ending are the sections after the last volume.
+var ending = []section{
 	{"The snapshots outlive their volumes", []step{
 		{command: "touchstone ctl snapshot blocks before", prints: `OFFSET +LENGTH\n\d`},
 		{command: "touchstone ctl snapshot delete before after", prints: "(?s)deleted before.*deleted after"},
 		{command: "touchstone ctl snapshot delete --ignore-not-found before"},
 		{command: "touchstone ctl group delete together", prints: "deleted together"},
 	}},
-	{"All calls of CSI were made", []step{
+	{"The calls were recorded", []step{
 		{command: `sed 's|.*"method":"[^"]*/\([A-Za-z]*\)".*|\1|' calls.log | sort -u`, prints: `(?s)` + strings.Join(methods, ".*")},
 	}},
 	{"Nothing is left", []step{

@@ -49,7 +49,7 @@ func checkKernel(context.Context, *Config, string) Finding {
 		seen += "; before 6.13 a probe of a mount takes longer the more mounts there are"
 	}
 
-	if events.LoopWritesTold() {
+	if events.LoopWritesReported() {
 		seen += "; before 6.15 a volume without direct I/O may be reported as written by a foreign program"
 	}
 
