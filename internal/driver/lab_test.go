@@ -2,6 +2,7 @@ package driver_test
 
 import (
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,8 +22,8 @@ func TestWithoutSettingsTheLabHasNoHooks(t *testing.T) {
 	require.Equal(t, none, opened)
 }
 
-// TestTheDriverCompilesWithoutTheLab, with the tag nolab.
-func TestTheDriverCompilesWithoutTheLab(t *testing.T) {
+// TestTheDriverWithoutTheLab, with the tag nolab: the command compiles, and refuses each setting of the lab.
+func TestTheDriverWithoutTheLab(t *testing.T) {
 	t.Parallel()
 
 	run := func(args ...string) string {
@@ -33,7 +34,20 @@ func TestTheDriverCompilesWithoutTheLab(t *testing.T) {
 	}
 
 	require.NotContains(t, run("list", "-tags=nolab", "-deps", module+"internal/driver"), module+"internal/lab")
-	run("build", "-tags=nolab", module+"internal/driver")
+
+	binary := filepath.Join(t.TempDir(), "touchstone")
+	run("build", "-buildvcs=false", "-tags=nolab", "-o", binary, module+"cmd/touchstone")
+
+	for _, flag := range []string{
+		"--faults=/rules", "--enable-faults", "--call-log=/log", "--strict", "--proxy-endpoint=unix:///other", "--proxy-listen=unix:///other",
+	} {
+		output, err := exec.CommandContext(t.Context(), binary, "serve", "--mode=controller", "--endpoint=unix:///csi.sock", flag).CombinedOutput()
+		require.Error(t, err, "want: %s is refused", flag)
+
+		name, _, _ := strings.Cut(strings.TrimPrefix(flag, "--"), "=")
+		require.Contains(t, string(output), name)
+		require.Contains(t, string(output), "without the tag nolab")
+	}
 }
 
 // TestOnlyTheCompositionImportsTheLab, and its clients: what a driver author reads does not.

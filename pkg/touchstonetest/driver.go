@@ -59,7 +59,7 @@ func SimulateNode() Option { return func(o *options) { o.config.SimulateNode = t
 func FailOnViolations() Option { return func(o *options) { o.failOnViolations = true } }
 
 // Configure changes any other setting of the driver.
-func Configure(change func(*driver.Config)) Option { return func(o *options) { change(&o.config) } }
+func Configure(change func(*Config)) Option { return func(o *options) { change(&o.config) } }
 
 // Driver is a running driver, with clients of its services.
 type Driver struct {

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/pkg/touchstonetest"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -93,7 +92,7 @@ func TestFaultsOutliveARestart(t *testing.T) {
 	t.Parallel()
 
 	d := touchstonetest.Start(t, touchstonetest.SimulateNode(), touchstonetest.Without("GET_CAPACITY"),
-		touchstonetest.Configure(func(c *driver.Config) { c.MaxVolumesPerNode = 7 }))
+		touchstonetest.Configure(func(c *touchstonetest.Config) { c.MaxVolumesPerNode = 7 }))
 
 	made, err := d.CreateVolume(t.Context(), request("kept"))
 	require.NoError(t, err)
