@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,8 @@ type Filter struct {
 	// Since selects calls that began then or later; SinceCall those with a greater number.
 	Since     *time.Time `json:"since,omitempty"`
 	SinceCall uint64     `json:"since_call,omitempty"`
-	// JQ is a jq filter of Call.Input: a call is selected if an output is neither false nor null.
+	// JQ is a jq filter of Call.Input: a call is selected if an output is neither false nor null. A call for
+	// which it fails is not.
 	JQ string `json:"jq,omitempty"`
 }
 
@@ -40,6 +42,9 @@ type matcher struct {
 	program *jq.Program
 	// same are the ids and names of the filter's object.
 	same []string
+	// failure is that of the program for the first call, and ran is set once it did not fail.
+	failure error
+	ran     bool
 }
 
 // newMatcher returns a matcher, or ErrFilter for an invalid glob or program, or an unknown code.
@@ -89,8 +94,16 @@ func (m *matcher) matches(ctx context.Context, call *Call) (bool, error) {
 	}
 
 	holds, err := m.program.Holds(ctx, input)
-	if errors.Is(err, jq.ErrProgram) {
-		err = fmt.Errorf("%w: call %d: %w", ErrFilter, call.Number, err)
+
+	switch {
+	case err == nil:
+		m.ran = true
+	case errors.Is(err, jq.ErrLimit):
+		return false, fmt.Errorf("%w: call %d: %w", ErrFilter, call.Number, err)
+	case errors.Is(err, jq.ErrProgram):
+		m.failure = cmp.Or(m.failure, fmt.Errorf("%w: call %d: %w", ErrFilter, call.Number, err))
+
+		return false, nil
 	}
 
 	return holds, err
@@ -103,7 +116,8 @@ func (m *matcher) matchesFields(call *Call) bool {
 		call.Number > m.SinceCall
 }
 
-// matching returns the calls that the filter selects. Errors: ErrFilter, ctx's.
+// matching returns the calls that the filter selects. Errors: ErrFilter, also for a program that fails for
+// each call; ctx's.
 func (m *matcher) matching(ctx context.Context, found []*Call) ([]*Call, error) {
 	selected := []*Call{}
 
@@ -116,6 +130,10 @@ func (m *matcher) matching(ctx context.Context, found []*Call) ([]*Call, error) 
 		if matches {
 			selected = append(selected, call)
 		}
+	}
+
+	if m.failure != nil && !m.ran {
+		return nil, m.failure
 	}
 
 	return selected, nil

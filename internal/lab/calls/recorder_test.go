@@ -141,20 +141,22 @@ func TestFilters(t *testing.T) {
 		filter calls.Filter
 		want   []uint64
 	}{
-		"none":          {calls.Filter{}, []uint64{1, 2, 3, 4}},
-		"method":        {calls.Filter{Method: "NodeStageVolume"}, []uint64{2, 3}},
-		"glob":          {calls.Filter{Method: "Create*"}, []uint64{1, 4}},
-		"full name":     {calls.Filter{Method: "/csi.v1.Node/*"}, []uint64{2, 3}},
-		"code":          {calls.Filter{Code: "NOT_FOUND"}, []uint64{3}},
-		"code of Go":    {calls.Filter{Code: "NotFound"}, []uint64{3}},
-		"id":            {calls.Filter{Object: "v1"}, []uint64{1, 2, 4}},
-		"name":          {calls.Filter{Object: "data"}, []uint64{1, 2, 4}},
-		"name, method":  {calls.Filter{Object: "data", Method: "NodeStageVolume"}, []uint64{2}},
-		"snapshot":      {calls.Filter{Object: "s1"}, []uint64{4}},
-		"since call":    {calls.Filter{SinceCall: 2}, []uint64{3, 4}},
-		"since":         {calls.Filter{Since: &before}, []uint64{4}},
-		"nothing":       {calls.Filter{Object: "v3"}, nil},
-		"other service": {calls.Filter{Method: "/csi.v1.Identity/*"}, nil},
+		"none":               {calls.Filter{}, []uint64{1, 2, 3, 4}},
+		"method":             {calls.Filter{Method: "NodeStageVolume"}, []uint64{2, 3}},
+		"glob":               {calls.Filter{Method: "Create*"}, []uint64{1, 4}},
+		"full name":          {calls.Filter{Method: "/csi.v1.Node/*"}, []uint64{2, 3}},
+		"code":               {calls.Filter{Code: "NOT_FOUND"}, []uint64{3}},
+		"code of Go":         {calls.Filter{Code: "NotFound"}, []uint64{3}},
+		"id":                 {calls.Filter{Object: "v1"}, []uint64{1, 2, 4}},
+		"name":               {calls.Filter{Object: "data"}, []uint64{1, 2, 4}},
+		"name, method":       {calls.Filter{Object: "data", Method: "NodeStageVolume"}, []uint64{2}},
+		"snapshot":           {calls.Filter{Object: "s1"}, []uint64{4}},
+		"since call":         {calls.Filter{SinceCall: 2}, []uint64{3, 4}},
+		"since":              {calls.Filter{Since: &before}, []uint64{4}},
+		"jq":                 {calls.Filter{JQ: `.request.volume_id == "v1"`}, []uint64{2}},
+		"jq, fails for some": {calls.Filter{JQ: `.request.name | startswith("d")`}, []uint64{1}},
+		"nothing":            {calls.Filter{Object: "v3"}, nil},
+		"other service":      {calls.Filter{Method: "/csi.v1.Identity/*"}, nil},
 	} {
 		var got []uint64
 		for _, call := range list(t, r, test.filter) {
@@ -172,6 +174,9 @@ func TestFilters(t *testing.T) {
 	require.Equal(t, []calls.Count{
 		{"CreateSnapshot", "OK", 1}, {"CreateVolume", "OK", 1}, {"NodeStageVolume", "NOT_FOUND", 1}, {"NodeStageVolume", "OK", 1},
 	}, r.Counts())
+
+	_, err := r.List(ctx, calls.Filter{JQ: ".code[]"})
+	require.ErrorContains(t, err, "call 1", "want: a program that fails for each call is a mistake")
 
 	r.Clear()
 	require.Empty(t, list(t, r, calls.Filter{}), "want: Clear removes all calls")

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +39,7 @@ func Parse(text []byte) (File, error) {
 	)
 
 	if err := yaml.Unmarshal(text, &document); err != nil {
-		return File{}, fmt.Errorf("%w: %w", ErrRule, err)
+		return File{}, fmt.Errorf("%w: %w; quote a jq program that has one of , : # [ ] { }", ErrRule, err)
 	}
 
 	if len(document.Content) == 0 {
@@ -93,10 +95,54 @@ func decodingError(err error) error {
 
 	texts := make([]error, 0, len(mistakes.Errors))
 	for _, each := range mistakes.Errors {
-		texts = append(texts, fmt.Errorf("%w: %s", ErrRule, strings.ReplaceAll(each, ErrRule.Error()+": ", "")))
+		texts = append(texts, fmt.Errorf("%w: %s", ErrRule, explained(strings.ReplaceAll(each, ErrRule.Error()+": ", ""))))
 	}
 
 	return errors.Join(texts...)
+}
+
+var (
+	unknownKey = regexp.MustCompile(`field (.*) not found in type faults\.(\w+)`)
+	wrongType  = regexp.MustCompile("cannot unmarshal !!\\w+ (`.*` )?into (\\S+)")
+)
+
+// explained names the keys of rules where yaml.v3 names types of Go.
+func explained(mistake string) string {
+	if found := unknownKey.FindStringSubmatch(mistake); found != nil {
+		known := fmt.Sprintf("%s is no key here; there are %s", found[1], strings.Join(keysOf(found[2]), ", "))
+
+		return strings.Replace(mistake, found[0], known, 1)
+	}
+
+	if found := wrongType.FindStringSubmatch(mistake); found != nil {
+		wanted := "a value of another kind is wanted"
+
+		switch keys := keysOf(strings.TrimPrefix(found[2], "faults.")); {
+		case found[2] == "time.Duration":
+			wanted = "a duration such as 30s is wanted"
+		case len(keys) > 0:
+			wanted = "a mapping is wanted, with the keys " + strings.Join(keys, ", ")
+		}
+
+		return strings.Replace(mistake, found[0], found[1]+"is not possible here: "+wanted, 1)
+	}
+
+	return mistake
+}
+
+// keysOf returns the keys of a type, sorted.
+func keysOf(name string) []string {
+	var keys []string
+
+	for each := range keyTexts {
+		if of, key, _ := strings.Cut(each, "."); of == name {
+			keys = append(keys, key)
+		}
+	}
+
+	slices.Sort(keys)
+
+	return keys
 }
 
 func valueAt(node *yaml.Node, key string) *yaml.Node {
@@ -293,6 +339,10 @@ func (r *Rule) checkCalls(acts []part) (key string, mistake error) {
 // appliesTo returns why the rule has no meaning for a method, with the key of the mistake.
 func (r *Rule) appliesTo(method protoreflect.MethodDescriptor, acts []part) (key string, mistake error) {
 	if !r.Match.Where.IsZero() {
+		if r.Match.Where.Assigns() {
+			return "match.where", fmt.Errorf("%w: %s changes the request, and matches each; compare by ==", ErrRule, r.Match.Where)
+		}
+
 		if err := r.Match.Where.Check(method.Input(), nil); err != nil {
 			return "match.where", err
 		}

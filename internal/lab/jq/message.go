@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"regexp"
 	"time"
 
 	"github.com/itchyny/gojq"
@@ -105,6 +106,9 @@ func fromValue(field protoreflect.FieldDescriptor, value protoreflect.Value) any
 	}
 }
 
+// position is where protojson has found a mistake, with white space that it varies.
+var position = regexp.MustCompile(`^proto:\s\(line [0-9:]+\):\s`)
+
 // MaxBytes bounds the message that ToMessage makes, as JSON. No client reads one of that size.
 const MaxBytes = 64 << 20
 
@@ -122,7 +126,10 @@ func ToMessage(value any, into proto.Message) error {
 	}
 
 	if err := protojson.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%w: it is no %s: %w", ErrProgram, into.ProtoReflect().Descriptor().Name(), err)
+		// Without the position in a text that no user has seen.
+		why := position.ReplaceAllString(err.Error(), "")
+
+		return fmt.Errorf("%w: the output is no whole %s: %s", ErrProgram, into.ProtoReflect().Descriptor().Name(), why)
 	}
 
 	return nil

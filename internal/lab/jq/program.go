@@ -43,6 +43,10 @@ type Program struct {
 
 // Parse compiles a program, which may use the variables. Error: ErrProgram.
 func Parse(text string, variables ...string) (*Program, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, fmt.Errorf("%w: the program is empty", ErrProgram)
+	}
+
 	query, err := gojq.Parse(text)
 	if err != nil {
 		return nil, syntaxError(text, err)
@@ -63,7 +67,9 @@ func syntaxError(text string, err error) error {
 		return fmt.Errorf("%w: %w", ErrProgram, err)
 	}
 
-	return fmt.Errorf("%w: line %d of the program: %w", ErrProgram, strings.Count(text[:mistake.Offset], "\n")+1, err)
+	before := strings.TrimRight(text[:mistake.Offset], "\n")
+
+	return fmt.Errorf("%w: line %d of the program: %w", ErrProgram, strings.Count(before, "\n")+1, err)
 }
 
 // String returns the text.
@@ -106,6 +112,17 @@ func (p *Program) Holds(ctx context.Context, input any, values ...any) (bool, er
 	}
 
 	return false, nil
+}
+
+// Assigns reports whether the program as a whole changes its input, as .name = "a" does.
+func (p *Program) Assigns() bool {
+	switch p.query.Op {
+	case gojq.OpAssign, gojq.OpModify, gojq.OpUpdateAlt,
+		gojq.OpUpdateAdd, gojq.OpUpdateSub, gojq.OpUpdateMul, gojq.OpUpdateDiv, gojq.OpUpdateMod:
+		return true
+	default:
+		return false
+	}
 }
 
 func isTrue(output any) bool { return output != nil && output != false }

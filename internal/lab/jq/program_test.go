@@ -117,7 +117,7 @@ func TestMistakesAreFound(t *testing.T) {
 	require.ErrorContains(t, program.Check(modes, nil), `"READER" is no value of Mode`)
 
 	for text, want := range map[string]string{
-		`.a |`: "unexpected EOF", "": "missing query", `.a ==== 1`: "unexpected token", `many`: "many", `$x`: "$x", ".a\n| ]": "line 2",
+		`.a |`: "unexpected EOF", "": "is empty", " \n": "is empty", ".a\n| b |\n": "line 2", `.a ==== 1`: "unexpected token", `many`: "many", `$x`: "$x", ".a\n| ]": "line 2",
 		`import "x" as x; .`: "module", `input`: "input",
 	} {
 		_, err := jq.Parse(text)

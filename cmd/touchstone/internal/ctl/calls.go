@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,19 +20,20 @@ import (
 )
 
 var (
-	errNoCallLog = errors.New("the driver records no calls: start it with --call-log=ring, or with a file")
-	errNoStrict  = errors.New("the driver does not check the CO: start it with --strict")
-	errTooFew    = errors.New("not as many calls as wanted")
-	errSince     = errors.New("must be a time (RFC 3339) or a duration, such as 5m")
+	errNoCallLog   = errors.New("the driver records no calls: start it with --call-log=ring, or with a file")
+	errNoFaults    = errors.New("the driver has no fault rules: start it with --enable-faults or --faults")
+	errNoStrict    = errors.New("the driver does not check the CO: start it with --strict")
+	errJQWithClear = errors.New("--clear forgets all violations, and takes no --jq")
+	errTooFew      = errors.New("not as many calls as wanted")
+	errSince       = errors.New("must be a time (RFC 3339) or a duration, such as 5m")
 )
-
-const jqUsage = "print what this jq filter makes of each, instead, and leave out those of which it makes nothing, false or null"
 
 // callFilter are the flags that select calls.
 type callFilter struct {
 	calls.Filter
 
 	since string
+	jq    jqFlag
 }
 
 func (f *callFilter) register(flags *pflag.FlagSet) {
@@ -42,15 +42,12 @@ func (f *callFilter) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Object, "volume", "", "only calls about the volume, snapshot or group with this name or id")
 	flags.StringVar(&f.since, "since", "", "only calls that began at this time or later, or within this duration, such as 5m")
 	flags.Uint64Var(&f.SinceCall, "since-call", 0, "only calls with a greater number than this")
-	flags.StringVar(&f.JQ, "jq", "", jqUsage)
+	f.jq.register(flags)
 }
 
 // filter returns the filter of the flags.
 func (f *callFilter) filter() (calls.Filter, error) {
-	if _, err := jq.Parse(cmp.Or(f.JQ, ".")); err != nil {
-		return f.Filter, usage(fmt.Errorf("--jq: %w", err))
-	}
-
+	f.JQ = f.jq.String()
 	if f.since == "" {
 		return f.Filter, nil
 	}
@@ -99,7 +96,7 @@ func newCallsCommand(given *settings) *cobra.Command {
 			}
 
 			if follow {
-				return s.followCalls(ctx, filter)
+				return s.followCalls(ctx, filter, selected.jq.Program)
 			}
 
 			found, err := calls.NewClient(s.Conn()).List(ctx, filter)
@@ -107,7 +104,7 @@ func newCallsCommand(given *settings) *cobra.Command {
 				return explainUnserved(err, errNoCallLog)
 			}
 
-			return s.showCalls(ctx, filter, found, found)
+			return s.showCalls(ctx, selected.jq.Program, found, found)
 		},
 	}
 
@@ -184,13 +181,13 @@ the calls that there were are printed.`,
 
 			wanted.Filter = filter
 
-			return s.awaitCalls(ctx, wanted)
+			return s.awaitCalls(ctx, wanted, selected.jq.Program)
 		},
 	}
 }
 
 // awaitCalls lets the driver end the wait, so that its answer has the calls that there were.
-func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest) error {
+func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest, program *jq.Program) error {
 	const margin = 10 * time.Second
 
 	if deadline, limited := ctx.Deadline(); limited {
@@ -207,7 +204,7 @@ func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest) erro
 		return explainUnserved(err, errNoCallLog)
 	}
 
-	if err := s.showCalls(ctx, wanted.Filter, result, result.Calls); err != nil {
+	if err := s.showCalls(ctx, program, result, result.Calls); err != nil {
 		return err
 	}
 
@@ -227,7 +224,7 @@ func explainUnserved(err, missing error) error {
 	return err
 }
 
-func (s *session) followCalls(ctx context.Context, filter calls.Filter) error {
+func (s *session) followCalls(ctx context.Context, filter calls.Filter, program *jq.Program) error {
 	err := calls.NewClient(s.Conn()).Follow(ctx, calls.FollowRequest{Filter: filter}, func(each calls.Followed) error {
 		if each.Missed > 0 {
 			fmt.Fprintf(s.side, "%d calls are missing: they ended faster than they could be printed\n", each.Missed)
@@ -237,8 +234,8 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter) error {
 			return nil
 		}
 
-		if filter.JQ != "" {
-			return printOutputs(ctx, s, filter.JQ, []*calls.Call{each.Call}, (*calls.Call).Input)
+		if program != nil {
+			return printOutputs(ctx, s, program, []*calls.Call{each.Call}, (*calls.Call).Input)
 		}
 
 		return s.printCall(each.Call)
@@ -292,9 +289,9 @@ func callCode(call *calls.Call) string {
 	return call.Code
 }
 
-func (s *session) showCalls(ctx context.Context, filter calls.Filter, answer any, found []*calls.Call) error {
-	if filter.JQ != "" {
-		return printOutputs(ctx, s, filter.JQ, found, (*calls.Call).Input)
+func (s *session) showCalls(ctx context.Context, program *jq.Program, answer any, found []*calls.Call) error {
+	if program != nil {
+		return printOutputs(ctx, s, program, found, (*calls.Call).Input)
 	}
 
 	numbers := make([]string, len(found))
@@ -316,38 +313,10 @@ var violationColumns = columns[strict.Violation]{
 	{header: "REMEDY", text: func(r strict.Violation) string { return r.Remedy }, wide: true},
 }
 
-// printOutputs prints what a jq filter makes of each, a line for each output.
-func printOutputs[T any](ctx context.Context, s *session, filter string, of []T, input func(T) (any, error)) error {
-	program, err := jq.Parse(filter)
-	if err != nil {
-		return usage(err)
-	}
-
-	for _, each := range of {
-		given, err := input(each)
-		if err != nil {
-			return err
-		}
-
-		lines, err := program.Lines(ctx, given)
-		if err != nil {
-			return err
-		}
-
-		for _, line := range lines {
-			if _, err := fmt.Fprintln(s.out, line); err != nil {
-				return fmt.Errorf("print: %w", err)
-			}
-		}
-	}
-
-	return nil
-}
-
 func violationsVerb() verb {
 	var (
 		forget bool
-		filter string
+		filter jqFlag
 	)
 
 	return verb{
@@ -356,9 +325,13 @@ func violationsVerb() verb {
 The driver checks for them with --strict only. docs/strict.md explains each kind.`,
 		flags: func(flags *pflag.FlagSet) {
 			flags.BoolVar(&forget, "clear", false, "forget them instead")
-			flags.StringVar(&filter, "jq", "", jqUsage)
+			filter.register(flags)
 		},
 		run: func(ctx context.Context, s *session) error {
+			if forget && filter.Program != nil {
+				return usage(errJQWithClear)
+			}
+
 			if forget {
 				return explainUnserved(strict.Clear(ctx, s.Conn()), errNoStrict)
 			}
@@ -368,8 +341,8 @@ The driver checks for them with --strict only. docs/strict.md explains each kind
 				return explainUnserved(err, errNoStrict)
 			}
 
-			if filter != "" {
-				return printOutputs(ctx, s, filter, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
+			if filter.Program != nil {
+				return printOutputs(ctx, s, filter.Program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
 			}
 
 			ids := make([]string, len(found))

@@ -200,6 +200,9 @@ func TestViolations(t *testing.T) {
 		require.Equal(t, want, out)
 	}
 
+	_, err = run(t, "violations", "--jq", ".id[]", "--endpoint", endpoint)
+	require.ErrorContains(t, err, "jq", "want: a filter that fails for each is a mistake")
+
 	_, err = run(t, "violations", "--clear", "--endpoint", endpoint)
 	require.NoError(t, err)
 	require.Empty(t, monitor.List(), "want: --clear removes all violations")
@@ -216,4 +219,22 @@ func TestADriverThatDoesNotRecord(t *testing.T) {
 
 	_, err := run(t, "violations", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "--strict")
+
+	for _, args := range [][]string{{"list"}, {"log"}, {"clear"}, {"release", "x"}, {"add", "{act: {unimplemented: true}}"}} {
+		_, err := run(t, append(append([]string{"fault"}, args...), "--endpoint", endpoint)...)
+		require.ErrorContains(t, err, "--enable-faults", "%v; want: the flag that is missing", args)
+	}
+}
+
+// TestFiltersThatDoNotFit are refused before the driver is asked.
+func TestFiltersThatDoNotFit(t *testing.T) {
+	_, endpoint := startFake(t)
+
+	_, err := run(t, "violations", "--clear", "--jq", ".id", "--endpoint", endpoint)
+	require.ErrorContains(t, err, "--clear")
+	require.Equal(t, 2, ctl.ExitCode(err), "want: the exit code of a usage error")
+
+	_, err = run(t, "violations", "--jq", ".id |", "--endpoint", endpoint)
+	require.ErrorContains(t, err, "--jq")
+	require.Equal(t, 2, ctl.ExitCode(err), "want: the exit code of a usage error")
 }
