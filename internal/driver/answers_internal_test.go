@@ -94,17 +94,12 @@ func TestLevelOfACall(t *testing.T) {
 func TestLogLinesAreBounded(t *testing.T) {
 	t.Parallel()
 
-	long := strings.Repeat("x", maxSubject)
-	for text, want := range map[string]string{
-		"": "", long: long, long + "x": long + "…", long[1:] + "ü": long[1:] + "…", long[2:] + "üx": long[2:] + "ü…",
-	} {
-		require.Equal(t, want, shortened(text))
-	}
-
 	ids := make([]string, maxSubject+1)
 	require.Equal(t, []slog.Attr{slog.String("group", "g"), slog.String("snapshots", strings.Repeat(",", maxSubject-1))},
 		subjectOf(&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: ids}))
 	require.Equal(t, []slog.Attr{slog.String("snapshots", "a,b")}, subjectOf(&csi.DeleteVolumeGroupSnapshotRequest{SnapshotIds: []string{"a", "b"}}))
+	require.Equal(t, []slog.Attr{slog.String("volume", strings.Repeat("x", maxSubject-len("…"))+"…")},
+		subjectOf(&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("x", maxSubject+1)}))
 	require.Empty(t, subjectOf("no message"), "want: what is no message has no subject")
 
 	require.Equal(t, []slog.Attr{slog.String("snapshot", "s")},

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 )
 
 // maxSubject is how many bytes of an id, a name or a path a log line holds.
@@ -52,7 +53,7 @@ func subjectOf(request any) []slog.Attr {
 		if texts := rpc.Texts(message, each.field); len(texts) > 0 {
 			// The rest would be truncated.
 			texts = texts[:min(len(texts), maxSubject)]
-			attrs = append(attrs, slog.String(each.as, shortened(strings.Join(texts, ","))))
+			attrs = append(attrs, slog.String(each.as, shorten.End(strings.Join(texts, ","), maxSubject)))
 		}
 	}
 
@@ -71,12 +72,4 @@ func madeBy(response any) []slog.Attr {
 	default:
 		return nil
 	}
-}
-
-func shortened(text string) string {
-	if len(text) <= maxSubject {
-		return text
-	}
-
-	return strings.ToValidUTF8(text[:maxSubject], "") + "…"
 }

@@ -29,16 +29,17 @@ func Text(text string, limit int) string {
 		text = shortenPaths(text, len(text)-limit)
 	}
 
+	return End(text, limit)
+}
+
+// End truncates text to limit bytes at a rune boundary, with an ellipsis as its end.
+func End(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
 
-	end := limit - len(Ellipsis)
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-
-	return text[:end] + Ellipsis
+	// Without the first bytes of a rune at the end.
+	return strings.ToValidUTF8(text[:limit-len(Ellipsis)], "") + Ellipsis
 }
 
 // shortenPaths removes excess bytes from the beginnings of the paths in a text, or what it can.

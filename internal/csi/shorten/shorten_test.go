@@ -57,6 +57,7 @@ func TestTextAtEachLength(t *testing.T) {
 	require.Equal(t, strings.Repeat("x", limit), shorten.Text(strings.Repeat("x", limit), limit))
 	require.Equal(t, strings.Repeat("x", limit-len(shorten.Ellipsis))+shorten.Ellipsis, shorten.Text(strings.Repeat("x", limit+1), limit))
 	require.Equal(t, "a?b", shorten.Text("a\xffb", limit))
+	require.Equal(t, shorten.Ellipsis, shorten.End(strings.Repeat("\x80", limit+1), limit), "want: what is no UTF-8 is left out")
 
 	end := strings.Repeat("e", 31)
 

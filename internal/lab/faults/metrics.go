@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
@@ -50,12 +51,7 @@ func (i *Injector) Manifest() map[string]string {
 		names = append(names, each.Name)
 	}
 
-	text := strings.Join(names, ",")
-	if len(text) > maxManifest {
-		text = strings.ToValidUTF8(text[:maxManifest], "") + "…"
-	}
-
-	return map[string]string{"faults": text}
+	return map[string]string{"faults": shorten.End(strings.Join(names, ","), maxManifest)}
 }
 
 // Reports describes the active rules in the health report.

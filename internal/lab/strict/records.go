@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 )
 
 // maxRecords bounds the list. Violations of further objects replace the oldest.
@@ -51,10 +53,7 @@ func (m *Monitor) report(ctx context.Context, c *call, found []finding) {
 }
 
 func (m *Monitor) record(c *call, f finding) (record Violation, first bool) {
-	object := cmp.Or(f.object, c.rpc())
-	if len(object) > maxObject {
-		object = strings.ToValidUTF8(object[:maxObject], "") + "…"
-	}
+	object := shorten.End(cmp.Or(f.object, c.rpc()), maxObject)
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
