@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
@@ -56,7 +55,7 @@ func (s stripped) LogValue() slog.Value {
 		return slog.StringValue(fmt.Sprintf("%T", s.message))
 	}
 
-	text := protosanitizer.StripSecrets(rpc.HideSecrets(message)).String()
+	text := string(rpc.JSON(rpc.HideSecrets(message)))
 	if len(text) > maxLogged {
 		text = fmt.Sprintf("%s… (%d bytes in all)", text[:maxLogged], len(text))
 	}

@@ -67,28 +67,6 @@ func codeName(c codes.Code) string {
 	return c.String()
 }
 
-// encode returns a message as JSON with the spec's field names. protojson varies its white space
-// on purpose, so it is compacted by the encoding of the call.
-func encode(message any) json.RawMessage {
-	typed, ok := message.(proto.Message)
-	if !ok {
-		return nil
-	}
-
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(typed)
-	if err != nil {
-		// A string that is not UTF-8; the driver has refused the request for that.
-		reason, failure := json.Marshal("unreadable: " + err.Error())
-		if failure != nil {
-			return nil
-		}
-
-		return reason
-	}
-
-	return text
-}
-
 // objectFields are the fields with the name or id of an object that a call is about.
 func objectFields() []protoreflect.Name {
 	return []protoreflect.Name{

@@ -125,5 +125,5 @@ func (b *Recording) encode(message any) []byte {
 		typed = rpc.HideSecrets(typed)
 	}
 
-	return encode(typed)
+	return rpc.JSON(typed)
 }
