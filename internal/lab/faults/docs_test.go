@@ -11,24 +11,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 )
 
-// schemaFile is the copy of the schema for editors. TOUCHSTONE_UPDATE=1 writes it.
-const schemaFile = "../../../examples/faults/schema.json"
-
-func TestTheSchemaIsOfTheTypes(t *testing.T) {
-	t.Parallel()
-
-	want, err := faults.Schema()
-	require.NoError(t, err)
-
-	if os.Getenv("TOUCHSTONE_UPDATE") != "" {
-		require.NoError(t, os.WriteFile(schemaFile, want, 0o600))
-	}
-
-	have, err := os.ReadFile(schemaFile)
-	require.NoError(t, err)
-	require.Equal(t, string(want), string(have), "TOUCHSTONE_UPDATE=1 go test ./internal/lab/faults writes it")
-}
-
 // TestPointsAndActsAreDocumented: docs/faults.md has a line for each.
 func TestPointsAndActsAreDocumented(t *testing.T) {
 	t.Parallel()

@@ -98,6 +98,12 @@ func (i *Injector) Add(text []byte) ([]string, error) {
 		return nil, fmt.Errorf("%w: there is none", ErrRule)
 	}
 
+	for _, rule := range file.Rules {
+		if rule.Act.Start != nil {
+			return nil, fmt.Errorf("%w: line %d: start acts at a start, so it has to be in the file of --faults", ErrRule, rule.line)
+		}
+	}
+
 	i.mu.Lock()
 
 	for at := range file.Rules {

@@ -153,6 +153,9 @@ func TestNamesAreUnique(t *testing.T) {
 	_, err := i.Add([]byte("[{name: b, act: {unimplemented: true}}, {name: a, act: {unimplemented: true}}]"))
 	require.ErrorIs(t, err, faults.ErrExists)
 
+	_, err = i.Add([]byte("[{name: c, act: {unimplemented: true}}, {name: d, act: {start: {delay: 1s}}}]"))
+	require.ErrorContains(t, err, "--faults", "want: an act at the start is refused in a running driver")
+
 	listed, _ := i.List()
 	require.Len(t, listed, 1, "none of several rules is added")
 

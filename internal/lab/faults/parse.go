@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // the types of Detail
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -366,18 +367,18 @@ type Code codes.Code
 
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (c *Code) UnmarshalYAML(node *yaml.Node) error {
-	var code codes.Code
+	var parsed codes.Code
 
 	quoted, err := json.Marshal(node.Value)
 	if err == nil {
-		err = code.UnmarshalJSON(quoted)
+		err = parsed.UnmarshalJSON(quoted)
 	}
 
-	if err != nil || code == codes.OK || node.Value == "" {
+	if err != nil || parsed == codes.OK || node.Value == "" {
 		return mistake(node, "%q is no code of a failed call; one is RESOURCE_EXHAUSTED", node.Value)
 	}
 
-	*c = Code(code)
+	*c = Code(parsed)
 
 	return nil
 }
@@ -385,14 +386,8 @@ func (c *Code) UnmarshalYAML(node *yaml.Node) error {
 // MarshalYAML implements yaml.Marshaler.
 func (c Code) MarshalYAML() (any, error) { return c.String(), nil }
 
-// codeNames are the names of the spec.
-var codeNames = []string{
-	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
-	"UNAUTHENTICATED",
-}
-
-func (c Code) String() string { return codeNames[c] }
+// String returns the name that the spec has for the code, such as NOT_FOUND.
+func (c Code) String() string { return code.Code_name[int32(c)] }
 
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (d *Detail) UnmarshalYAML(node *yaml.Node) error {

@@ -2,32 +2,55 @@ package faults
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/code"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-// Schema returns the JSON schema of files of rules, which editors use. examples/faults/schema.json is
-// its copy.
-func Schema() ([]byte, error) {
+// schemaFile is the JSON schema of files of rules, for editors. TOUCHSTONE_UPDATE=1 writes it.
+const schemaFile = "../../../examples/faults/schema.json"
+
+func TestTheSchemaIsOfTheTypes(t *testing.T) {
+	t.Parallel()
+
 	file := schemaOf(reflect.TypeFor[File]())
 	rule := schemaOf(reflect.TypeFor[Rule]())
 
 	// A file may be a list of rules or a single rule, too.
-	encoded, err := json.MarshalIndent(object{
+	want, err := json.MarshalIndent(object{
 		"$schema": "https://json-schema.org/draft/2020-12/schema",
 		"title":   "Fault rules of Touchstone",
 		"anyOf":   []any{file, object{typeKey: "array", "items": rule}, rule},
 	}, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encode the schema: %w", err)
+	require.NoError(t, err)
+
+	want = append(want, '\n')
+
+	if os.Getenv("TOUCHSTONE_UPDATE") != "" {
+		require.NoError(t, os.WriteFile(schemaFile, want, 0o600))
 	}
 
-	return append(encoded, '\n'), nil
+	have, err := os.ReadFile(schemaFile)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(have), "TOUCHSTONE_UPDATE=1 go test ./internal/lab/faults writes it")
+}
+
+// failures are the codes of failed calls.
+func failures() []string {
+	names := []string{}
+	for each := range len(code.Code_name) - 1 {
+		names = append(names, Code(each+1).String())
+	}
+
+	return names
 }
 
 type object map[string]any
@@ -46,7 +69,7 @@ var texts = map[reflect.Type]object{
 	reflect.TypeFor[Filter]():        {},
 	reflect.TypeFor[time.Duration](): {"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
 	reflect.TypeFor[time.Time]():     {"format": "date-time"},
-	reflect.TypeFor[Code]():          {enumKey: codeNames[1:]},
+	reflect.TypeFor[Code]():          {enumKey: failures()},
 	reflect.TypeFor[Loss]():          {enumKey: []Loss{Hang, Reset}},
 	reflect.TypeFor[View]():          {enumKey: []View{NodeView, ControllerView}},
 	reflect.TypeFor[ConditionStatus](): {

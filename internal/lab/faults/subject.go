@@ -145,7 +145,5 @@ func (i *Injector) matchesNode(match *Match, method protoreflect.MethodDescripto
 		return match.Node.Match(i.config.NodeID)
 	}
 
-	field := fieldOf(request, "node_id")
-
-	return field != nil && field.Kind() == protoreflect.StringKind && match.Node.Match(request.ProtoReflect().Get(field).String())
+	return slices.ContainsFunc(rpc.Texts(request, "node_id"), match.Node.Match)
 }
