@@ -4,12 +4,12 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
@@ -354,11 +354,37 @@ func TestCheckMounts(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
-	directory := pool.Object{ID: s.create("directory", with("backing", "directory")), Backing: volume.BackingDirectory}
+	p, directory := s.served(), pool.Object{ID: s.create("directory", with("backing", "directory")), Backing: volume.BackingDirectory}
 
-	require.NoError(t, s.checkMounts("default", directory))
-	require.NoError(t, s.checkMounts("x", pool.Object{Backing: volume.BackingImage}), "nothing is mounted in an image")
-	require.ErrorIs(t, s.checkMounts("x", directory), errConfig, "the pool is not known")
-	require.NoError(t, os.Remove(filepath.Join(s.pool("default"), "directories", directory.ID)))
-	require.NoError(t, s.checkMounts("default", directory), "nothing is mounted in what is gone")
+	require.NoError(t, checkMounts(p, directory))
+	require.NoError(t, checkMounts(nil, pool.Object{Backing: volume.BackingImage}), "nothing is mounted in an image")
+	require.NoError(t, os.Remove(p.ObjectPath(directory)))
+	require.NoError(t, checkMounts(p, directory), "nothing is mounted in what is gone")
+
+	// What is mounted below a path that cannot be resolved is unknown.
+	require.NoError(t, os.Symlink(directory.ID, p.ObjectPath(directory)))
+	require.ErrorContains(t, checkMounts(p, directory), "too many links")
+	rpccode.Require(t, s.remove(t.Context(), directory.ID), codes.Internal)
+	require.NoError(t, os.Remove(p.ObjectPath(directory)))
+	require.NoError(t, s.remove(t.Context(), directory.ID))
+}
+
+// TestAnAttachedImageIsKept: also if no node that is known uses its volume.
+func TestAnAttachedImageIsKept(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	id := s.create("volume")
+	image, err := os.Open(s.imagePath(id))
+	require.NoError(t, err)
+	require.NoError(t, unix.Flock(int(image.Fd()), unix.LOCK_SH))
+
+	err = s.remove(t.Context(), id)
+	rpccode.Require(t, err, codes.FailedPrecondition)
+	require.ErrorContains(t, err, s.node.DescribeHolders(id))
+	s.requireSound()
+
+	require.NoError(t, image.Close())
+	require.NoError(t, s.remove(t.Context(), id))
+	s.requireSound()
 }

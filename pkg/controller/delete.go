@@ -45,21 +45,13 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	}
 
 	// While its pool cannot be used, the volume stays as it is.
-	if _, err := s.poolOf(found); err != nil {
+	p, err := s.poolOf(found)
+	if err != nil {
 		return err
 	}
 
 	if !found.Phase.IsUnfinished() {
-		err := s.checkNotAttachedOrUsed(found)
-		if err == nil {
-			err = s.checkMounts(found.Parameters.Pool, found.Object())
-		}
-
-		if err == nil {
-			err = s.checkDetached(ctx, found)
-		}
-
-		if err != nil {
+		if err := s.checkDeletable(ctx, p, found); err != nil {
 			return err
 		}
 
@@ -80,16 +72,24 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	return ignoreReadOnly(s.config.Removals.Do(ctx, s.removalOf(found)))
 }
 
-// checkMounts returns FAILED_PRECONDITION while something is mounted below an
-// object's directory: what is mounted there is not the object's.
-func (s *Service) checkMounts(poolName string, object pool.Object) error {
-	if object.Backing != volume.BackingDirectory {
-		return nil
+// checkDeletable returns FAILED_PRECONDITION while anything uses the volume.
+func (s *Service) checkDeletable(ctx context.Context, p *pool.Pool, v *record.Volume) error {
+	if err := s.checkNotAttachedOrUsed(v); err != nil {
+		return err
 	}
 
-	p, err := s.Pool(poolName, object.String())
-	if err != nil {
+	if err := checkMounts(p, v.Object()); err != nil {
 		return err
+	}
+
+	return s.checkDetached(ctx, p, v)
+}
+
+// checkMounts returns FAILED_PRECONDITION while something is mounted below an
+// object's directory: what is mounted there is not the object's.
+func checkMounts(p *pool.Pool, object pool.Object) error {
+	if object.Backing != volume.BackingDirectory {
+		return nil
 	}
 
 	found, err := mount.ListBeneath(p.ObjectPath(object))
@@ -107,16 +107,12 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 
 // checkDetached returns FAILED_PRECONDITION while a loop device has the volume's image: its space would
 // stay in use, without a name, for as long as another mount namespace has the volume mounted.
-func (s *Service) checkDetached(ctx context.Context, v *record.Volume) error {
+func (s *Service) checkDetached(ctx context.Context, p *pool.Pool, v *record.Volume) error {
 	if v.Parameters.Backing != volume.BackingImage {
 		return nil
 	}
 
-	p, err := s.poolOf(v)
-	if err == nil {
-		err = p.CheckDetached(ctx, v.ID)
-	}
-
+	err := p.CheckDetached(ctx, v.ID)
 	if errors.Is(err, pool.ErrInUse) {
 		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))
 	}

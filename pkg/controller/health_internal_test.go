@@ -127,6 +127,47 @@ func TestProbeOfAVolume(t *testing.T) {
 	rpccode.Require(t, err, codes.Unavailable)
 }
 
+// doneContext calls asked when a caller first waits for its end.
+type doneContext struct {
+	context.Context //nolint:containedctx // it is a context
+
+	once  sync.Once
+	asked func()
+}
+
+func (c *doneContext) Done() <-chan struct{} {
+	c.once.Do(c.asked)
+
+	return c.Context.Done()
+}
+
+// TestAFindingIsOfTheRecordThatIsStored: what is found by a record that has changed meanwhile is found once more.
+func TestAFindingIsOfTheRecordThatIsStored(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		meanwhile func(s *site, id string)
+		gone      bool
+		want      []health.Reason
+	}{
+		"nothing":        {func(*site, string) {}, false, []health.Reason{health.BackingFileTruncated}},
+		"it is removed":  {func(s *site, id string) { s.hide(id) }, true, nil},
+		"it is restored": {func(s *site, id string) { require.NoError(s.t, os.Truncate(s.imagePath(id), 4*mib)) }, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			s := newSite(t)
+			id := s.create("volume")
+			require.NoError(t, os.Truncate(s.imagePath(id), mib))
+
+			seen, err := s.probe(&doneContext{Context: t.Context(), asked: func() { test.meanwhile(s, id) }}, id)
+			require.Equal(t, test.gone, err != nil, "want: it is gone: %v", err)
+			require.Equal(t, test.want, reasons(seen.Entries), "want: the findings of the record that is stored")
+		})
+	}
+}
+
 // TestVolumesOfAPoolThatDoesNotAnswer keep their last findings, and have one more.
 func TestVolumesOfAPoolThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()

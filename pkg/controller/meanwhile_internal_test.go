@@ -169,7 +169,7 @@ func TestRemovalsFailWithTheirPool(t *testing.T) {
 
 		for what, observe := range map[string]func() error{
 			"newSnapshot": func() error { _, err := s.newSnapshot(t.Context(), v, volume.ConsistencyNone); return err },
-			"checkMounts": func() error { return s.checkDetached(t.Context(), v) },
+			"delete":      func() error { return s.delete(t.Context(), id) },
 			"durable":     func() error { return s.allocateDurably(v) },
 			"undo":        func() error { return s.undoSnapshots(t.Context(), errBroken, nil, snapshot) },
 		} {

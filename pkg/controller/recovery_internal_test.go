@@ -77,6 +77,11 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 		require.Equal(t, want, v.Pristine, "want: it is recorded that the image of %s is durable", v.Name)
 	}
 
+	// Each image that cannot be made fails the recovery, also if a later one can.
+	s.create("later", with("pool", "fast"))
+	require.NoError(t, os.Mkdir(paths[1], 0o700))
+	require.Error(t, s.allocatePristineDurably(t.Context(), "fast"), "want: a directory cannot be the image")
+
 	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("fast"), "images")))
 	require.Error(t, s.allocatePristineDurably(t.Context(), "fast"), "want: an image that cannot be made fails the recovery")
 }

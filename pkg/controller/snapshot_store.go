@@ -242,7 +242,8 @@ func ignoreReadOnly(err error) error {
 // Errors: ABORTED while one is read.
 func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone ...*record.Snapshot) error {
 	for _, each := range gone {
-		if _, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID); err != nil {
+		p, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
+		if err != nil {
 			return err
 		}
 
@@ -250,7 +251,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone
 			continue // the check belongs before the first step
 		}
 
-		if err := s.checkMounts(each.Parameters.Pool, each.Object()); err != nil {
+		if err := checkMounts(p, each.Object()); err != nil {
 			return err
 		}
 	}
