@@ -43,7 +43,8 @@ func operations() map[string]func(s *site) func(ctx context.Context) error {
 		"delete a directory":    deleting(with("backing", "directory")),
 		"expand":                expanding(),
 		"expand a directory":    expanding(with("backing", "directory")),
-		"expand after use":      expandingUsed,
+		"expand after use":      expandingUsed(),
+		"expand it after use":   expandingUsed(with("backing", "directory")),
 		"modify":                modifying,
 		"snapshot":              snapshotting(),
 		"snapshot a directory":  snapshotting(with("backing", "directory")),
@@ -108,11 +109,13 @@ func expanding(change ...func(*csi.CreateVolumeRequest)) func(s *site) func(cont
 	}
 }
 
-func expandingUsed(s *site) func(context.Context) error {
-	id := s.create("grown")
-	require.NoError(s.t, s.publish(s.t.Context(), id, ownNode))
+func expandingUsed(change ...func(*csi.CreateVolumeRequest)) func(s *site) func(context.Context) error {
+	return func(s *site) func(context.Context) error {
+		id := s.create("grown", change...)
+		require.NoError(s.t, s.publish(s.t.Context(), id, ownNode))
 
-	return func(ctx context.Context) error { return s.expand(ctx, id, 8*mib) }
+		return func(ctx context.Context) error { return s.expand(ctx, id, 8*mib) }
+	}
 }
 
 func modifying(s *site) func(context.Context) error {

@@ -295,3 +295,62 @@ func TestSnapshotsOfEachPhase(t *testing.T) {
 		})
 	}
 }
+
+// TestOnlyAChangeWaitsForOthers: what a volume has already is answered at once, and Drain makes the
+// changes that wait.
+func TestOnlyAChangeWaitsForOthers(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, func(c *Config) { c.CoalesceWindow = time.Hour })
+	id := s.create("volume", withMutable)
+
+	limited, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	require.NoError(t, s.expand(limited, id, 4*mib), "its size")
+	require.NoError(t, s.expand(limited, id, mib), "less than its size")
+	require.NoError(t, s.modify(limited, id, "readIOPS", "100"), "its parameters")
+
+	short, end := context.WithTimeout(t.Context(), time.Millisecond)
+	defer end()
+
+	rpccode.Require(t, s.expand(short, id, 8*mib), codes.DeadlineExceeded)
+	require.NoError(t, s.Drain(limited))
+
+	found, err := s.find(id)
+	require.NoError(t, err)
+	require.Equal(t, int64(8*mib), found.CapacityBytes, "want: the change that waited is made")
+}
+
+// TestCopiesNeedTheirSourcesPool: a copy into another pool fails while that of its source does.
+func TestCopiesNeedTheirSourcesPool(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	source := s.create("source", with("pool", "fast"))
+	snapshotID := s.snapshot("snapshot", source)
+	records := s.allRecords()
+	s.failPool("fast")
+
+	for name, of := range map[string]func(*csi.CreateVolumeRequest){"clone": ofVolume(source), "restore": ofSnapshot(snapshotID)} {
+		_, err := s.CreateVolume(t.Context(), createRequestOf("copy", of, with("pool", "default")))
+		rpccode.Require(t, err, codes.Unavailable, name)
+	}
+
+	require.Equal(t, records, s.allRecords(), "want: nothing is made")
+}
+
+// TestReadonlyIsACapability: without it a CO must not ask for it.
+func TestReadonlyIsACapability(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, without("PUBLISH_READONLY"))
+	request := &csi.ControllerPublishVolumeRequest{VolumeId: s.create("volume"), NodeId: ownNode, VolumeCapability: mountCapability(), Readonly: true}
+
+	_, err := s.ControllerPublishVolume(t.Context(), request)
+	rpccode.Require(t, err, codes.InvalidArgument)
+
+	request.Readonly = false
+	_, err = s.ControllerPublishVolume(t.Context(), request)
+	require.NoError(t, err)
+}
