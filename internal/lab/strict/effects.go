@@ -95,7 +95,7 @@ func (m *Monitor) unpublished(request *csi.NodeUnpublishVolumeRequest) {
 	m.volumes.unpublish(known, request.GetTargetPath())
 
 	// An inline ephemeral volume has ended with its publication.
-	if !known.fresh && !known.hasContext && known.staging == unknown && len(known.targets) == 0 && len(known.attachments) == 0 {
+	if !known.hasContext && known.staging == unknown && len(known.targets) == 0 && len(known.attachments) == 0 {
 		m.volumes.forget(known)
 	}
 }
