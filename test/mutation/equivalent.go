@@ -164,6 +164,7 @@ var equivalent = map[string]string{
 	"pkg/node/probe probeState.probeBacking: never: !ok":                                                              "the files of a pool have a Stat_t on Linux",
 
 	"internal/linux/filesystem btrfsSign: swap: copy(super[btrfsMetadataUUID:], super[btrfsFSID:][:len(id)])":   anyOrder,
+	"internal/errdefs categoryOf: replace <: rank(one) < rank(category)":                                        "an equal rank is the same category",
 	"internal/lab/proxy Codec.Unmarshal: swap: data.Ref()":                                                      anyOrder,
 	"pkg/node/access Provider.attachImage: swap: p.config.Prober.Attached(v, device, info.Size(), readOnly &&…": "tuning a device raises no event",
 }

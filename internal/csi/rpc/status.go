@@ -25,13 +25,9 @@ func Invalid(format string, args ...any) error {
 // the category of err (errdefs.Category), and INTERNAL without one. A status is kept. The interceptors call
 // it, for all handlers.
 func Status(err error) error {
-	if err == nil {
-		return nil
-	}
-
 	category := errdefs.Category(err)
 	if _, received := status.FromError(err); received && category == nil {
-		return err
+		return err // also nil
 	}
 
 	for code, each := range categoryOf {

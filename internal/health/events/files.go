@@ -34,22 +34,20 @@ func NewFilesOf(directories func() []string, changed func() <-chan struct{}) hea
 // own image may raise health.FileWritten: true before Linux 6.15. Some older stable
 // kernels have that change too, which cannot be detected.
 func LoopWritesReported() bool {
+	var name unix.Utsname
+
+	return unix.Uname(&name) != nil || loopWritesReported(unix.ByteSliceToString(name.Release[:]))
+}
+
+// loopWritesReported is LoopWritesReported for the release of a kernel. One that is unknown may raise it.
+func loopWritesReported(release string) bool {
 	const changedMajor, changedMinor = 6, 15
 
-	var (
-		name         unix.Utsname
-		major, minor int
-	)
+	var major, minor int
 
-	if unix.Uname(&name) != nil {
-		return true
-	}
+	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
 
-	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
-		return true
-	}
-
-	return major < changedMajor || major == changedMajor && minor < changedMinor
+	return err != nil || major < changedMajor || major == changedMajor && minor < changedMinor
 }
 
 func (*files) Name() string { return "files" }
