@@ -11,7 +11,7 @@
 // Where a comment below the services names a gRPC code, such as NOT_FOUND, it means the
 // category of that name.
 //
-// It contains the categories and the constructors; it does not import any other
+// It contains the categories, the constructors and Wrap; it does not import any other
 // package of Touchstone, so that every layer can use it. An error without a
 // category is an internal error.
 package errdefs
@@ -91,6 +91,16 @@ type Error struct{ category, cause error }
 // Errorf returns an Error; format may wrap causes with %w.
 func Errorf(category error, format string, args ...any) error {
 	return &Error{category: category, cause: fmt.Errorf(format, args...)} //nolint:err113 // the caller's format is the message
+}
+
+// Wrap puts the message before *err, unless that is nil. It is deferred where the errors of several steps
+// get the same message:
+//
+//	defer errdefs.Wrap(&err, "capacity of pool %q", name)
+func Wrap(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf(format+": %w", append(args, *err)...)
+	}
 }
 
 // Error implements error.

@@ -35,6 +35,21 @@ func TestErrorsWithTheSameMessageAreDistinct(t *testing.T) {
 	require.NotErrorIs(t, one, other)
 }
 
+// TestWrap: the message stands before an error, which stays itself, and makes none.
+func TestWrap(t *testing.T) {
+	t.Parallel()
+
+	wrapped := func(err error) error {
+		errdefs.Wrap(&err, "volume %s of %d%%", "a", 5)
+
+		return err
+	}
+
+	require.NoError(t, wrapped(nil))
+	require.EqualError(t, wrapped(fs.ErrNotExist), "volume a of 5%: file does not exist")
+	require.ErrorIs(t, wrapped(fs.ErrNotExist), fs.ErrNotExist)
+}
+
 // TestCategory: the outermost caller decides, and of joined errors their categories, in any order.
 func TestCategory(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
@@ -30,27 +31,27 @@ func (p *Pool) SetAttributes(id string, attributes volume.Mutable) error {
 		return err
 	}
 
-	text, err := json.MarshalIndent(attributes, "", "  ")
-	if err == nil {
-		err = p.replaceAttributes(id, append(text, '\n'))
-	}
-
-	if err != nil {
+	if err := p.replaceAttributes(id, attributes); err != nil {
 		return p.spaceError(fmt.Errorf("write the attributes of volume %s into pool %q: %w", id, p.name, err))
 	}
 
 	return p.syncDirectory(p.attributes)
 }
 
-func (p *Pool) replaceAttributes(id string, text []byte) error {
+func (p *Pool) replaceAttributes(id string, attributes volume.Mutable) error {
 	fresh := id + layout.AttributesScratchSuffix
+
+	text, err := json.MarshalIndent(attributes, "", "  ")
+	if err != nil {
+		return err
+	}
 
 	file, err := p.attributes.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, imageMode)
 	if err != nil {
 		return err
 	}
 
-	_, err = file.Write(text)
+	_, err = file.Write(append(text, '\n'))
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return errors.Join(err, p.attributes.Remove(fresh))
 	}
@@ -59,7 +60,7 @@ func (p *Pool) replaceAttributes(id string, text []byte) error {
 }
 
 // Attributes returns the mutable attributes of a volume, the zero value if none were set.
-func (p *Pool) Attributes(id string) (volume.Mutable, error) {
+func (p *Pool) Attributes(id string) (found volume.Mutable, err error) {
 	if err := checkID(id); err != nil {
 		return volume.Mutable{}, err
 	}
@@ -73,19 +74,16 @@ func (p *Pool) Attributes(id string) (volume.Mutable, error) {
 		return volume.Mutable{}, fmt.Errorf("attributes of volume %s in pool %q: %w", id, p.name, err)
 	}
 	defer file.Close()
-
-	var found volume.Mutable
+	defer errdefs.Wrap(&err, "attributes of volume %s in %s", id, p.AttributesPath())
 
 	text, err := io.ReadAll(io.LimitReader(file, maxAttributesBytes))
-	if err == nil {
-		err = json.Unmarshal(text, &found)
-	}
-
 	if err != nil {
-		return volume.Mutable{}, fmt.Errorf("attributes of volume %s in %s: %w", id, p.AttributesPath(), err)
+		return volume.Mutable{}, err
 	}
 
-	return found, nil
+	err = json.Unmarshal(text, &found)
+
+	return found, err
 }
 
 // RemoveUnusedAttributes removes the attributes of volumes that are neither known nor in the pool.

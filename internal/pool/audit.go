@@ -42,12 +42,7 @@ func (p *Pool) ListScratch(ctx context.Context, visit func(ScratchObject) error)
 	}
 
 	for id := range found {
-		left, err := p.scratchObject(ctx, id)
-		if err == nil {
-			err = visit(left)
-		}
-
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.visitScratch(ctx, id, visit); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("scratch of %s in pool %q: %w", id, p.name, err)
 		}
 	}
@@ -55,8 +50,8 @@ func (p *Pool) ListScratch(ctx context.Context, visit func(ScratchObject) error)
 	return nil
 }
 
-// scratchObject returns the image and the directory of an id as one object.
-func (p *Pool) scratchObject(ctx context.Context, id string) (ScratchObject, error) {
+// visitScratch passes the image and the directory of an id to visit as one object.
+func (p *Pool) visitScratch(ctx context.Context, id string, visit func(ScratchObject) error) error {
 	left := ScratchObject{ID: id}
 
 	for _, name := range []string{id + layout.ImageSuffix, id} {
@@ -66,7 +61,7 @@ func (p *Pool) scratchObject(ctx context.Context, id string) (ScratchObject, err
 		}
 
 		if err != nil {
-			return ScratchObject{}, err
+			return err
 		}
 
 		left.Path = filepath.Join(p.scratch.Name(), name)
@@ -74,10 +69,11 @@ func (p *Pool) scratchObject(ctx context.Context, id string) (ScratchObject, err
 	}
 
 	var err error
+	if left.InProgress, err = p.scratchLocked(id); err != nil {
+		return err
+	}
 
-	left.InProgress, err = p.scratchLocked(id)
-
-	return left, err
+	return visit(left)
 }
 
 // scratchLocked reports whether a process has locked the scratch of an id, without creating it.
@@ -93,12 +89,12 @@ func (p *Pool) scratchLocked(id string) (bool, error) {
 	defer file.Close()
 
 	err = flock.TryLock(file, unix.LOCK_SH)
-	if err == nil || flock.Unsupported(err) {
-		return false, nil
-	}
-
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return true, nil
+	}
+
+	if flock.Unsupported(err) {
+		return false, nil
 	}
 
 	return false, err

@@ -1,9 +1,9 @@
 package pool
 
 import (
-	"fmt"
 	"os"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,17 +29,15 @@ func (c Capacity) NearlyFull() bool {
 
 // Capacity returns the space of the pool's filesystem. For an embedded pool it is limited by the
 // space of the filesystem that has the pool's image.
-func (p *Pool) Capacity() (Capacity, error) {
+func (p *Pool) Capacity() (own Capacity, err error) {
+	defer errdefs.Wrap(&err, "capacity of pool %q at %s", p.name, p.path)
+
 	own, used, err := space(p.path)
-	if err == nil && p.hostImage != "" {
-		own, err = own.limitedByHost(p.hostImage, used)
+	if err != nil || p.hostImage == "" {
+		return own, err
 	}
 
-	if err != nil {
-		return Capacity{}, fmt.Errorf("capacity of pool %q at %s: %w", p.name, p.path, err)
-	}
-
-	return own, nil
+	return own.limitedByHost(p.hostImage, used)
 }
 
 func space(path string) (whole Capacity, used int64, err error) {

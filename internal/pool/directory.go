@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 )
 
@@ -33,23 +34,19 @@ func (p *Pool) EnsureDirectory(id string, size int64) error {
 
 // LimitDirectory raises the size limit of a volume's directory, where it can have one. It is
 // durable after SyncDirectory. Errors: ErrMissing.
-func (p *Pool) LimitDirectory(id string, size int64) error {
+func (p *Pool) LimitDirectory(id string, size int64) (err error) {
 	directory, err := p.OpenDirectory(id)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
+	defer errdefs.Wrap(&err, "limit the size of volume %s in pool %q", id, p.name)
 
-	err = p.quotas.Limit(directory, size)
-	if err == nil {
-		err = p.confine(id, directory)
+	if err := p.quotas.Limit(directory, size); err != nil {
+		return err
 	}
 
-	if err != nil {
-		return fmt.Errorf("limit the size of volume %s in pool %q: %w", id, p.name, err)
-	}
-
-	return nil
+	return p.confine(id, directory)
 }
 
 // ConfineDirectory makes the size limit of a volume's directory count all files in it and no others.

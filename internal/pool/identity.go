@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -73,22 +74,15 @@ func ReadIdentity(directory string) (string, error) {
 
 // MoveIdentity moves the identity of a pool to another directory, which has none: when a pool
 // without volumes becomes an embedded pool.
-func MoveIdentity(from, to string) error {
+func MoveIdentity(from, to string) (err error) {
+	defer errdefs.Wrap(&err, "move the identity of a pool")
+
 	outer, err := os.OpenRoot(from)
-	if err == nil {
-		defer outer.Close()
-
-		err = moveIdentity(outer, to)
-	}
-
 	if err != nil {
-		return fmt.Errorf("move the identity of a pool: %w", err)
+		return err
 	}
+	defer outer.Close()
 
-	return nil
-}
-
-func moveIdentity(outer *os.Root, to string) error {
 	id, err := readIdentity(outer)
 	if err != nil {
 		return err

@@ -224,20 +224,22 @@ func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filli
 // the rename grew only the old image; later ones notice the rename (growOnce).
 func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bool) error {
 	now, err := old.Stat()
-	if err == nil {
-		err = grow(fresh, now.Size(), thick)
-
-		// Otherwise nothing was written: it was allocated already.
-		if thick || now.Size() > size {
-			p.resized.Store(id, time.Now())
-		}
+	if err != nil {
+		return err
 	}
 
-	if err == nil && now.Size() > size {
-		err = fresh.Sync()
+	err = grow(fresh, now.Size(), thick)
+
+	// Otherwise nothing was written: it was allocated already.
+	if thick || now.Size() > size {
+		p.resized.Store(id, time.Now())
 	}
 
-	return err
+	if err != nil || now.Size() <= size {
+		return err
+	}
+
+	return fresh.Sync()
 }
 
 // copyOwner gives the new image the owner of the old one: an unprivileged controller must be able
@@ -251,11 +253,15 @@ func copyOwner(old os.FileInfo, fresh *os.File) error {
 	return fresh.Chown(int(owner.Uid), int(owner.Gid))
 }
 
-func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, size int64, filling FillOptions) error {
-	err := grow(fresh, size, filling.Thick)
-	lent := filling.Thick && errors.Is(err, unix.ENOSPC)
+func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, size int64, filling FillOptions) (err error) {
+	err = grow(fresh, size, filling.Thick)
+	if filling.Thick && errors.Is(err, unix.ENOSPC) {
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, fresh.Truncate(0), grow(old, size, true))
+			}
+		}()
 
-	if lent {
 		// The old image is blank and locked: its only content is the reservation that the new one
 		// takes over. Its size stays, because an expansion may be changing it.
 		if err = punchHole(old, size); err == nil {
@@ -263,19 +269,15 @@ func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, 
 		}
 	}
 
-	if err == nil {
-		err = filling.Fill(ctx, filepath.Join(p.path, layout.Scratch, id+layout.ImageSuffix))
+	if err != nil {
+		return err
 	}
 
-	if err == nil {
-		err = fresh.Sync()
+	if err := filling.Fill(ctx, filepath.Join(p.path, layout.Scratch, id+layout.ImageSuffix)); err != nil {
+		return err
 	}
 
-	if err != nil && lent {
-		err = errors.Join(err, fresh.Truncate(0), grow(old, size, true))
-	}
-
-	return err
+	return fresh.Sync()
 }
 
 // unlock releases the lock and closes the file, which is synced where it was written. It unlocks

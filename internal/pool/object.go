@@ -2,7 +2,6 @@ package pool
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -78,7 +78,7 @@ func (p *Pool) ObjectPath(object Object) string {
 
 // renameFromScratch renames the object from scratch into place, durably. A directory that it
 // replaces is then in scratch.
-func (p *Pool) renameFromScratch(object Object) error {
+func (p *Pool) renameFromScratch(object Object) (err error) {
 	scratch, err := p.scratch.Open(".")
 	if err != nil {
 		return err
@@ -90,6 +90,7 @@ func (p *Pool) renameFromScratch(object Object) error {
 		return err
 	}
 	defer room.Close()
+	defer errdefs.Wrap(&err, "put %s in place", object)
 
 	name := object.fileName()
 
@@ -99,15 +100,11 @@ func (p *Pool) renameFromScratch(object Object) error {
 		err = unix.Renameat2(int(scratch.Fd()), name, int(room.Fd()), name, unix.RENAME_EXCHANGE)
 	}
 
-	if err == nil {
-		err = room.Sync()
-	}
-
 	if err != nil {
-		return fmt.Errorf("put %s in place: %w", object, err)
+		return err
 	}
 
-	return nil
+	return room.Sync()
 }
 
 // Stat returns the file information of a volume's image or directory with one system call, without

@@ -282,16 +282,13 @@ func (p *Pool) checkWritable() error {
 	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, imageMode)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = unix.Access(filepath.Join(p.path, layout.Scratch), unix.W_OK)
-		if err == nil {
-			return nil
-		}
 	}
 
 	if err != nil {
 		return fmt.Errorf("pool %q at %s is not writable: %w", p.name, p.path, err)
 	}
 
-	_ = file.Close()
+	_ = file.Close() // nil without O_TMPFILE
 
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
@@ -19,36 +20,33 @@ const discardWait = 2 * time.Second
 // Remove removes an object, its attributes and its scratch. A missing object is no error. It takes
 // time in proportion to the number of files. Errors: tree.ErrMounted, ctx's.
 func (p *Pool) Remove(ctx context.Context, object Object) error {
-	_, err := p.unlinkObject(ctx, object)
-	if err == nil {
-		err = p.purge(ctx, object.ID)
+	if _, err := p.unlinkObject(ctx, object); err != nil {
+		return p.removeError(object.String(), err)
 	}
 
-	return p.removeError(object.String(), err)
+	return p.removeError(object.String(), p.purge(ctx, object.ID))
 }
 
 func (p *Pool) removeError(object string, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("remove %s from pool %q: %w; the driver retries it until it succeeds", object, p.name, err)
 	}
 
-	return fmt.Errorf("remove %s from pool %q: %w; the driver retries it until it succeeds", object, p.name, err)
+	return nil
 }
 
 // Discard is Remove for an object whose record is deleted at once: when it returns nil, the object
 // is not in place any more, and its space is freed then or, if that takes long or fails, in the
 // background.
-func (p *Pool) Discard(ctx context.Context, object Object) error {
+func (p *Pool) Discard(ctx context.Context, object Object) (err error) {
+	defer errdefs.Wrap(&err, "discard %s in pool %q", object, p.name)
+
 	moved, err := p.unlinkObject(ctx, object)
-	if err == nil && moved {
-		err = p.purgeOrSchedule(ctx, object.ID)
+	if err != nil || !moved {
+		return err
 	}
 
-	if err != nil {
-		return fmt.Errorf("discard %s in pool %q: %w", object, p.name, err)
-	}
-
-	return nil
+	return p.purgeOrSchedule(ctx, object.ID)
 }
 
 // ResumeRemovals schedules the removals that earlier processes did not complete.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
@@ -96,19 +97,17 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 
 // discardScratch removes the scratch that this process has locked, also if the caller was
 // cancelled. A directory is removed in the background.
-func (p *Pool) discardScratch(id string) error {
+func (p *Pool) discardScratch(id string) (err error) {
+	defer errdefs.Wrap(&err, "clear scratch of %s in pool %q", id, p.name)
+
 	ctx := context.Background()
 
 	moved, err := p.unlinkScratch(ctx, id)
-	if err == nil && moved {
-		err = p.purgeOrSchedule(ctx, id)
+	if err != nil || !moved {
+		return err
 	}
 
-	if err != nil {
-		return fmt.Errorf("clear scratch of %s in pool %q: %w", id, p.name, err)
-	}
-
-	return nil
+	return p.purgeOrSchedule(ctx, id)
 }
 
 // discardScratchDirectories discards the scratch directories of an id.
@@ -116,11 +115,11 @@ func (p *Pool) discardScratchDirectories(id string) error {
 	ctx := context.Background()
 
 	moved, err := p.moveScratchDirectories(ctx, id)
-	if err == nil && moved {
-		err = p.purgeOrSchedule(ctx, id)
+	if err != nil || !moved {
+		return err
 	}
 
-	return err
+	return p.purgeOrSchedule(ctx, id)
 }
 
 func (p *Pool) moveScratchDirectories(ctx context.Context, id string) (moved bool, err error) {

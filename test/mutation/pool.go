@@ -23,12 +23,8 @@ func poolMutants() []regression {
 		},
 		{
 			name: "pool/new-filesystem-not-synced", in: "pool.Pool.fillScratch",
-			old: `	if err == nil {
-		err = fresh.Sync()
-	}`,
-			new: `	if err == nil {
-		err = error(nil)
-	}`,
+			old:    `return fresh.Sync()`,
+			new:    `return nil`,
 			breaks: "a filesystem that was just made is lost in a power failure",
 			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
@@ -103,8 +99,8 @@ func poolMutants() []regression {
 		},
 		{
 			name: "pool/hard-links-copied-apart", in: "tree.Copier.file",
-			old:    `if err == nil && found.Nlink > 1 {`,
-			new:    `if err == nil && found.Nlink > 2 {`,
+			old:    `err != nil || found.Nlink <= 1 {`,
+			new:    `err != nil || found.Nlink <= 2 {`,
 			breaks: "a snapshot of a directory has two files where the volume has one",
 			tests:  in("internal/pool", "TestCopiesOfDirectories"),
 		},

@@ -185,9 +185,9 @@ func sizeOf(file *os.File) (int64, error) {
 // it has lost were taken for ranges that are not allocated.
 func checkSize(file *os.File, size int64) error {
 	now, err := sizeOf(file)
-	if err == nil && now != size {
-		err = fmt.Errorf("%s: %w: it had %d bytes and has %d", file.Name(), ErrNotImmutable, size, now)
+	if err != nil || now == size {
+		return err
 	}
 
-	return err
+	return fmt.Errorf("%s: %w: it had %d bytes and has %d", file.Name(), ErrNotImmutable, size, now)
 }

@@ -18,13 +18,7 @@ import (
 func (s *mounter) format(ctx context.Context, size int64) (*os.File, error) {
 	size = roundUpToBlock(size)
 
-	// The lock is held: a crash left it.
-	err := s.removeScratch()
-	if err == nil {
-		err = s.makeImage(ctx, size)
-	}
-
-	if err != nil {
+	if err := s.makeImage(ctx, size); err != nil {
 		return nil, s.explainFullHost(fmt.Errorf("make %s: %w", layout.EmbeddedImage, errors.Join(err, s.removeScratch())))
 	}
 
@@ -34,6 +28,11 @@ func (s *mounter) format(ctx context.Context, size int64) (*os.File, error) {
 }
 
 func (s *mounter) makeImage(ctx context.Context, size int64) error {
+	// The lock is held: a crash left it.
+	if err := s.removeScratch(); err != nil {
+		return err
+	}
+
 	image, err := s.root.OpenFile(layout.EmbeddedImageScratch, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode)
 	if err != nil {
 		return err
@@ -45,23 +44,24 @@ func (s *mounter) makeImage(ctx context.Context, size int64) error {
 	}
 
 	tools, err := s.kind.tools()
-	if err == nil {
-		err = tools.Make(ctx, image.Name(), filesystem.MakeOptions{BlockSize: loop.DefaultBlockSize, Options: s.kind.mkfsOptions})
+	if err != nil {
+		return err
 	}
 
-	if err == nil {
-		err = image.Sync()
+	err = tools.Make(ctx, image.Name(), filesystem.MakeOptions{BlockSize: loop.DefaultBlockSize, Options: s.kind.mkfsOptions})
+	if err != nil {
+		return err
 	}
 
-	if err == nil {
-		err = s.root.Rename(layout.EmbeddedImageScratch, layout.EmbeddedImage)
+	if err := image.Sync(); err != nil {
+		return err
 	}
 
-	if err == nil {
-		err = s.directory.Sync()
+	if err := s.root.Rename(layout.EmbeddedImageScratch, layout.EmbeddedImage); err != nil {
+		return err
 	}
 
-	return err
+	return s.directory.Sync()
 }
 
 func (s *mounter) removeScratch() error {

@@ -138,17 +138,17 @@ func (s *mounter) openImage() (*os.File, error) {
 	image := os.NewFile(uintptr(known), path)
 
 	info, err := image.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file but %s: %w; remove it", path, info.Mode().Type(), ErrForeign)
-	}
-
-	if err == nil && !s.privileged {
+	if err == nil && !s.privileged && info.Mode().IsRegular() {
 		return image, nil
 	}
 	defer image.Close()
 
 	if err != nil {
 		return nil, err
+	}
+
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file but %s: %w; remove it", path, info.Mode().Type(), ErrForeign)
 	}
 
 	// Through /proc it is the very same file.
@@ -195,12 +195,10 @@ func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 // blank one. It closes what it does not return.
 func (s *mounter) usableImage(ctx context.Context, image *os.File) (*os.File, error) {
 	found, err := filesystem.Detect(image)
-	if err == nil {
-		if kind, unknown := typeByName(found); unknown == nil {
-			s.kind = kind
+	if kind, unknown := typeByName(found); err == nil && unknown == nil {
+		s.kind = kind
 
-			return image, nil
-		}
+		return image, nil
 	}
 	defer image.Close()
 

@@ -33,10 +33,10 @@ func checkMounted(options Options) error {
 	}
 
 	_, _, mounted, err := s.mountedImage()
-	if err == nil && !mounted {
-		err = fmt.Errorf("%w: mount it while no driver runs (mount -o loop,discard %s %s), and unmount it again afterwards",
-			ErrNotMounted, s.path(layout.EmbeddedImage), s.target.Path())
+	if err != nil || mounted {
+		return err
 	}
 
-	return err
+	return fmt.Errorf("%w: mount it while no driver runs (mount -o loop,discard %s %s), and unmount it again afterwards",
+		ErrNotMounted, s.path(layout.EmbeddedImage), s.target.Path())
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -179,9 +180,11 @@ func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
 
 	err := s.withQuotas(func(flags []string) error {
 		options, err := mount.ParseFlags(flags)
-		if err == nil {
-			tree, err = mount.Mount(device.Path, s.kind.name, options)
+		if err != nil {
+			return err
 		}
+
+		tree, err = mount.Mount(device.Path, s.kind.name, options)
 
 		return err
 	})
@@ -208,23 +211,19 @@ func (s *mounter) withQuotas(do func(flags []string) error) error {
 
 // setRootOwner gives the root of an empty filesystem to the owner of the directory: a controller
 // without privilege makes volumes in it.
-func (s *mounter) setRootOwner(root *os.File) error {
+func (s *mounter) setRootOwner(root *os.File) (err error) {
 	if _, err := root.Readdirnames(1); !errors.Is(err, io.EOF) {
 		return err
 	}
 
+	defer errdefs.Wrap(&err, "give the filesystem to the owner of %s", s.Directory)
+
 	var stat unix.Stat_t
-
-	err := unix.Fstat(int(s.directory.Fd()), &stat)
-	if err == nil {
-		err = errors.Join(root.Chown(int(stat.Uid), int(stat.Gid)), unix.Fchmod(int(root.Fd()), stat.Mode&0o7777))
+	if err := unix.Fstat(int(s.directory.Fd()), &stat); err != nil {
+		return err
 	}
 
-	if err != nil {
-		return fmt.Errorf("give the filesystem to the owner of %s: %w", s.Directory, err)
-	}
-
-	return nil
+	return errors.Join(root.Chown(int(stat.Uid), int(stat.Gid)), unix.Fchmod(int(root.Fd()), stat.Mode&0o7777))
 }
 
 // grow makes image, device and filesystem be at least Bytes large, in this

@@ -204,22 +204,27 @@ func (s *subvolumes) leave(member, group btrfs.Group) error {
 	}
 
 	// EBUSY: another subvolume becomes a member meanwhile.
-	err = ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY)
-	if err == nil {
-		err = btrfs.CreateGroup(s.pool, group)
+	if err := ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
+		return err
 	}
 
-	if err == nil && counted.Limit > 0 {
-		err = btrfs.Limit(s.pool, group, counted.Limit)
+	if err := btrfs.CreateGroup(s.pool, group); err != nil {
+		return err
 	}
 
-	for _, each := range members {
-		if err == nil {
-			err = btrfs.Assign(s.pool, each, group)
+	if counted.Limit > 0 {
+		if err := btrfs.Limit(s.pool, group, counted.Limit); err != nil {
+			return err
 		}
 	}
 
-	return err
+	for _, each := range members {
+		if err := btrfs.Assign(s.pool, each, group); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // release ends all memberships of a volume that is removed, and of the subvolumes inside, but those in

@@ -102,12 +102,12 @@ func (p *projects) reasonWithout() (string, error) {
 	}
 
 	member, err := p.membershipOf(p.pool)
-	if err == nil && member.Inherited {
-		return fmt.Sprintf("the pool's directory belongs to project %d, and projects cannot be inside of one another; "+
-			"use a directory without a project", member.Project), nil
+	if err != nil || !member.Inherited {
+		return "", err
 	}
 
-	return "", err
+	return fmt.Sprintf("the pool's directory belongs to project %d, and projects cannot be inside of one another; "+
+		"use a directory without a project", member.Project), nil
 }
 
 // canRead reads one project that exists: reading one that does not, ext4 writes it first.
@@ -128,15 +128,15 @@ func (p *projects) Make(parent *os.Root, name string, mode os.FileMode) error {
 		return cmp.Or(p.joinIn(parent, name), err)
 	}
 
-	if err == nil {
-		err = setMode(parent, name, mode)
+	if err != nil {
+		return err
 	}
 
-	if err == nil {
-		err = p.joinIn(parent, name)
+	if err := setMode(parent, name, mode); err != nil {
+		return err
 	}
 
-	return err
+	return p.joinIn(parent, name)
 }
 
 // joinIn makes a directory belong to a project, if it has none and is empty. Files that it has would

@@ -114,14 +114,7 @@ func Open(path string, inspect bool) (Directories, error) {
 		return nil, err
 	}
 
-	made, found, err := openSubvolumes(pool, inspect)
-	if err == nil && !found {
-		made, found, err = openProjects(pool)
-	}
-
-	if err == nil && !found {
-		made = plain{reason: "the filesystem has neither subvolumes nor project quotas; use btrfs, or XFS or ext4 mounted with prjquota"}
-	}
+	made, err := choose(pool, inspect)
 
 	switch made.(type) {
 	case *subvolumes, *projects: // which keep it open
@@ -134,6 +127,18 @@ func Open(path string, inspect bool) (Directories, error) {
 	}
 
 	return made, nil
+}
+
+func choose(pool *os.File, inspect bool) (Directories, error) {
+	if made, found, err := openSubvolumes(pool, inspect); found || err != nil {
+		return made, err
+	}
+
+	if made, found, err := openProjects(pool); found || err != nil {
+		return made, err
+	}
+
+	return plain{reason: "the filesystem has neither subvolumes nor project quotas; use btrfs, or XFS or ext4 mounted with prjquota"}, nil
 }
 
 // openToRemove opens the directory that Remove is for. It returns nil if there is none of that name.

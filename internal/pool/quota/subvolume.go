@@ -111,11 +111,9 @@ func isSystem(id string) bool {
 		}
 
 		on, err := btrfs.IsFilesystem(root)
-		if err == nil && on {
-			var own string
-
-			own, err = btrfs.UUID(root)
-			on = err == nil && own == id
+		if on && err == nil {
+			own, failure := btrfs.UUID(root)
+			on = failure == nil && own == id
 		}
 
 		_ = root.Close()
@@ -228,12 +226,8 @@ func (s *subvolumes) Allocated(directory *os.File) (int64, bool, error) {
 	// A snapshot has no other group than its own.
 	for _, each := range []btrfs.Group{group, ownGroup(group)} {
 		counted, err := s.quotas.Read(each)
-		if err == nil {
-			return counted.Referenced, true, nil
-		}
-
 		if !errors.Is(err, fs.ErrNotExist) {
-			return 0, false, err
+			return counted.Referenced, err == nil, err
 		}
 	}
 

@@ -286,10 +286,10 @@ func (q *Queue) conclude(done *entry, err error, interrupted bool) (changed bool
 }
 
 func (q *Queue) report(task Task, err error) {
-	if err == nil {
-		q.log.Info("removed after failures", "object", task.Object, "pool", task.Pool)
-	} else {
+	if err != nil {
 		q.log.Error("cannot remove; it is retried", "object", task.Object, "pool", task.Pool, "error", err)
+	} else {
+		q.log.Info("removed after failures", "object", task.Object, "pool", task.Pool)
 	}
 
 	q.changed(task.Pool)

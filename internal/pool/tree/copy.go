@@ -129,18 +129,17 @@ func (t *Copier) directory(ctx context.Context, pinned, to *os.File, name, path 
 		return nil
 	}
 
-	var source, target *os.File
-
-	if err == nil {
-		source, err = openForReading(pinned, unix.O_DIRECTORY)
+	if err != nil {
+		return copyError(path, err)
 	}
 
-	if err == nil {
-		defer source.Close()
-
-		target, err = OpenAt(to, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	source, err := openForReading(pinned, unix.O_DIRECTORY)
+	if err != nil {
+		return copyError(path, err)
 	}
+	defer source.Close()
 
+	target, err := OpenAt(to, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return copyError(path, err)
 	}
@@ -177,15 +176,15 @@ func (t *Copier) file(ctx context.Context, source, to *os.File, name string, fou
 		err = syscallError("mknodat", unix.Mknodat(int(to.Fd()), name, kind|fileMode, int(device)))
 	}
 
-	if err == nil {
-		err = t.inherit(source, to, name, found)
+	if err != nil {
+		return err
 	}
 
-	if err == nil && found.Nlink > 1 {
-		err = syscallError("linkat", unix.Linkat(int(to.Fd()), name, int(t.links.Fd()), inodeOf(found).name(), 0))
+	if err := t.inherit(source, to, name, found); err != nil || found.Nlink <= 1 {
+		return err
 	}
 
-	return err
+	return syscallError("linkat", unix.Linkat(int(to.Fd()), name, int(t.links.Fd()), inodeOf(found).name(), 0))
 }
 
 // Close closes the copier's descriptors. The caller removes the directory of links.

@@ -28,15 +28,13 @@ func inodeOf(found *unix.Statx_t) inode {
 func (t *Copier) link(to *os.File, name string, found *unix.Statx_t) (bool, error) {
 	if t.links == nil {
 		err := syscallError("mkdirat", unix.Mkdirat(int(t.linksParent.Fd()), t.linksName, directoryMode))
-		if err == nil {
-			t.links, err = OpenAt(t.linksParent, t.linksName, os.O_RDONLY|unix.O_DIRECTORY, 0)
-		}
-
 		if err != nil {
 			return false, err
 		}
 
-		return false, nil
+		t.links, err = OpenAt(t.linksParent, t.linksName, os.O_RDONLY|unix.O_DIRECTORY, 0)
+
+		return false, err
 	}
 
 	first := inodeOf(found).name()

@@ -128,9 +128,9 @@ func syscallError(name string, err error) error {
 
 // copyError adds the path of the file.
 func copyError(path string, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return &fs.PathError{Op: "copy", Path: path, Err: err}
 	}
 
-	return &fs.PathError{Op: "copy", Path: path, Err: err}
+	return nil
 }

@@ -147,11 +147,10 @@ func (r *remover) each(ctx context.Context, directory *os.File, names []string, 
 			return context.Cause(ctx)
 		}
 
-		err := r.entry(ctx, directory, name, level)
-		if err == nil {
+		if err := r.entry(ctx, directory, name, level); err != nil {
+			failure = cmp.Or(failure, err)
+		} else {
 			r.removed++
-		} else if failure == nil {
-			failure = err
 		}
 	}
 

@@ -84,12 +84,12 @@ func xattrNames(list func(path string, target []byte) (int, error), path string)
 		return nil, nil // most files have none: allocate nothing
 	}
 
-	names := make([]byte, maxXattrBytes)
-	if err == nil {
-		length, err = list(path, names)
+	if err != nil {
+		return nil, fmt.Errorf("list extended attributes: %w", err)
 	}
 
-	if err != nil {
+	names := make([]byte, maxXattrBytes)
+	if length, err = list(path, names); err != nil {
 		return nil, fmt.Errorf("list extended attributes: %w", err)
 	}
 
