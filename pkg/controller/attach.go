@@ -103,11 +103,11 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 
 		return nil
 	})
-	if err == nil {
-		err = s.config.Point.At(ctx, operation.AttachmentRecorded, id, found.Name)
+	if err != nil {
+		return wanted, err
 	}
 
-	return wanted, err
+	return wanted, s.config.Point.At(ctx, operation.AttachmentRecorded, id, found.Name)
 }
 
 // allocateDurably makes the pool object of a volume that is about to be used durable: until now a

@@ -162,12 +162,11 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 	more := changed.CapacityBytes - found.CapacityBytes
 	if more > 0 {
-		err := s.enlarge(found, changed, p)
-		if err == nil {
-			err = s.config.Point.At(ctx, operation.ImageExpanded, id, found.Name)
+		if err := s.enlarge(found, changed, p); err != nil {
+			return nil, err
 		}
 
-		if err != nil {
+		if err := s.config.Point.At(ctx, operation.ImageExpanded, id, found.Name); err != nil {
 			return nil, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -50,14 +51,16 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 
 	call := operation.Call{Key: "name " + wanted.name, Method: "CreateVolume", Request: request}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (_ *csi.CreateVolumeResponse, err error) {
+		defer errdefs.Wrap(&err, "create volume %q", wanted.name)
+
 		made, err := s.ensureVolume(ctx, wanted)
-		if err == nil {
-			err = s.config.Point.At(ctx, operation.VolumeRecorded, made.ID, made.Name)
+		if err != nil {
+			return nil, err
 		}
 
-		if err != nil {
-			return nil, fmt.Errorf("create volume %q: %w", wanted.name, err)
+		if err := s.config.Point.At(ctx, operation.VolumeRecorded, made.ID, made.Name); err != nil {
+			return nil, err
 		}
 
 		if s.conditionOf(made.ID) == nil {
@@ -93,11 +96,11 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest,
 	}
 
 	mutable, err := s.parseMutable(request.GetMutableParameters())
-	if err == nil {
-		err = s.checkMutable(parameters, mutable)
+	if err != nil {
+		return nil, err
 	}
 
-	if err != nil {
+	if err := s.checkMutable(parameters, mutable); err != nil {
 		return nil, err
 	}
 
@@ -255,12 +258,11 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 		return nil, err
 	}
 
-	err = s.allocateNew(fresh, wanted.pool)
-	if err == nil {
-		err = s.config.Point.At(ctx, operation.VolumeAllocated, fresh.ID, fresh.Name)
+	if err := s.allocateNew(fresh, wanted.pool); err != nil {
+		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 
-	if err != nil {
+	if err := s.config.Point.At(ctx, operation.VolumeAllocated, fresh.ID, fresh.Name); err != nil {
 		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 

@@ -135,11 +135,11 @@ func (s *Service) checkNotAttachedOrUsed(v *record.Volume) error {
 // InUse's error where that is unknown.
 func (s *Service) checkNotUsedHere(v *record.Volume) error {
 	user, used, err := s.config.LocalNode.InUse(v.ID)
-	if err == nil && used {
-		err = rpc.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unpublish and unstage it first", v.ID, user)
+	if err != nil || !used {
+		return err
 	}
 
-	return err
+	return rpc.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unpublish and unstage it first", v.ID, user)
 }
 
 // removalOf is the task that gives the space of a volume back that no CO sees any

@@ -30,11 +30,11 @@ func (s *Service) ControllerGetVolumeHealth(
 	ctx context.Context, request *csi.ControllerGetVolumeHealthRequest,
 ) (*csi.ControllerGetVolumeHealthResponse, error) {
 	found, err := s.find(request.GetVolumeId())
-	if err == nil {
-		err = s.monitor.AwaitRelist(ctx)
+	if err != nil {
+		return nil, err
 	}
 
-	if err != nil {
+	if err := s.monitor.AwaitRelist(ctx); err != nil {
 		return nil, err
 	}
 

@@ -160,11 +160,11 @@ func (s *Service) takeClone(
 	}
 
 	plan, err := s.planTaking(wanted.consistency, "", []*pendingCopy{taken})
-	if err == nil {
-		err = s.takeCopies(ctx, plan, []*pendingCopy{taken})
+	if err != nil {
+		return nil, errors.Join(err, taken.abort(err))
 	}
 
-	if err != nil {
+	if err := s.takeCopies(ctx, plan, []*pendingCopy{taken}); err != nil {
 		return nil, errors.Join(err, taken.abort(err))
 	}
 

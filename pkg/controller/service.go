@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
@@ -155,49 +156,45 @@ var errConfig = errors.New("bad configuration")
 
 // Recover schedules the removal of what a crash has left half-done, before RecoverPool
 // and the first call.
-func (s *Service) Recover(ctx context.Context) error {
-	err := errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots())
-	if err == nil {
-		// An Update makes the lazy ones before it visible: the first calls must find the names free.
-		err = ignoreReadOnly(s.store.Update(ctx, func(*state.Tx) error { return nil }))
+func (s *Service) Recover(ctx context.Context) (err error) {
+	defer errdefs.Wrap(&err, "recover")
+
+	if err := errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots()); err != nil {
+		return err
 	}
 
-	if err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-
-	return nil
+	// An Update makes the lazy ones before it visible: the first calls must find the names free.
+	return ignoreReadOnly(s.store.Update(ctx, func(*state.Tx) error { return nil }))
 }
 
 // RecoverPool ends what was left half-done in a pool, after a crash or since the
 // pool has failed, before the pool is served. What the store does not know is left
 // alone unless it is empty.
-func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) error {
+func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
+	defer errdefs.Wrap(&err, "recover pool %q", p.Name())
+
 	// Calls do not get the pool yet, but everything here does.
 	recovering := *s
 	recovering.pools = pool.SetOf(p)
 
-	err := recovering.allocatePristineDurably(ctx, p.Name())
+	err = recovering.allocatePristineDurably(ctx, p.Name())
 	recovering.recoverMutable(ctx, p)
 
-	err = errors.Join(err, recovering.collectOrphans(ctx, p))
-	if err == nil {
-		// Last: copies go on in the background.
-		err = recovering.resumeCopies(ctx, p.Name())
+	if err := errors.Join(err, recovering.collectOrphans(ctx, p)); err != nil {
+		return err
 	}
 
-	if err != nil {
-		return fmt.Errorf("recover pool %q: %w", p.Name(), err)
-	}
-
-	return nil
+	// Last: copies go on in the background.
+	return recovering.resumeCopies(ctx, p.Name())
 }
 
 // collectOrphans removes empty objects without a record: a
 // crash between making an image and its record leaves such. One with data is
 // only reported, for an administrator to decide.
-func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) error {
-	err := p.List(ctx, func(entry pool.Entry) error {
+func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) (err error) {
+	defer errdefs.Wrap(&err, "look for orphans")
+
+	err = p.List(ctx, func(entry pool.Entry) error {
 		if s.existsOrCreating(entry.ID) {
 			return nil
 		}
@@ -212,22 +209,18 @@ func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) error {
 
 		return nil
 	})
-	if err == nil {
-		err = p.ListSnapshots(ctx, func(entry pool.Entry) error {
-			if _, known := s.snapshots.Get(entry.ID); !known {
-				s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
-					"snapshot", entry.ID, "path", p.SnapshotPath(entry.ID, entry.Backing))
-			}
-
-			return nil
-		})
-	}
-
 	if err != nil {
-		return fmt.Errorf("look for orphans: %w", err)
+		return err
 	}
 
-	return nil
+	return p.ListSnapshots(ctx, func(entry pool.Entry) error {
+		if _, known := s.snapshots.Get(entry.ID); !known {
+			s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
+				"snapshot", entry.ID, "path", p.SnapshotPath(entry.ID, entry.Backing))
+		}
+
+		return nil
+	})
 }
 
 // existsOrCreating reports whether a volume is in the store, or is about to be: a

@@ -11,8 +11,8 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/staged-volume-deleted", in: "controller.Service.checkNotUsedHere",
-			old:    `if err == nil && used {`,
-			new:    `if err == nil && used && user == "" {`,
+			old:    `if err != nil || !used {`,
+			new:    `if err != nil || !used || user != "" {`,
 			breaks: "DeleteVolume removes the data of a staged volume",
 			tests:  in("test/driver/requests", "TestCallsOutOfOrder", "TestLifeWithoutACapability", "TestWithoutAttachmentBytesAreThereForGood"),
 		},

@@ -271,12 +271,14 @@ func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 
 	// Ranges that it has lost would be taken for ones that were never written.
 	info, err := image.Stat()
-	if err == nil && info.Size() < snapshot.SizeBytes {
-		err = rpc.Errorf(codes.Internal, "the image of snapshot %s has %d bytes instead of %d; delete it and take another",
-			snapshot.ID, info.Size(), snapshot.SizeBytes)
+	if err != nil {
+		return nil, errors.Join(err, image.Close())
 	}
 
-	if err != nil {
+	if info.Size() < snapshot.SizeBytes {
+		err := rpc.Errorf(codes.Internal, "the image of snapshot %s has %d bytes instead of %d; delete it and take another",
+			snapshot.ID, info.Size(), snapshot.SizeBytes)
+
 		return nil, errors.Join(err, image.Close())
 	}
 
@@ -292,14 +294,14 @@ func (m *Service) openPair(request *csi.GetMetadataDeltaRequest) (base, target *
 		return nil, nil, err
 	}
 
-	target, err = m.open("target_snapshot_id", request.GetTargetSnapshotId())
-	if err == nil {
-		if err = checkPair(base.record, target.record); err != nil {
-			target.close()
-		}
+	if target, err = m.open("target_snapshot_id", request.GetTargetSnapshotId()); err != nil {
+		base.close()
+
+		return nil, nil, err
 	}
 
-	if err != nil {
+	if err := checkPair(base.record, target.record); err != nil {
+		target.close()
 		base.close()
 
 		return nil, nil, err
