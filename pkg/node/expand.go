@@ -11,6 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -59,24 +60,25 @@ func (s *Service) NodeExpandVolume(
 	defer s.prober.ProbeAfterOperation(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "size", "NodeExpandVolume", request),
-		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
+		func(ctx context.Context) (_ *csi.NodeExpandVolumeResponse, err error) {
+			defer errdefs.Wrap(&err, "expand volume %s at %s", id, path)
+
 			v, err := s.usedAt(id, path)
-
-			if err == nil {
-				err = s.access.CheckLength(v)
-			}
-
-			if err == nil {
-				err = s.growImage(v, asked)
-			}
-
-			var size int64
-			if err == nil {
-				size, err = s.access.For(v).Expand(ctx, v, path, asked)
-			}
-
 			if err != nil {
-				return nil, fmt.Errorf("expand volume %s at %s: %w", id, path, err)
+				return nil, err
+			}
+
+			if err := s.access.CheckLength(v); err != nil {
+				return nil, err
+			}
+
+			if err := s.growImage(v, asked); err != nil {
+				return nil, err
+			}
+
+			size, err := s.access.For(v).Expand(ctx, v, path, asked)
+			if err != nil {
+				return nil, err
 			}
 
 			return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil

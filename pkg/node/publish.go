@@ -33,11 +33,11 @@ func (s *Service) NodePublishVolume(
 	id := request.GetVolumeId()
 
 	wanted, err := parsePublish(request, s.dirs.CheckPath, s.config.Capabilities.Has(capability.StageUnstageVolume))
-	if err == nil {
-		err = s.config.Capabilities.CheckMountGroup(wanted.Capability)
+	if err != nil {
+		return nil, err
 	}
 
-	if err != nil {
+	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
 		return nil, err
 	}
 
@@ -84,11 +84,11 @@ func parsePublish(
 	}
 
 	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
-	if err == nil {
-		_, err = mount.ParseFlags(wanted.MountFlags)
+	if err != nil {
+		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if err != nil {
+	if _, err := mount.ParseFlags(wanted.MountFlags); err != nil {
 		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
 	}
 

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
@@ -54,10 +55,11 @@ func (s *Simulated) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitie
 // NodeStageVolume records the staging (CSI v1.13, NodeStageVolume).
 func (s *Simulated) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	wanted, err := parseStage(request)
-	if err == nil {
-		err = cmp.Or(rpc.CheckAbsolute("staging_target_path", wanted.StagingPath), s.config.Capabilities.CheckMountGroup(wanted.Capability))
+	if err != nil {
+		return nil, err
 	}
 
+	err = cmp.Or(rpc.CheckAbsolute("staging_target_path", wanted.StagingPath), s.config.Capabilities.CheckMountGroup(wanted.Capability))
 	if err != nil {
 		return nil, err
 	}
@@ -134,25 +136,23 @@ func (s *Simulated) NodePublishVolume(ctx context.Context, request *csi.NodePubl
 	id := request.GetVolumeId()
 
 	wanted, err := parsePublish(request, func(path string) error { return rpc.CheckAbsolute("target_path", path) }, s.stages(request))
-	if err == nil {
-		err = s.config.Capabilities.CheckMountGroup(wanted.Capability)
-	}
-
 	if err != nil {
 		return nil, err
 	}
 
-	return recorded(ctx, s, id, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
+	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
+		return nil, err
+	}
+
+	return recorded(ctx, s, id, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) (err error) {
+		defer errdefs.Wrap(&err, "publish volume %s at %s", id, wanted.TargetPath)
+
 		v, err := s.stagingOf(request)
-		if err == nil {
-			err = s.publish(ctx, v, wanted)
-		}
-
 		if err != nil {
-			return fmt.Errorf("publish volume %s at %s: %w", id, wanted.TargetPath, err)
+			return err
 		}
 
-		return nil
+		return s.publish(ctx, v, wanted)
 	})
 }
 
@@ -292,11 +292,11 @@ func (s *Simulated) usedAt(id, path, stagingPath string) (*staged.Volume, error)
 // NodeExpandVolume).
 func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	v, err := s.usedAt(request.GetVolumeId(), request.GetVolumePath(), request.GetStagingTargetPath())
-	if err == nil {
-		err = rpc.CheckCapacityRange(request.GetCapacityRange())
+	if err != nil {
+		return nil, err
 	}
 
-	if err != nil {
+	if err := rpc.CheckCapacityRange(request.GetCapacityRange()); err != nil {
 		return nil, err
 	}
 

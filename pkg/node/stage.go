@@ -25,18 +25,16 @@ func (s *Service) NodeStageVolume(
 	ctx context.Context, request *csi.NodeStageVolumeRequest,
 ) (*csi.NodeStageVolumeResponse, error) {
 	wanted, err := parseStage(request)
-	if err == nil {
-		// Requests that are invalid in any state are refused first.
-		if err = s.dirs.CheckPath(wanted.StagingPath); err != nil {
-			err = rpc.Invalid("staging_target_path: %w", err)
-		}
-	}
-
-	if err == nil {
-		err = s.config.Capabilities.CheckMountGroup(wanted.Capability)
-	}
-
 	if err != nil {
+		return nil, err
+	}
+
+	// Requests that are invalid in any state are refused first.
+	if err := s.dirs.CheckPath(wanted.StagingPath); err != nil {
+		return nil, rpc.Invalid("staging_target_path: %w", err)
+	}
+
+	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
 		return nil, err
 	}
 
@@ -162,16 +160,15 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
 func checkCapability(config *Config, v *staged.Volume, wanted volume.Capability) error {
-	err := config.Capabilities.CheckAccessMode(wanted)
-	if err == nil {
-		err = v.Parameters.CheckCapability(wanted, config.Shared)
+	if err := config.Capabilities.CheckAccessMode(wanted); err != nil {
+		return err
 	}
 
-	if err == nil {
-		err = v.Parameters.CheckFSType(wanted)
+	if err := v.Parameters.CheckCapability(wanted, config.Shared); err != nil {
+		return err
 	}
 
-	return err
+	return v.Parameters.CheckFSType(wanted)
 }
 
 // checkSameStaging returns nil if current is staged as wanted: at the same path, with
@@ -315,15 +312,15 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 // unstageUnrecorded records the volume first: a device that stays has to be found again.
 func (s *Service) unstageUnrecorded(ctx context.Context, v *staged.Volume) error {
 	v, err := s.access.Identify(v)
-	if err == nil {
-		err = s.stagedVolumes.PutLazily(v)
-	}
-
-	if err == nil {
-		err = s.access.For(v).Unstage(ctx, v)
-	}
-
 	if err != nil {
+		return err
+	}
+
+	if err := s.stagedVolumes.PutLazily(v); err != nil {
+		return err
+	}
+
+	if err := s.access.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 

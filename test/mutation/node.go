@@ -109,8 +109,8 @@ func nodeMutants() []regression {
 		},
 		{
 			name: "node/copy-keeps-uuid", in: "access.Provider.checkAndGrow",
-			old:    `if err == nil && v.Copy {`,
-			new:    `if err == nil && v.Copy && v.IsReadOnly() {`,
+			old:    `if v.Copy {`,
+			new:    `if v.Copy && v.IsReadOnly() {`,
 			breaks: "a clone cannot be mounted beside its source", tests: in("test/driver/copies", "TestCopiesStandSideBySide"),
 		},
 		{

@@ -21,13 +21,12 @@ func (b rawBlock) Stage(ctx context.Context, v *staged.Volume, _ *mount.Target) 
 		return err
 	}
 
-	_, err := b.attachDevice(ctx, v, v.IsReadOnly())
-	if err == nil && !v.IsReadOnly() {
-		// From now on the volume's user decides whether there is a filesystem to check.
-		err = b.config.Checker.Forget(v.VolumeID)
+	if _, err := b.attachDevice(ctx, v, v.IsReadOnly()); err != nil || v.IsReadOnly() {
+		return err
 	}
 
-	return err
+	// From now on the volume's user decides whether there is a filesystem to check.
+	return b.config.Checker.Forget(v.VolumeID)
 }
 
 func (b rawBlock) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {

@@ -49,11 +49,11 @@ func (p *Provider) checkLength(v *staged.Volume, number int) error {
 	}
 
 	found, err := loop.IdentityOf(image)
-	if err == nil && found == device.Backing && info.Size() < device.SizeBytes {
-		err = fmt.Errorf("its image has %d bytes, and its device %d: %w", info.Size(), device.SizeBytes, pool.ErrTruncated)
+	if err != nil || found != device.Backing || info.Size() >= device.SizeBytes {
+		return err
 	}
 
-	return err
+	return fmt.Errorf("its image has %d bytes, and its device %d: %w", info.Size(), device.SizeBytes, pool.ErrTruncated)
 }
 
 // heldDevices has the loop devices of raw-block and direct volumes. The devices of mounted

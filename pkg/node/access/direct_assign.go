@@ -43,11 +43,11 @@ func (d directVolume) assign(ctx context.Context, v *staged.Volume, wanted stage
 	assignment := d.assignment(v, wanted, number)
 
 	plugin, err := assignment.CSIPlugin()
-	if err == nil {
-		err = write(assignment)
+	if err != nil {
+		return err
 	}
 
-	if err != nil {
+	if err := write(assignment); err != nil {
 		return err
 	}
 

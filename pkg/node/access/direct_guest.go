@@ -35,10 +35,10 @@ func (p *Provider) assignmentOf(v *staged.Volume) (kata.Entry, error) {
 	publication := v.Publications[0]
 
 	entry, ok, err := p.config.Direct.Root.Get(publication.TargetPath)
-	if err == nil && !ok {
-		err = fmt.Errorf("%w: the assignment of %s is gone; publish it there again",
-			kata.ErrNoSandbox, publication.TargetPath)
+	if err != nil || ok {
+		return entry, err
 	}
 
-	return entry, err
+	return entry, fmt.Errorf("%w: the assignment of %s is gone; publish it there again",
+		kata.ErrNoSandbox, publication.TargetPath)
 }

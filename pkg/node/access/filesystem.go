@@ -16,17 +16,19 @@ import (
 // damage, and grows the filesystem to the size of its device. A copy gets a UUID of its own:
 // the volume's id.
 func (p *Provider) checkAndGrow(ctx context.Context, v *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
-	err := finishUUIDChange(ctx, v, used, device)
-	if err == nil {
-		err = p.config.Checker.CheckAtStaging(ctx, v, used, device.Path, func() error { return replayLog(v, used, device) })
+	if err := finishUUIDChange(ctx, v, used, device); err != nil {
+		return err
 	}
 
-	if err == nil && v.Copy {
-		err = used.SetUUID(ctx, device.Path, v.VolumeID)
-	}
-
+	err := p.config.Checker.CheckAtStaging(ctx, v, used, device.Path, func() error { return replayLog(v, used, device) })
 	if err != nil {
 		return err
+	}
+
+	if v.Copy {
+		if err := used.SetUUID(ctx, device.Path, v.VolumeID); err != nil {
+			return err
+		}
 	}
 
 	return growDevice(ctx, used, device)

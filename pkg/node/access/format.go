@@ -51,11 +51,11 @@ func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted f
 	}
 
 	formatted, err := p.format(ctx, v, stored, wanted)
-	if err == nil && formatted {
-		err = p.config.Point.At(ctx, operation.ImageFormatted, v.VolumeID)
+	if err != nil || !formatted {
+		return formatted, err
 	}
 
-	return formatted, err
+	return true, p.config.Point.At(ctx, operation.ImageFormatted, v.VolumeID)
 }
 
 // checkFits returns filesystem.ErrTruncated for an image that is shorter than its filesystem, before

@@ -123,12 +123,11 @@ func (m mountedImage) attachForMount(ctx context.Context, v *staged.Volume) (*lo
 		return nil, err
 	}
 
-	err = m.recordDevice(v, device)
-	if err == nil {
-		err = m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID)
+	if err := m.recordDevice(v, device); err != nil {
+		return nil, errors.Join(err, device.Close())
 	}
 
-	if err != nil {
+	if err := m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
 		return nil, errors.Join(err, device.Close())
 	}
 
@@ -144,8 +143,7 @@ func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, tree *mount
 	}
 	defer root.Close()
 
-	counted, err := filesystem.ReadErrors(v.FSType(), number, root)
-	if err == nil {
+	if counted, err := filesystem.ReadErrors(v.FSType(), number, root); err == nil {
 		m.config.Checker.SetErrorCount(v.VolumeID, counted.Count)
 	}
 }
@@ -278,12 +276,11 @@ func (p *Provider) openWritable(v *staged.Volume) (*os.File, error) {
 		return nil, err
 	}
 
-	err = checkWritable(v, point)
-	if err == nil && !point.SuperReadOnly {
-		return root, nil
+	if err := checkWritable(v, point); err != nil || point.SuperReadOnly {
+		return nil, errors.Join(err, root.Close())
 	}
 
-	return nil, errors.Join(err, root.Close())
+	return root, nil
 }
 
 // CheckStored returns NOT_FOUND unless the pool stores the volume's image.

@@ -180,17 +180,14 @@ func (p *Provider) IsLeft(v *staged.Volume) (bool, error) {
 // open.
 func (p *Provider) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) error {
 	root, _, err := p.openMounted(v, at.Path())
-	if errors.Is(err, unix.EIO) {
-		// An XFS that has shut down returns EIO for everything.
-		err = nil
-	}
-
-	if err == nil && root != nil {
-		err = p.config.Freezer.ThawRoot(v.VolumeID, root)
-	}
-
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EIO) { // which an XFS that has shut down returns for everything
 		return err
+	}
+
+	if root != nil {
+		if err := p.config.Freezer.ThawRoot(v.VolumeID, root); err != nil {
+			return err
+		}
 	}
 
 	return p.growths.wait(ctx, v.VolumeID, detachLimit)

@@ -65,11 +65,11 @@ func (r rawDevice) deviceFor(ctx context.Context, v *staged.Volume, publication 
 	}
 
 	numbers, err := r.devices.get(v.VolumeID)
-	if err == nil && numbers.Staged == NoDevice {
-		err = errDeviceTaken
+	if err != nil || numbers.Staged != NoDevice {
+		return numbers.Staged, err
 	}
 
-	return numbers.Staged, err
+	return NoDevice, errDeviceTaken
 }
 
 // Expand lets the devices take the size of the image; their user grows what is on them.
@@ -150,12 +150,8 @@ func (r rawDevice) Devices(v *staged.Volume) ([]int, error) {
 
 func (r rawDevice) DeviceOf(v *staged.Volume, publication staged.Publication) (int, error) {
 	held, err := r.devices.get(v.VolumeID)
-	if publication.ReadOnly && !v.IsReadOnly() {
+	if publication.ReadOnly && !v.IsReadOnly() || err == nil && held.Staged == NoDevice {
 		return held.ReadOnly, err
-	}
-
-	if err == nil && held.Staged == NoDevice {
-		return held.ReadOnly, nil
 	}
 
 	return held.Staged, err

@@ -149,9 +149,11 @@ func (f *Freezer) ThawRoot(volumeID string, root *os.File) error {
 		return nil
 	}
 
-	if err == nil {
-		f.config.Log.Warn("thawed a filesystem that was left frozen", "volume", volumeID)
+	if err != nil {
+		return err
 	}
 
-	return err
+	f.config.Log.Warn("thawed a filesystem that was left frozen", "volume", volumeID)
+
+	return nil
 }

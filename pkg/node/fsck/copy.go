@@ -54,11 +54,11 @@ func (r *run) examineCopy(ctx context.Context, copied scratchCopy) (filesystem.V
 		return filesystem.Verdict{State: filesystem.Damaged, Detail: "a copy of it does not mount: " + err.Error()}, nil
 	}
 
-	if err == nil && verdict.State == filesystem.NeedsReplay {
-		err = fmt.Errorf("%w: %s", errLogNotReplayed, verdict.Detail)
+	if err != nil || verdict.State != filesystem.NeedsReplay {
+		return verdict, err
 	}
 
-	return verdict, err
+	return verdict, fmt.Errorf("%w: %s", errLogNotReplayed, verdict.Detail)
 }
 
 // replay mounts a copy, detached from the mount tree, so that the kernel replays its log.

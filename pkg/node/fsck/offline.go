@@ -30,12 +30,12 @@ func (r *run) fsTypeOffline() (string, error) {
 	defer image.Close()
 
 	found, err := filesystem.Detect(image)
-	if err == nil && found == "" {
-		err = errdefs.Errorf(errdefs.ErrFailedPrecondition,
-			"it holds no filesystem that is known here: it was never used as one, or is raw block")
+	if err != nil || found != "" {
+		return found, err
 	}
 
-	return found, err
+	return "", errdefs.Errorf(errdefs.ErrFailedPrecondition,
+		"it holds no filesystem that is known here: it was never used as one, or is raw block")
 }
 
 // offline checks the image in place. It blocks neither operations on the volume nor the

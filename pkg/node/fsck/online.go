@@ -176,11 +176,11 @@ func (r *run) examineFrozen(ctx context.Context) (verdict filesystem.Verdict, er
 	}
 
 	err = r.whileFrozen(ctx, func(ctx context.Context) error { return withLimit(ctx, maxFrozen, examine(true)) })
-	if err == nil && verdict.State == filesystem.NeedsReplay {
-		err = fmt.Errorf("%w: %s", errDirtyLog, verdict.Detail)
+	if err != nil || verdict.State != filesystem.NeedsReplay {
+		return verdict, err
 	}
 
-	return verdict, err
+	return verdict, fmt.Errorf("%w: %s", errDirtyLog, verdict.Detail)
 }
 
 // withLimit cancels do after the limit. Error: errTooSlow.

@@ -62,9 +62,11 @@ func (c *Checker) newRun(volumeID, how string) (*run, error) {
 	}
 
 	fsType, err := r.fsType()
-	if err == nil {
-		r.fs, err = filesystem.ByName(fsType, c.config.Run)
+	if err != nil {
+		return nil, err
 	}
+
+	r.fs, err = filesystem.ByName(fsType, c.config.Run)
 
 	return r, err
 }
@@ -113,12 +115,9 @@ func (r *run) findPool() error {
 			return errdefs.Errorf(errdefs.ErrUnavailable, "%w", err)
 		}
 
-		err = r.checkIsIn(candidate)
-		if err == nil {
+		if err := r.checkIsIn(candidate); !errors.Is(err, pool.ErrMissing) {
 			r.poolName, r.pool = name, candidate
-		}
 
-		if !errors.Is(err, pool.ErrMissing) {
 			return err
 		}
 	}
@@ -134,11 +133,11 @@ func (r *run) checkIsIn(candidate *pool.Pool) error {
 	}
 
 	_, err = candidate.Size(pool.Object{ID: r.volumeID, Backing: volume.BackingDirectory})
-	if err == nil {
-		err = errDirectory()
+	if err != nil {
+		return err
 	}
 
-	return err
+	return errDirectory()
 }
 
 func errDirectory() error {

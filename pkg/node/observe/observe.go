@@ -83,11 +83,11 @@ func (o *Observer) IsCoveredAt(volume *staged.Volume, path string) (bool, error)
 
 // Unknown returns UNAVAILABLE for an observation that failed, nil for nil.
 func Unknown(err error, volume *staged.Volume, what string) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return errdefs.Errorf(errdefs.ErrUnavailable, "it is unknown whether volume %s is %s; call again: %w", volume.VolumeID, what, err)
 	}
 
-	return errdefs.Errorf(errdefs.ErrUnavailable, "it is unknown whether volume %s is %s; call again: %w", volume.VolumeID, what, err)
+	return nil
 }
 
 // IsMountOf reports whether the mount is of this volume. A directory has the volume's id

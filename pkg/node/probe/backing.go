@@ -121,11 +121,13 @@ func (s *probeState) compareDirectory(identity loop.Identity) error {
 	}
 
 	mounted, err := loop.IdentityOf(s.root)
-	if err == nil && mounted != identity {
-		s.addLostBacking(volume.BackingDirectory, "was replaced by another one")
+	if err != nil || mounted == identity {
+		return err
 	}
 
-	return err
+	s.addLostBacking(volume.BackingDirectory, "was replaced by another one")
+
+	return nil
 }
 
 // compareImage compares the pool's image with the one that is attached, and with its size

@@ -67,12 +67,14 @@ func (s *probeState) probeWritable() error {
 	}
 
 	requested, err := hasReadOnlyFlag(s.volume.Capability)
-	if err == nil && s.point.SuperReadOnly && !requested && !s.volume.IsReadOnly() {
-		s.unsettled = true
-		s.add(health.ReadOnlyRemount, "its filesystem was made read-only; see the kernel's log, unstage it and stage it again")
+	if err != nil || requested || !s.point.SuperReadOnly || s.volume.IsReadOnly() {
+		return err
 	}
 
-	return err
+	s.unsettled = true
+	s.add(health.ReadOnlyRemount, "its filesystem was made read-only; see the kernel's log, unstage it and stage it again")
+
+	return nil
 }
 
 // bytesExhausted reports whether no space is left in the filesystem.

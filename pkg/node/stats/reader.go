@@ -139,11 +139,11 @@ func (r *Reader) explain(ctx context.Context, id, path string, failure error) (*
 	}
 
 	record, err := r.config.Prober.ProbeNow(ctx, id)
-	if err == nil {
-		_, err = r.config.InUse(id, path)
+	if err != nil {
+		return nil, failure
 	}
 
-	if err != nil || record.Healthy() {
+	if _, err := r.config.InUse(id, path); err != nil || record.Healthy() {
 		return nil, failure
 	}
 
