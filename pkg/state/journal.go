@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // journalChunk is the unit, in bytes, in which the journal is preallocated. Overwriting
@@ -40,16 +42,16 @@ type journal struct {
 
 // append makes lines durable. After an error that is not errNoSpace no further append is allowed;
 // after errNoSpace none before wipe.
-func (j *journal) append(lines []byte) error {
-	err := j.fill(j.end + int64(len(lines)))
-	if err == nil {
-		err = writeAt(j.file, lines, j.end)
+func (j *journal) append(lines []byte) (err error) {
+	defer errdefs.Wrap(&err, "append to %s", journalName)
+	if err := j.fill(j.end + int64(len(lines))); err != nil {
+		return err
 	}
-	if err == nil {
-		err = j.file.Sync()
+	if err := writeAt(j.file, lines, j.end); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("append to %s: %w", journalName, err)
+	if err := j.file.Sync(); err != nil {
+		return err
 	}
 	j.end += int64(len(lines))
 	j.closed = false
@@ -88,11 +90,10 @@ func (j *journal) fill(end int64) error {
 // wipe overwrites what follows the last durable line with newlines. It does not shorten the
 // preallocated part: a crash could leave the file too short.
 func (j *journal) wipe() error {
-	err := writeAt(j.file, bytes.Repeat([]byte{'\n'}, int(j.filled-j.end)), j.end)
-	if err == nil {
-		err = j.file.Truncate(j.filled)
+	if err := writeAt(j.file, bytes.Repeat([]byte{'\n'}, int(j.filled-j.end)), j.end); err != nil {
+		return err
 	}
-	return err
+	return j.file.Truncate(j.filled)
 }
 
 // errNoSpace marks a write, not a sync, that failed for lack of space: what was durable before
@@ -204,9 +205,10 @@ func (j *journal) install(files FS, dir string) error {
 	if isNoSpace(err) {
 		return err
 	}
-	if err == nil {
-		err = files.SyncDir(dir)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnknownName, err)
 	}
+	err = files.SyncDir(dir)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnknownName, err)
 	}

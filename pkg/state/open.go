@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // load reads the directory into the collections and makes it ready for changes.
@@ -41,9 +43,10 @@ func (s *Store) load(ctx context.Context) error {
 		damaged: func(damage *DamageError) error { return damage },
 	}
 	err = read.read(ctx, file, mark)
-	if err == nil {
-		s.mark, err = files.OpenFile(filepath.Join(s.dir, markName), os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return errors.Join(err, file.Close())
 	}
+	s.mark, err = files.OpenFile(filepath.Join(s.dir, markName), os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
@@ -69,12 +72,12 @@ func findJournal(files FS, dir string, mark uint64) (bool, error) {
 		return found, err
 	}
 	err = refuseOldFormat(files, dir)
-	if err == nil && mark > 0 {
-		err = &DamageError{File: path, Reason: fmt.Sprintf(
-			"the journal is missing, and changes up to %d were durable, as %s says: restore it, or remove %s to begin with an empty state",
-			mark, markName, markName)}
+	if err != nil || mark == 0 {
+		return false, err
 	}
-	return false, err
+	return false, &DamageError{File: path, Reason: fmt.Sprintf(
+		"the journal is missing, and changes up to %d were durable, as %s says: restore it, or remove %s to begin with an empty state",
+		mark, markName, markName)}
 }
 
 // create makes the journal of a new directory.
@@ -88,15 +91,13 @@ func (s *Store) create(ctx context.Context) error {
 
 // dropTorn wipes what follows the last good line: a remnant must not be taken for a change once
 // other lines precede it.
-func (s *Store) dropTorn(torn *DamageError) error {
+func (s *Store) dropTorn(torn *DamageError) (err error) {
+	defer errdefs.Wrap(&err, "drop the end of the journal")
 	s.options.Log.Warn("dropping the end of the journal: a write was interrupted and never acknowledged",
 		"file", torn.File, "line", torn.Line, "reason", torn.Reason)
-	err := s.journal.wipe()
-	if err == nil {
-		err = s.journal.file.Sync()
-	}
+	err = s.journal.wipe()
 	if err != nil {
-		return fmt.Errorf("drop the end of the journal: %w", err)
+		return err
 	}
-	return nil
+	return s.journal.file.Sync()
 }

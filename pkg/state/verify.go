@@ -73,11 +73,11 @@ func (s *Store) Verify(visit func(collection, key string, record json.RawMessage
 // directory open.
 func (s *Store) Dump(w io.Writer) error {
 	seen, err := s.inspectLocked()
-	if err == nil && len(seen.damage) > 0 {
-		err = seen.damage[0]
-	}
 	if err != nil {
 		return err
+	}
+	if len(seen.damage) > 0 {
+		return seen.damage[0]
 	}
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "{\n  \"sequence\": %d,\n  \"collections\": {", seen.last)
@@ -135,11 +135,10 @@ func (c *inspected) decode(key string, encoded []byte) (any, error) {
 
 func (c *inspected) recover(key string, decoded any) error {
 	record := decoded.(inspectedRecord) //nolint:forcetypeassert // decode returns nothing else
-	err := c.collection.recover(key, record.value)
-	if err == nil {
-		err = c.text.recover(key, record.text)
+	if err := c.collection.recover(key, record.value); err != nil {
+		return err
 	}
-	return err
+	return c.text.recover(key, record.text)
 }
 
 func (c *inspected) recoverDeleted(key string) {
@@ -183,11 +182,7 @@ func (s *Store) inspect() (*inspection, error) {
 			return nil
 		},
 	}
-	_, err := os.Stat(s.dir)
-	if err == nil {
-		err = seen.readAll()
-	}
-	if err != nil {
+	if err := seen.readAll(); err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
 	}
 	for _, each := range seen.collections {
@@ -199,7 +194,10 @@ func (s *Store) inspect() (*inspection, error) {
 }
 
 func (seen *inspection) readAll() error {
-	var err error
+	_, err := os.Stat(seen.dir)
+	if err != nil {
+		return err
+	}
 	seen.draft, err = exists(seen.files, filepath.Join(seen.dir, draftName))
 	if err != nil {
 		return err
