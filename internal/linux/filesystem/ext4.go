@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 )
@@ -324,23 +325,20 @@ const (
 
 // fillsDevice says whether the filesystem takes all the whole blocks that there are. Error:
 // ErrGrowLimit if it cannot.
-func fillsDevice(path string, bytes int64) (bool, error) {
+func fillsDevice(path string, bytes int64) (full bool, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return false, fmt.Errorf("grow: %w", err)
 	}
 	defer file.Close()
+	defer errdefs.Wrap(&err, "grow %s", path)
 
 	limit, err := ext4Limit(file)
-	if err == nil {
-		err = limit.check(Ext4, bytes)
-	}
-
 	if err != nil {
-		return false, fmt.Errorf("grow %s: %w", path, err)
+		return false, err
 	}
 
-	return limit.fills(bytes), nil
+	return limit.fills(bytes), limit.check(Ext4, bytes)
 }
 
 func (e *ext4) SizeBytes(r io.ReaderAt) (int64, error) {

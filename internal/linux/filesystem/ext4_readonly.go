@@ -30,13 +30,9 @@ func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOp
 	// takes, and nothing is written.
 	command := Command{Tool: "e2fsck", Package: ext4Package, Idle: !o.Urgent, Args: []string{"-f", "-n", "--", path}}
 
-	result, err := e.run.Run(ctx, command)
-	if err == nil {
-		err = readError(command, result)
-	}
-
+	result, err := runReader(ctx, e.run, path, command)
 	if err != nil {
-		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+		return Verdict{}, err
 	}
 
 	return e.judge(path, command, result)

@@ -131,11 +131,11 @@ func CheckFits(fs Filesystem, image io.ReaderAt, imageBytes int64) error {
 		return nil
 	}
 
-	if err == nil && size > imageBytes {
-		err = fmt.Errorf("%w: the %s has %d bytes, the image %d", ErrTruncated, fs.Name(), size, imageBytes)
+	if err != nil || size <= imageBytes {
+		return err
 	}
 
-	return err
+	return fmt.Errorf("%w: the %s has %d bytes, the image %d", ErrTruncated, fs.Name(), size, imageBytes)
 }
 
 // ReadOnlyCheckOptions are the options of CheckReadOnly.
@@ -332,7 +332,7 @@ func openExclusively(path string) (file *os.File, err error) {
 }
 
 // mkfs is what Make is for all of them.
-func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command Command) error {
+func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command Command) (err error) {
 	t, err := inspect(path, fs.Name())
 	if err != nil {
 		return err
@@ -346,20 +346,18 @@ func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command C
 	// "--" keeps a path that starts with a dash from being an option.
 	command.Args = append(slices.Clip(command.Args), "--", path)
 
-	if err = runTool(ctx, run, command); err == nil {
-		t, err = inspect(path, fs.Name())
+	defer errdefs.Wrap(&err, "make %s on %s", fs.Name(), path)
+
+	if err := runTool(ctx, run, command); err != nil {
+		return err
+	}
+
+	if t, err = inspect(path, fs.Name()); err != nil || t.isExpectedType {
+		return err
 	}
 
 	// An option may have made the tool end content with having done nothing.
-	if err == nil && !t.isExpectedType {
-		err = fmt.Errorf("%w: %s says it succeeded, and made none; check the options", ErrNoSuperblock, command.Tool)
-	}
-
-	if err != nil {
-		return fmt.Errorf("make %s on %s: %w", fs.Name(), path, err)
-	}
-
-	return nil
+	return fmt.Errorf("%w: %s says it succeeded, and made none; check the options", ErrNoSuperblock, command.Tool)
 }
 
 // parse returns the sector size that mkfs shall assume, and the options of the user. Error:

@@ -140,11 +140,7 @@ func personalizeXFS(r io.ReaderAt, id uuid.UUID) ([]fragment, error) {
 	changed := []fragment{{offset: offset, data: record, reserved: length}}
 
 	for group := range layout.groups {
-		super, err := readBlock(r, layout.superOffset(group), layout.sector)
-		if err == nil {
-			err = layout.sign(super, id, layout.metadataUUID())
-		}
-
+		super, err := layout.signedSuper(r, group, id)
 		if err != nil {
 			return nil, fmt.Errorf("allocation group %d: %w", group, err)
 		}

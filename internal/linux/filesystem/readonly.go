@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // A read-only check is for a copy that was made while the filesystem was frozen, and for an image
@@ -28,6 +30,18 @@ func readError(command Command, result Result) error {
 	}
 
 	return nil
+}
+
+// runReader runs a check that only reads. Errors: ErrReadIncomplete.
+func runReader(ctx context.Context, run Runner, path string, command Command) (_ Result, err error) {
+	defer errdefs.Wrap(&err, "check %s", path)
+
+	result, err := run.Run(ctx, command)
+	if err != nil {
+		return Result{}, err
+	}
+
+	return result, readError(command, result)
 }
 
 // MetadataCopy is what CopyMetadata has taken.
@@ -58,11 +72,11 @@ func (m *MetadataCopy) Close() error {
 // runTool runs a tool for which success is all there is.
 func runTool(ctx context.Context, run Runner, command Command) error {
 	result, err := run.Run(ctx, command)
-	if err == nil && result.ExitCode != 0 {
-		err = toolError(command, result)
+	if err != nil || result.ExitCode == 0 {
+		return err
 	}
 
-	return err
+	return toolError(command, result)
 }
 
 // inheritedFilePath is where a tool finds Command.InheritedFile.

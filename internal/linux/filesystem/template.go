@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
@@ -39,26 +40,23 @@ const (
 var errTooLarge = errors.New("too much was written for a template")
 
 // readTemplate reads a filesystem that mkfs has just made in a file of zeros.
-func readTemplate(key templateKey, path string) (*template, error) {
+func readTemplate(key templateKey, path string) (made *template, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read a template: %w", err)
 	}
 	defer file.Close()
+	defer errdefs.Wrap(&err, "read a template from %s", path)
 
 	row, _ := typeByName(key.filesystem)
-	made := &template{key: key}
-
-	_, err = row.personalize(file, uuid.New())
-	if err == nil {
-		made.written, err = readWritten(file, key.sizeBytes, row.reserveZeros)
+	if _, err := row.personalize(file, uuid.New()); err != nil {
+		return nil, err
 	}
 
-	if err != nil {
-		return nil, fmt.Errorf("read a template from %s: %w", path, err)
-	}
+	made = &template{key: key}
+	made.written, err = readWritten(file, key.sizeBytes, row.reserveZeros)
 
-	return made, nil
+	return made, err
 }
 
 // readWritten returns the chunks of a file that have anything but zeros, and where the others are to

@@ -42,12 +42,12 @@ func UUID(r io.ReaderAt) (string, error) {
 	}
 
 	found, err := readAt(r, row.uuidOffset, len(uuid.Nil))
-	if err == nil && found == nil {
-		err = ErrNoSuperblock
-	}
-
 	if err != nil {
 		return "", fmt.Errorf("UUID: %w", err)
+	}
+
+	if found == nil {
+		return "", fmt.Errorf("UUID: %w", ErrNoSuperblock)
 	}
 
 	return uuid.UUID(found).String(), nil
@@ -114,11 +114,11 @@ func (s *superblocks) Close() error { return errors.Join(s.File.Close(), s.lockF
 // readBlock reads what has to be there.
 func readBlock(r io.ReaderAt, offset int64, length int) ([]byte, error) {
 	block, err := readAt(r, offset, length)
-	if err == nil && block == nil {
-		err = fmt.Errorf("%w at %d", ErrNoSuperblock, offset)
+	if err != nil || block != nil {
+		return block, err
 	}
 
-	return block, err
+	return nil, fmt.Errorf("%w at %d", ErrNoSuperblock, offset)
 }
 
 // write writes a superblock in one piece: it lies within one page of the device's cache and one
@@ -191,19 +191,19 @@ func (s *superblocks) setUUIDWithTool(ctx context.Context, run Runner, command C
 		err = toolError(command, result)
 	}
 
-	if err == nil {
-		err = s.flush()
+	if err != nil {
+		return err
 	}
 
-	if err != nil {
+	if err := s.flush(); err != nil {
 		return err
 	}
 
 	// Some of the tools say nothing when they do nothing.
 	found, err := UUID(s)
-	if err == nil && found != wanted.String() {
-		err = toolError(command, result)
+	if err != nil || found == wanted.String() {
+		return err
 	}
 
-	return err
+	return toolError(command, result)
 }

@@ -131,16 +131,7 @@ func (x *xfs) repair(ctx context.Context, path string, t target, command Command
 
 	command.Args = append(command.Args, "--", path)
 
-	result, err := x.run.Run(ctx, command)
-	if err == nil {
-		err = readError(command, result)
-	}
-
-	if err != nil {
-		return Result{}, fmt.Errorf("check %s: %w", path, err)
-	}
-
-	return result, nil
+	return runReader(ctx, x.run, path, command)
 }
 
 // readXFSGroups returns the number of groups in the superblock, 0 where the file ends before it.

@@ -114,11 +114,7 @@ func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout)
 	for group := uint32(1); group < layout.groups; group++ {
 		offset := layout.superOffset(group)
 
-		super, err := readBlock(s, offset, layout.sector)
-		if err == nil {
-			err = layout.sign(super, layout.uuid(), layout.metadataUUID())
-		}
-
+		super, err := layout.signedSuper(s, group, layout.uuid())
 		if err == nil && group == layout.groups-1 {
 			err = s.flush()
 		}
@@ -152,11 +148,11 @@ func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout) 
 	}
 
 	result, err := x.run.Run(ctx, command)
-	if err == nil {
-		err = s.flush()
+	if err != nil {
+		return fmt.Errorf("format the log: %w", err)
 	}
 
-	if err != nil {
+	if err := s.flush(); err != nil {
 		return fmt.Errorf("format the log: %w", err)
 	}
 
@@ -250,6 +246,16 @@ func (l *xfsLayout) log() (offset, length int64) {
 // superOffset is where a group has its copy of the superblock.
 func (l *xfsLayout) superOffset(group uint32) int64 {
 	return int64(group) * int64(l.groupBlocks) * l.blockSize
+}
+
+// signedSuper returns a group's superblock with the UUID.
+func (l *xfsLayout) signedSuper(r io.ReaderAt, group uint32, id uuid.UUID) ([]byte, error) {
+	super, err := readBlock(r, l.superOffset(group), l.sector)
+	if err != nil {
+		return nil, err
+	}
+
+	return super, l.sign(super, id, l.metadataUUID())
 }
 
 // sign puts the UUIDs into a superblock.

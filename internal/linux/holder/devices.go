@@ -30,8 +30,7 @@ func devicesOn(major, minor uint32) []Process {
 	for _, attribute := range loops {
 		device := "/dev/" + strings.Split(attribute, "/")[len(strings.Split(sysBlock, "/"))]
 
-		backing, err := os.ReadFile(attribute)
-		if err == nil && isBacking(device, strings.TrimSuffix(string(backing), "\n"), major, minor) {
+		if backing, err := os.ReadFile(attribute); err == nil && isBacking(device, strings.TrimSuffix(string(backing), "\n"), major, minor) {
 			found = append(found, Process{Device: device})
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
 )
 
@@ -99,7 +100,7 @@ func Supported() error {
 // delivered as one. While notify blocks, events wait in the kernel; if these are too many, they are Lost. A
 // directory that is removed, moved or unmounted ends the watch, after Lost, unless it is Failed. Errors:
 // ErrGone, or the kernel's.
-func Watch(ctx context.Context, of Directories, watching func(), notify func(Event)) error {
+func Watch(ctx context.Context, of Directories, watching func(), notify func(Event)) (err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("watch directories: is fs.inotify.max_user_instances reached? %w", err)
@@ -133,20 +134,18 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 
 	following.Go(func() { end(w.follow(ctx, of, changed, watching)) })
 
+	defer errdefs.Wrap(&err, "watch directories")
+
 	err = ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
 		defer ctxread.Pause(ctx, ctxread.BatchPause)
 
 		return w.take(at, data)
 	})
-	if err == nil && outer.Err() == nil {
-		err = context.Cause(ctx)
+	if err != nil || outer.Err() != nil {
+		return err
 	}
 
-	if err != nil {
-		return fmt.Errorf("watch directories: %w", err)
-	}
-
-	return nil
+	return context.Cause(ctx)
 }
 
 // watches translates the kernel's events.

@@ -147,13 +147,12 @@ func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, e
 		return nil, err
 	}
 
-	err = unix.Fstat(int(file.Fd()), &stat)
-	if err == nil && stat.Rdev != device {
-		err = errWrongNode
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return nil, errors.Join(&fs.PathError{Op: opOpen, Path: path, Err: err}, file.Close())
 	}
 
-	if err != nil {
-		return nil, errors.Join(&fs.PathError{Op: opOpen, Path: path, Err: err}, file.Close())
+	if stat.Rdev != device {
+		return nil, errors.Join(&fs.PathError{Op: opOpen, Path: path, Err: errWrongNode}, file.Close())
 	}
 
 	return file, nil

@@ -311,12 +311,12 @@ func (o *observer) byID(id uint64) (Point, error) {
 func (o *observer) byMountinfoID(id int) (Point, error) {
 	if !o.statmount {
 		points, err := fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
-		if err == nil && len(points) == 0 {
-			err = errGone
-		}
-
 		if err != nil {
 			return Point{}, err
+		}
+
+		if len(points) == 0 {
+			return Point{}, errGone
 		}
 
 		return points[0], nil

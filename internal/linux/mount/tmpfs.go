@@ -37,23 +37,24 @@ func NewReadOnlyTmpfs(source string, files map[string][]byte) (*Detached, error)
 		return nil, fmt.Errorf("mount files of %s: %w", source, err)
 	}
 
-	for name, content := range files {
-		if err == nil {
-			err = tree.writeFile(name, content)
-		}
-	}
-
-	if err == nil {
-		err = tree.makeReadOnly()
-	}
-
-	if err != nil {
+	if err := tree.fill(files); err != nil {
 		tree.Close()
 
 		return nil, fmt.Errorf("mount files of %s: %w", source, err)
 	}
 
 	return tree, nil
+}
+
+// fill writes the files and makes the filesystem read-only.
+func (t *Detached) fill(files map[string][]byte) error {
+	for name, content := range files {
+		if err := t.writeFile(name, content); err != nil {
+			return err
+		}
+	}
+
+	return t.makeReadOnly()
 }
 
 func (t *Detached) writeFile(name string, content []byte) error {
@@ -101,12 +102,11 @@ func makeSuperblockReadOnly(root int) error {
 
 	defer func() { _ = unix.Close(fd) }()
 
-	err = unix.FsconfigSetFlag(fd, "ro")
-	if err == nil {
-		err = unix.FsconfigReconfigure(fd)
+	if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
+		return fmt.Errorf("%w%s", err, kernelMessages(fd, Options{}))
 	}
 
-	if err != nil {
+	if err := unix.FsconfigReconfigure(fd); err != nil {
 		return fmt.Errorf("%w%s", err, kernelMessages(fd, Options{}))
 	}
 

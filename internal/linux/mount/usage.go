@@ -32,13 +32,12 @@ type Amount struct {
 // every question to a filesystem it may hang when a server of its does.
 func (p *Target) Usage() (usage Usage, err error) {
 	there, err := p.open(unix.O_PATH)
-	if err == nil {
-		defer there.Close()
-
-		usage, err = UsageOf(there)
-	}
-
 	if err != nil {
+		return Usage{}, p.wrapError("measure the filesystem at", err)
+	}
+	defer there.Close()
+
+	if usage, err = UsageOf(there); err != nil {
 		return Usage{}, p.wrapError("measure the filesystem at", err)
 	}
 

@@ -79,11 +79,11 @@ func (q *Queues) Get(device string) (Attributes, error) {
 // Errors: ErrUnsupported, fs.ErrNotExist.
 func (q *Queues) Set(device string, wanted Attributes) error {
 	before, err := q.Get(device)
-	if err == nil {
-		err = q.checkScheduler(device, wanted.Scheduler)
+	if err != nil {
+		return err
 	}
 
-	if err != nil {
+	if err := q.checkScheduler(device, wanted.Scheduler); err != nil {
 		return err
 	}
 
