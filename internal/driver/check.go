@@ -132,8 +132,7 @@ func (c *Config) checkOTLP() error {
 		return nil
 	}
 
-	given, err := url.Parse(c.OTLPEndpoint)
-	if err == nil {
+	if given, err := url.Parse(c.OTLPEndpoint); err == nil {
 		rest := strings.TrimSuffix(strings.TrimPrefix(c.OTLPEndpoint, given.Scheme+"://"), "/")
 		// Nothing but scheme and host: the exporter ignores the rest.
 		if slices.Contains([]string{"http", "https"}, given.Scheme) && rest == given.Host &&

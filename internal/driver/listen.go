@@ -12,6 +12,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
@@ -93,17 +94,15 @@ const (
 )
 
 // parseLoopback returns the host:port of the loopback that a flag names. Errors: socket.ErrAddress.
-func parseLoopback(flag, address string) (string, error) {
+func parseLoopback(flag, address string) (_ string, err error) {
+	defer errdefs.Wrap(&err, "%s", flag)
+
 	network, target, err := socket.ParseAddress(address)
-	if err == nil && network != "tcp" {
-		err = fmt.Errorf("%w %q is no host:port", socket.ErrAddress, address)
+	if err != nil || network == "tcp" {
+		return target, err
 	}
 
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", flag, err)
-	}
-
-	return target, nil
+	return "", fmt.Errorf("%w %q is no host:port", socket.ErrAddress, address)
 }
 
 // listenLoopback listens on the loopback address that a flag names. Errors: socket.ErrAddress.

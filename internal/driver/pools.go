@@ -103,12 +103,13 @@ func (o *opener) openAll(outer context.Context) error {
 			_, err := operation.Await(ctx, func() (struct{}, error) {
 				defer func() { <-member.turn }()
 
-				err := o.open(name)
-				if err == nil {
-					o.announce(name)
+				if err := o.open(name); err != nil {
+					return struct{}{}, err
 				}
 
-				return struct{}{}, err
+				o.announce(name)
+
+				return struct{}{}, nil
 			})
 			if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrControllerRunning) {
 				return err
@@ -134,28 +135,24 @@ func (o *opener) open(name string) error {
 	}
 
 	opened, err := o.assemble(name)
-	if err == nil {
-		err = o.recover(opened)
+	if err != nil {
+		if opened != nil {
+			err = errors.Join(err, opened.Close())
+		}
+
+		o.fail(name, err)
+
+		return err
 	}
 
-	if err == nil {
-		o.pools.Serve(opened)
-		directories := opened.DirectorySupport()
-		o.config.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity(),
-			"directoryVolumes", directories.Kind, "sizesLimited", directories.Limited, "notLimited", directories.Reason)
+	o.pools.Serve(opened)
+	directories := opened.DirectorySupport()
+	o.config.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity(),
+		"directoryVolumes", directories.Kind, "sizesLimited", directories.Limited, "notLimited", directories.Reason)
 
-		member.failure = nil
+	member.failure = nil
 
-		return nil
-	}
-
-	if opened != nil {
-		err = errors.Join(err, opened.Close())
-	}
-
-	o.fail(name, err)
-
-	return err
+	return nil
 }
 
 // recover has the services recover their objects in the pool. If one fails, the next
@@ -237,7 +234,7 @@ func (o *opener) fail(name string, reason error) {
 	member.embedded = nil
 }
 
-// assemble opens the pool, and takes its controller lock if this process has a controller.
+// assemble opens the pool, takes its controller lock if this process has a controller, and recovers it.
 func (o *opener) assemble(name string) (*pool.Pool, error) {
 	if err := o.config.refuseSharedImage(name); err != nil {
 		return nil, err
@@ -266,22 +263,24 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 	if o.owner != "" {
 		// Before recovery: objects without a record here may belong to another
 		// controller.
-		err = opened.LockAsController(o.owner)
+		if err := opened.LockAsController(o.owner); err != nil {
+			return opened, err
+		}
 	}
 
-	if err == nil {
-		_, err = probeServed(opened)
+	if _, err := probeServed(opened); err != nil {
+		return opened, err
 	}
 
-	if err == nil {
-		err = o.adopt(opened)
+	if err := o.adopt(opened); err != nil {
+		return opened, err
 	}
 
-	if err == nil && opened.Identity() == "" {
+	if opened.Identity() == "" {
 		o.config.Log.Warn("a pool has no space for its identity; free some", "pool", name)
 	}
 
-	return opened, err
+	return opened, o.recover(opened)
 }
 
 // embed returns the directory of the pool, mounted if it is embedded, and its image.

@@ -15,7 +15,7 @@ var ErrUnknownPool = errors.New("no such pool in the state")
 // ForgetPool removes the identity of a pool from the state: the next start of the driver then takes
 // the pool that it finds under that name. Errors: those of state.Store.Open, and
 // ErrUnknownPool.
-func ForgetPool(ctx context.Context, stateDir, name string) error {
+func ForgetPool(ctx context.Context, stateDir, name string) (err error) {
 	// Otherwise a mistyped directory would become a new, empty state.
 	if _, err := os.Stat(stateDir); err != nil {
 		return fmt.Errorf("state-dir: %w", err)
@@ -23,16 +23,17 @@ func ForgetPool(ctx context.Context, stateDir, name string) error {
 
 	store, identities := newStore(stateDir, "forget-pool")
 
-	err := store.Open(ctx)
-	if err == nil {
-		err = store.Update(ctx, func(tx *state.Tx) error {
-			if _, known := identities.In(tx).Get(name); !known {
-				return fmt.Errorf("%w: %q in %s", ErrUnknownPool, name, stateDir)
-			}
+	defer func() { err = errors.Join(err, store.Close()) }()
 
-			return identities.In(tx).Delete(name)
-		})
+	if err := store.Open(ctx); err != nil {
+		return err
 	}
 
-	return errors.Join(err, store.Close())
+	return store.Update(ctx, func(tx *state.Tx) error {
+		if _, known := identities.In(tx).Get(name); !known {
+			return fmt.Errorf("%w: %q in %s", ErrUnknownPool, name, stateDir)
+		}
+
+		return identities.In(tx).Delete(name)
+	})
 }

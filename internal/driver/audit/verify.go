@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
@@ -245,8 +246,10 @@ func describe(o object) string {
 	return what + "'s " + string(o.Backing)
 }
 
-func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) error {
-	err := p.ListScratch(ctx, func(left pool.ScratchObject) error {
+func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) (err error) {
+	defer errdefs.Wrap(&err, "look for leftovers")
+
+	err = p.ListScratch(ctx, func(left pool.ScratchObject) error {
 		if left.InProgress {
 			c.note(left.Path, "a node is making this at the moment")
 
@@ -261,19 +264,15 @@ func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) error {
 
 		return nil
 	})
-	if err == nil {
-		err = p.ListForeign(ctx, func(path string) error {
-			c.note(path, "this is none of Touchstone's; it is left alone")
-
-			return nil
-		})
-	}
-
 	if err != nil {
-		return fmt.Errorf("look for leftovers: %w", err)
+		return err
 	}
 
-	return nil
+	return p.ListForeign(ctx, func(path string) error {
+		c.note(path, "this is none of Touchstone's; it is left alone")
+
+		return nil
+	})
 }
 
 // findLost adds a finding for each record whose object is missing in its pool.
