@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
@@ -86,19 +87,17 @@ func (g *Guest) Stats(ctx context.Context, e Entry) (mount.Usage, error) {
 // Errors: ErrNoSandbox; ErrUnimplemented where the guest can't; ErrNoAnswer, which
 // wraps the context's error when that is why, and after which the guest may have
 // done it or not.
-func (g *Guest) Resize(ctx context.Context, e Entry, bytes int64) error {
+func (g *Guest) Resize(ctx context.Context, e Entry, bytes int64) (err error) {
+	defer errdefs.Wrap(&err, "ask sandbox %q to resize %q to %d bytes", e.Sandbox, e.TargetPath, bytes)
+
 	answer, err := g.ask(ctx, e, func(ctx context.Context, e Entry) ([]byte, error) {
 		return g.route.resize(ctx, e, bytes)
 	})
-	if err == nil {
-		err = checkResized(answer)
-	}
-
 	if err != nil {
-		return fmt.Errorf("ask sandbox %q to resize %q to %d bytes: %w", e.Sandbox, e.TargetPath, bytes, err)
+		return err
 	}
 
-	return nil
+	return checkResized(answer)
 }
 
 func (g *Guest) ask(ctx context.Context, e Entry, how func(context.Context, Entry) ([]byte, error)) ([]byte, error) {

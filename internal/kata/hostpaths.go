@@ -52,8 +52,7 @@ func (h HostPaths) Host(path string) string {
 	path = filepath.Clean(path)
 
 	for _, pair := range h.pairs {
-		beneath, err := filepath.Rel(pair.from, path)
-		if err == nil && filepath.IsLocal(beneath) {
+		if beneath, err := filepath.Rel(pair.from, path); err == nil && filepath.IsLocal(beneath) {
 			return filepath.Join(pair.to, beneath)
 		}
 	}

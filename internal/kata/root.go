@@ -264,9 +264,9 @@ func checkRoot(root *os.File) error {
 
 // wrapError returns nil for nil.
 func (r *Root) wrapError(verb, targetPath string, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("%s %q in %s: %w", verb, targetPath, r.path, err)
 	}
 
-	return fmt.Errorf("%s %q in %s: %w", verb, targetPath, r.path, err)
+	return nil
 }

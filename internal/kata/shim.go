@@ -81,11 +81,11 @@ func (s *shim) resize(ctx context.Context, e Entry, size int64) ([]byte, error) 
 // callEither makes the old request of a shim that doesn't know the other one.
 func (s *shim) callEither(ctx context.Context, e Entry, wanted, old request) (int, []byte, error) {
 	status, answer, err := s.call(ctx, e, wanted)
-	if err == nil && isUnknown(status) {
-		return s.call(ctx, e, old)
+	if err != nil || !isUnknown(status) {
+		return status, answer, err
 	}
 
-	return status, answer, err
+	return s.call(ctx, e, old)
 }
 
 func refusal(kind error, status int, answer []byte) error {

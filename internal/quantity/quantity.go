@@ -56,12 +56,12 @@ type Bytes int64
 // Set implements pflag.Value.
 func (b *Bytes) Set(text string) error {
 	value, err := Parse(text)
-	if err == nil && value < 0 {
-		err = ErrSyntax
-	}
-
 	if err != nil {
 		return fmt.Errorf("%.100q %w", text, err)
+	}
+
+	if value < 0 {
+		return fmt.Errorf("%.100q %w", text, ErrSyntax)
 	}
 
 	*b = Bytes(value)

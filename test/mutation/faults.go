@@ -22,13 +22,17 @@ func faultsMutants() []regression {
 		},
 		{
 			name: "faults/broken-file-clears", in: "faults.Injector.Load",
-			old: `	if err == nil {
-		err = i.replaceFile(file, text)
+			old: `	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
+
+	if err := i.replaceFile(file, text); err != nil {
 `,
 			new: `	if replaced := i.replaceFile(file, text); err == nil {
 		err = replaced
 	}
+
+	if err != nil {
 `,
 			breaks: "a mistake in a changed file ends its rules", tests: unit("TestAFileIsFollowed"),
 		},

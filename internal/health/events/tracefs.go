@@ -13,8 +13,7 @@ const mountedTracefs = "/sys/kernel/tracing"
 // openTracefs opens tracefs at its mount point. Without one, as in most containers, it
 // creates a detached mount, which is private and ends with the process.
 func openTracefs() (*os.Root, error) {
-	root, err := os.OpenRoot(mountedTracefs)
-	if err == nil {
+	if root, err := os.OpenRoot(mountedTracefs); err == nil {
 		if isWritableTracefs(root) {
 			return root, nil
 		}

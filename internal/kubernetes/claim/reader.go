@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/connrotation"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 const (
@@ -91,7 +92,7 @@ func New(config Config) (*Reader, error) {
 	return reader, nil
 }
 
-func load(kubeconfig string) (*rest.Config, error) {
+func load(kubeconfig string) (_ *rest.Config, err error) {
 	if kubeconfig == InCluster {
 		settings, err := rest.InClusterConfig()
 		if err != nil {
@@ -101,23 +102,20 @@ func load(kubeconfig string) (*rest.Config, error) {
 		return settings, nil
 	}
 
+	defer errdefs.Wrap(&err, "kubeconfig %s", kubeconfig)
+
 	// Not BuildConfigFromFlags, which silently uses the pod's service account if the
 	// file is empty.
 	read, err := clientcmd.LoadFromFile(kubeconfig)
-	if err == nil {
-		err = clientcmd.ResolveLocalPaths(read)
-	}
-
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return nil, err
 	}
 
-	settings, err := clientcmd.NewDefaultClientConfig(*read, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	if err := clientcmd.ResolveLocalPaths(read); err != nil {
+		return nil, err
 	}
 
-	return settings, nil
+	return clientcmd.NewDefaultClientConfig(*read, nil).ClientConfig()
 }
 
 // Close ends all connections: one whose last request was canceled is not idle before the server

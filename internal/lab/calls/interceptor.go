@@ -52,20 +52,22 @@ type recordedStream struct {
 
 // RecvMsg implements grpc.ServerStream.
 func (s *recordedStream) RecvMsg(into any) error {
-	err := s.ServerStream.RecvMsg(into)
-	if err == nil {
-		s.recording.Request(into)
+	if err := s.ServerStream.RecvMsg(into); err != nil {
+		return err
 	}
 
-	return err
+	s.recording.Request(into)
+
+	return nil
 }
 
 // SendMsg implements grpc.ServerStream.
 func (s *recordedStream) SendMsg(message any) error {
-	err := s.ServerStream.SendMsg(message)
-	if err == nil {
-		s.recording.Message(message)
+	if err := s.ServerStream.SendMsg(message); err != nil {
+		return err
 	}
 
-	return err
+	s.recording.Message(message)
+
+	return nil
 }

@@ -23,11 +23,11 @@ func (i *Injector) Load(path string) error {
 	}
 
 	file, err := Parse(text)
-	if err == nil {
-		err = i.replaceFile(file, text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
 
-	if err != nil {
+	if err := i.replaceFile(file, text); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 
