@@ -98,11 +98,11 @@ func (e exitError) ExitCode() int { return e.code }
 func (e exitError) Unwrap() error { return e.error }
 
 func exitWith(code int, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return exitError{err, code}
 	}
 
-	return exitError{err, code}
+	return nil
 }
 
 // withDefaultCommand inserts `serve` before arguments that begin with a flag, so that

@@ -11,11 +11,11 @@ const (
 
 // usage returns an error of the command line, not of the driver.
 func usage(err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return &coded{err, exitUsage}
 	}
 
-	return &coded{err, exitUsage}
+	return nil
 }
 
 // coded is an error with an exit code. That of a command that checks health is 1 only for an

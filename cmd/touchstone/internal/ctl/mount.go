@@ -68,11 +68,11 @@ driver restarts; "volume umount" ends it. A raw block volume appears as a device
 				return usage(errCreateNeedsFor)
 			}
 
-			if err == nil {
-				err = s.resolve(ctx, names.Volume, &s.args[0])
+			if err != nil {
+				return err
 			}
 
-			if err != nil {
+			if err := s.resolve(ctx, names.Volume, &s.args[0]); err != nil {
 				return err
 			}
 

@@ -30,10 +30,10 @@ type cannotRunError struct{ error }
 func (cannotRunError) ExitCode() int { return 2 }
 
 func cannotRun(err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return cannotRunError{err}
 	}
-	return cannotRunError{err}
+	return nil
 }
 
 // NewCommand returns `demo`.
@@ -106,16 +106,16 @@ func checkMachine(ctx context.Context) (btrfs bool, err error) {
 // none below the kubelet's directory.
 func makeRoot(parent string) (string, error) {
 	parent, err := filepath.Abs(cmp.Or(parent, os.TempDir()))
-	if err == nil {
-		parent, err = filepath.EvalSymlinks(parent)
-	}
 	if err != nil {
+		return "", err
+	}
+	if parent, err = filepath.EvalSymlinks(parent); err != nil {
 		return "", err
 	}
 
 	root, err := os.MkdirTemp(parent, "touchstone-demo-")
-	if err == nil && len(filepath.Join(root, socketName)) > socketLimit {
-		err = errors.Join(errSocketPath, os.Remove(root))
+	if err != nil || len(filepath.Join(root, socketName)) <= socketLimit {
+		return root, err
 	}
-	return root, err
+	return root, errors.Join(errSocketPath, os.Remove(root))
 }

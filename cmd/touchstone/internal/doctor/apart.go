@@ -33,11 +33,11 @@ func ExamineInChild(ctx context.Context, c Config, arguments ...string) (Report,
 	child.Stdin = bytes.NewReader(given)
 
 	said, err := child.StdoutPipe()
-	if err == nil {
-		err = child.Start()
+	if err != nil {
+		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
 	}
 
-	if err != nil {
+	if err := child.Start(); err != nil {
 		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
 	}
 

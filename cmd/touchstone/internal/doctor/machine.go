@@ -220,8 +220,7 @@ func checkCgroups(_ context.Context, c *Config, _ string) Finding {
 
 	seen := fmt.Sprintf("cgroup v%d can limit volumes, in %s", offer.Version, offer.Directory)
 
-	point, err := mountOf(offer.Directory)
-	if err == nil && (point.ReadOnly || point.SuperReadOnly) {
+	if point, err := mountOf(offer.Directory); err == nil && (point.ReadOnly || point.SuperReadOnly) {
 		return warning(seen+", which is read-only here"+without,
 			"mount the host's /sys/fs/cgroup for writing, and name it with --cgroup-root")
 	}

@@ -37,12 +37,12 @@ func (c *Config) locatePool(name string) (poolLocation, error) {
 	s := poolLocation{directory: c.Pools[name]}
 
 	info, err := os.Stat(s.directory)
-	if err == nil && !info.IsDir() {
-		err = &fs.PathError{Op: "open", Path: s.directory, Err: unix.ENOTDIR}
-	}
-
 	if err != nil {
 		return s, err
+	}
+
+	if !info.IsDir() {
+		return s, &fs.PathError{Op: "open", Path: s.directory, Err: unix.ENOTDIR}
 	}
 
 	if s.root, err = embedded.Locate(s.directory); err != nil {
@@ -95,9 +95,7 @@ func checkPool(_ context.Context, c *Config, name string) Finding {
 		return problem("nothing can be written: "+err.Error(), "see who owns it, whether it is mounted read-only, and the kernel's log")
 	}
 
-	if err == nil {
-		_ = file.Close()
-	}
+	_ = file.Close() // nil where the pool is full
 
 	if s.image != "" {
 		return ok("an embedded " + point.FSType + " in " + s.image)
@@ -252,13 +250,12 @@ func checkAttach(ctx context.Context, c *Config, name string) Finding {
 	}
 
 	image, err := s.createUnnamed()
-	if err == nil {
-		defer image.Close()
-
-		err = image.Truncate(trialBytes)
-	}
-
 	if err != nil {
+		return skippedWithoutPool(err)
+	}
+	defer image.Close()
+
+	if err := image.Truncate(trialBytes); err != nil {
 		return skippedWithoutPool(err)
 	}
 
