@@ -1,13 +1,12 @@
 package socket
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,10 +23,7 @@ const (
 // and kill(pid, 0) succeeds. A forked child may keep the socket open until its exec.
 // For a live process it returns immediately.
 func ended(ctx context.Context, pid int32) bool {
-	if pid <= 0 {
-		return false
-	}
-
+	// A pid that is not known, 0, is no argument for the kernel.
 	fd, err := unix.PidfdOpen(int(pid), 0)
 	if err != nil {
 		return errors.Is(err, unix.ESRCH)
@@ -71,17 +67,21 @@ func exiting(pid int32) bool {
 		return true // it was there a moment ago
 	}
 
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		name, value, _ := bytes.Cut(lines.Bytes(), []byte(":"))
-		value = bytes.TrimSpace(value)
+	return saysExiting(string(text))
+}
 
-		switch string(name) {
+// saysExiting is exiting for the text of /proc/PID/status.
+func saysExiting(status string) bool {
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+
+		switch name {
 		case "State":
-			if bytes.HasPrefix(value, []byte("Z")) || bytes.HasPrefix(value, []byte("X")) {
+			if strings.HasPrefix(value, "Z") || strings.HasPrefix(value, "X") {
 				return true
 			}
 		case "SigPnd", "ShdPnd":
-			if pending, err := strconv.ParseUint(string(value), 16, 64); err == nil && pending&(1<<(unix.SIGKILL-1)) != 0 {
+			if pending, err := strconv.ParseUint(value, 16, 64); err == nil && pending&(1<<(unix.SIGKILL-1)) != 0 {
 				return true
 			}
 		}

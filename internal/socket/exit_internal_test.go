@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,4 +54,29 @@ func TestEnded(t *testing.T) {
 	require.Eventually(t, func() bool { return exiting(int32(zombie.Process.Pid)) }, time.Minute, time.Millisecond, "want: a zombie can only end")
 	require.False(t, exiting(int32(live.Process.Pid)), "want: a live process can do more than end")
 	require.True(t, exiting(int32(reaped.Process.Pid)), "want: a process that is gone has ended")
+}
+
+// TestWhatOfAProcessSaysThatItIsExiting reads its status.
+func TestWhatOfAProcessSaysThatItIsExiting(t *testing.T) {
+	t.Parallel()
+
+	const idle = "Name:\tZ\nState:\tS (sleeping)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\nSigBlk:\tffffffffffffffff\n"
+
+	for name, test := range map[string]struct {
+		from, to string
+		want     bool
+	}{
+		"a live process":               {"", "", false},
+		"a zombie":                     {"S (sleeping)", "Z (zombie)", true},
+		"a dead one":                   {"S (sleeping)", "X (dead)", true},
+		"one that is traced":           {"S (sleeping)", "t (tracing stop)", false},
+		"a thread to be killed":        {"SigPnd:\t0000000000000000", "SigPnd:\t0000000000000100", true},
+		"a process to be killed":       {"ShdPnd:\t0000000000000000", "ShdPnd:\t0000000000004100", true},
+		"the signals beside SIGKILL":   {"ShdPnd:\t0000000000000000", "ShdPnd:\tfffffffffffffeff", false},
+		"pending signals of no number": {"ShdPnd:\t0000000000000000", "ShdPnd:\tffffffffffffffffff", false},
+	} {
+		require.Equal(t, test.want, saysExiting(strings.Replace(idle, test.from, test.to, 1)), name)
+	}
+
+	require.False(t, saysExiting(""), "an empty status")
 }

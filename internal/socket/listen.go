@@ -97,9 +97,18 @@ func (l *Listener) Close() error { return l.close() }
 
 // InPlace reports whether the path still refers to this socket.
 func (l *Listener) InPlace() bool {
-	now, err := os.Lstat(l.path)
+	inPlace, _ := l.inPlace()
 
-	return err == nil && os.SameFile(now, l.made)
+	return inPlace
+}
+
+func (l *Listener) inPlace() (bool, error) {
+	now, err := os.Lstat(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+
+	return err == nil && os.SameFile(now, l.made), err
 }
 
 // Hide moves the socket away from its path, so that connections are refused as if there were none,
@@ -209,11 +218,12 @@ func (l *Listener) remove() error {
 	l.closed = true
 	l.mu.Unlock()
 
-	if !l.InPlace() {
-		return nil
+	inPlace, err := l.inPlace()
+	if inPlace {
+		err = os.Remove(l.path)
 	}
 
-	if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the socket: %w", err)
 	}
 
@@ -271,7 +281,7 @@ func removeStale(ctx context.Context, path string) error {
 		return fmt.Errorf("%w %s: something else is there, move it away", ErrPath, path)
 	}
 
-	conn, err := (&net.Dialer{Timeout: askTimeout}).DialContext(ctx, "unix", path)
+	conn, err := (&net.Dialer{Timeout: askTimeout}).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err == nil {
 		pid := peer(conn)
 		_ = conn.Close()
@@ -295,13 +305,8 @@ func removeStale(ctx context.Context, path string) error {
 }
 
 // peer returns the pid of the process that listens, or 0.
-func peer(conn net.Conn) int32 {
-	unixConn, ok := conn.(*net.UnixConn)
-	if !ok {
-		return 0
-	}
-
-	raw, err := unixConn.SyscallConn()
+func peer(conn *net.UnixConn) int32 {
+	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0
 	}

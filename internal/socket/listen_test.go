@@ -19,9 +19,13 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/served"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
+	goleak.VerifyTestMain(m)
+}
 
 func noName(context.Context, *grpc.ClientConn) string { return "" }
 

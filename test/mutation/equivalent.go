@@ -167,4 +167,14 @@ var equivalent = map[string]string{
 	"internal/errdefs categoryOf: replace <: rank(one) < rank(category)":                                        "an equal rank is the same category",
 	"internal/lab/proxy Codec.Unmarshal: swap: data.Ref()":                                                      anyOrder,
 	"pkg/node/access Provider.attachImage: swap: p.config.Prober.Attached(v, device, info.Size(), readOnly &&…": "tuning a device raises no event",
+
+	"internal/socket Connect: never: err != nil":                                                               "the target is escaped, so it is valid",
+	"internal/socket Connect: drop error: fmt.Errorf(\"connect to %s: %w\", path, err)":                        "the target is escaped, so it is valid",
+	"internal/socket Listener.restore: never: l.hidden == \"\"":                                                "a file without a name is neither moved nor removed",
+	"internal/socket listenAlone: never: !ok":                                                                  "a listener of the network unix is a *net.UnixListener",
+	"internal/socket listenAlone: drop error: errors.Join(fmt.Errorf(\"%w %s: got a %T\", ErrPath, path, lis…": "a listener of the network unix is a *net.UnixListener",
+	"internal/socket peer: never: err != nil":                                                                  "an open connection has its descriptor",
+	"internal/socket Listen: drop: defer cancel()":                                                             "the context's timer ends by itself after askTimeout",
+	"internal/socket lockDirectory: drop: defer cancel()":                                                      "the context's timer ends by itself after lockTimeout",
+	"internal/socket ended: drop: defer cancel()":                                                              "the context's timer ends by itself after exitTimeout",
 }
