@@ -23,6 +23,7 @@ const (
 	firstLimits = 720_000
 	firstMany   = 730_000
 	firstNode   = 740_000
+	firstOnce   = 745_000
 	firstBench  = 750_000
 	beyond      = 760_000
 )

@@ -9,9 +9,11 @@ import (
 
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
 	faults.ServeIfAsked()
 	namespace.Enter()
 
