@@ -11,12 +11,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 // firstLoop is the first loop number of these tests, outside the ranges of other packages' tests.
 const firstLoop = 788_000
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
+	goleak.VerifyTestMain(m)
+}
 
 // newLoop attaches a sparse image and returns the name of its device.
 func newLoop(t *testing.T) string {

@@ -91,12 +91,8 @@ func (q *Queues) Set(device string, wanted Attributes) error {
 		return nil
 	}
 
-	now, readErr := q.Get(device)
-	if readErr == nil {
-		readErr = q.apply(device, now, before)
-	}
-
-	return errors.Join(err, readErr)
+	// All of them are written, whatever they are by now.
+	return errors.Join(err, q.apply(device, Unchanged(), before))
 }
 
 // apply writes the attributes that differ and reads them back, since the kernel rounds or ignores
