@@ -8,9 +8,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(allOnceOperations())
+
 	if os.Getenv(driverScript) != "" {
 		if err := driver(); err != nil {
 			panic(err)

@@ -198,8 +198,12 @@ func copiesAreOlder(path string) (older bool, err error) {
 	defer file.Close()
 
 	layout, err := readXFSLayout(file)
-	if err != nil {
+
+	switch {
+	case errors.Is(err, ErrNoSuperblock), errors.Is(err, errors.ErrUnsupported):
 		return false, nil // it is damaged, which the caller reports
+	case err != nil:
+		return false, err
 	}
 
 	for group := uint32(1); group < layout.groups; group++ {
