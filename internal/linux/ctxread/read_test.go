@@ -1,0 +1,97 @@
+package ctxread_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+func pipe(t *testing.T) (reader, writer *os.File) {
+	t.Helper()
+
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = reader.Close()
+		_ = writer.Close()
+	})
+
+	return reader, writer
+}
+
+// TestEachPassesWhatIsRead, at its time, until the context ends, which is no error.
+func TestEachPassesWhatIsRead(t *testing.T) {
+	t.Parallel()
+
+	reader, writer := pipe(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	began := time.Now()
+	taken, ended := make(chan string), make(chan error, 1)
+
+	go func() {
+		ended <- ctxread.Each(ctx, reader, 4, func(at time.Time, data []byte) error {
+			if at.Before(began) || at.After(time.Now()) {
+				return errors.New("another time than that of the read")
+			}
+
+			taken <- string(data)
+
+			return nil
+		})
+	}()
+
+	for text, want := range map[string][]string{"one": {"one"}, "longer": {"long", "er"}} {
+		_, err := writer.WriteString(text)
+		require.NoError(t, err)
+
+		for _, part := range want {
+			require.Equal(t, part, await.Receive(t, taken, "what was written"))
+		}
+	}
+
+	cancel()
+	require.NoError(t, await.Receive(t, ended, "Each to return when its context ends"))
+}
+
+// TestEachEndsWithAnError of a read or of what takes it.
+func TestEachEndsWithAnError(t *testing.T) {
+	t.Parallel()
+
+	errTaken := errors.New("it is not taken")
+	reader, writer := pipe(t)
+	_, err := writer.WriteString("text")
+	require.NoError(t, err)
+	require.ErrorIs(t, ctxread.Each(t.Context(), reader, 4, func(time.Time, []byte) error { return errTaken }), errTaken)
+	require.NoError(t, reader.Close())
+
+	calls := 0
+	err = ctxread.Each(t.Context(), reader, 4, func(time.Time, []byte) error {
+		calls++
+
+		return nil
+	})
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.Zero(t, calls, "want: nothing was read")
+}
+
+// TestPause lasts as long as it is told to, or until its context ends.
+func TestPause(t *testing.T) {
+	t.Parallel()
+
+	const pause = 20 * time.Millisecond
+
+	began := time.Now()
+	ctxread.Pause(t.Context(), pause)
+	require.GreaterOrEqual(t, time.Since(began), pause, "how long the pause was")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	await.Return(t, func() { ctxread.Pause(ctx, time.Hour) }, "the pause whose context has ended")
+}
