@@ -1,0 +1,149 @@
+package inotify
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// event returns a struct inotify_event, with a name that is padded with NULs as the kernel does.
+func event(descriptor int32, mask uint32, name string) []byte {
+	const padding = 16
+
+	length := 0
+	if name != "" {
+		length = (len(name)/padding + 1) * padding
+	}
+
+	data := make([]byte, unix.SizeofInotifyEvent+length)
+	binary.NativeEndian.PutUint32(data, uint32(descriptor))
+	binary.NativeEndian.PutUint32(data[4:], mask)
+	binary.NativeEndian.PutUint32(data[12:], uint32(length))
+	copy(data[unix.SizeofInotifyEvent:], name)
+
+	return data
+}
+
+// TestWhatIsReportedOfTheKernelsEvents: 1 is the watch of /a, and 2 that of /gone, which is not listed
+// any more.
+func TestWhatIsReportedOfTheKernelsEvents(t *testing.T) {
+	t.Parallel()
+
+	const unknown = 9
+
+	at := time.Unix(7, 0)
+	appeared := Event{Kind: Appeared, Path: "/a/x", At: at}
+	changed := Event{Kind: Changed, Path: "/a/x", At: at}
+	written := Event{Kind: Written, Path: "/a/x", At: at}
+	lost := Event{Kind: Lost, At: at}
+
+	for name, test := range map[string]struct {
+		events [][]byte
+		want   []Event
+		err    error
+		// left are the watches afterwards.
+		left []int32
+	}{
+		"nothing":            {nil, nil, nil, []int32{1, 2}},
+		"created":            {[][]byte{event(1, unix.IN_CREATE, "x")}, []Event{appeared}, nil, []int32{1, 2}},
+		"created, directory": {[][]byte{event(1, unix.IN_CREATE|unix.IN_ISDIR, "x")}, []Event{appeared}, nil, []int32{1, 2}},
+		"moved in":           {[][]byte{event(1, unix.IN_MOVED_TO, "x")}, []Event{appeared}, nil, []int32{1, 2}},
+		"removed":            {[][]byte{event(1, unix.IN_DELETE, "x")}, []Event{changed}, nil, []int32{1, 2}},
+		"moved away":         {[][]byte{event(1, unix.IN_MOVED_FROM, "x")}, []Event{changed}, nil, []int32{1, 2}},
+		"attributes":         {[][]byte{event(1, unix.IN_ATTRIB, "x")}, []Event{changed}, nil, []int32{1, 2}},
+		"written":            {[][]byte{event(1, unix.IN_MODIFY, "x")}, []Event{written}, nil, []int32{1, 2}},
+		"other kinds":        {[][]byte{event(1, unix.IN_OPEN, "x"), event(1, unix.IN_CLOSE_WRITE, "x")}, nil, nil, []int32{1, 2}},
+		"its own attributes": {[][]byte{event(1, unix.IN_ATTRIB, "")}, nil, nil, []int32{1, 2}},
+		"an unknown watch":   {[][]byte{event(unknown, unix.IN_CREATE, "x"), event(unknown, unix.IN_IGNORED, "")}, nil, nil, []int32{1, 2}},
+		"too many events":    {[][]byte{event(-1, unix.IN_Q_OVERFLOW, ""), event(1, unix.IN_CREATE, "x")}, []Event{lost, appeared}, nil, []int32{1, 2}},
+		"several of one": {
+			[][]byte{event(1, unix.IN_MODIFY, "x"), event(1, unix.IN_CREATE, "x"), event(1, unix.IN_MODIFY, "x"), event(1, unix.IN_MODIFY, "a long name of it")},
+			[]Event{written, appeared, {Kind: Written, Path: "/a/a long name of it", At: at}},
+			nil,
+			[]int32{1, 2},
+		},
+		"removed itself":       {[][]byte{event(1, unix.IN_DELETE_SELF, ""), event(1, unix.IN_CREATE, "x")}, []Event{lost}, ErrGone, []int32{2}},
+		"moved itself":         {[][]byte{event(1, unix.IN_MOVE_SELF, "")}, []Event{lost}, ErrGone, []int32{2}},
+		"unmounted":            {[][]byte{event(1, unix.IN_UNMOUNT, "")}, []Event{lost}, ErrGone, []int32{2}},
+		"not watched any more": {[][]byte{event(1, unix.IN_IGNORED, "")}, []Event{lost}, ErrGone, []int32{2}},
+		"not listed": {
+			[][]byte{event(2, unix.IN_DELETE_SELF, ""), event(2, unix.IN_CREATE, "x"), event(1, unix.IN_CREATE, "x")},
+			[]Event{lost, appeared},
+			nil,
+			[]int32{1},
+		},
+		"a part of an event": {[][]byte{event(1, unix.IN_CREATE, "x"), event(1, unix.IN_CREATE, "")[:unix.SizeofInotifyEvent-1]}, []Event{appeared}, nil, []int32{1, 2}},
+	} {
+		for _, hasFailed := range []bool{false, true} {
+			var (
+				got    []Event
+				failed []error
+			)
+
+			w := &watches{
+				notify:      func(event Event) { got = append(got, event) },
+				directories: map[int32]string{1: "/a", 2: "/gone"}, listed: []string{"/a"},
+			}
+
+			if hasFailed {
+				w.failed = func(err error) { failed = append(failed, err) }
+			}
+
+			err := w.take(at, slices.Concat(test.events...))
+			require.Equal(t, test.want, got, "the events: %s", name)
+
+			switch {
+			case test.err == nil:
+				require.NoError(t, err, name)
+				require.Empty(t, failed, "the failures: %s", name)
+			case hasFailed:
+				require.NoError(t, err, name)
+				require.Len(t, failed, 1, "the failures: %s", name)
+				require.ErrorIs(t, failed[0], test.err, name)
+				require.ErrorContains(t, failed[0], "/a was", name)
+			default:
+				require.ErrorIs(t, err, test.err, name)
+				require.ErrorContains(t, err, "/a was", name)
+			}
+
+			left := []int32{}
+			for descriptor := range w.directories {
+				left = append(left, descriptor)
+			}
+
+			slices.Sort(left)
+			require.Equal(t, test.left, left, "the watches afterwards: %s", name)
+		}
+	}
+}
+
+// TestDirectoriesThatAreAdded are those that can be watched, one watch for each.
+func TestDirectoriesThatAreAdded(t *testing.T) {
+	t.Parallel()
+
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+
+	first, second := t.TempDir(), t.TempDir()
+	w := &watches{fd: fd, directories: map[int32]string{700: first, 701: "/other"}}
+
+	require.NoError(t, w.add([]string{first + "/", second}))
+	require.Equal(t, map[int32]string{1: first, 2: second, 701: "/other"}, w.directories, "the watches")
+	require.Equal(t, []string{first, second}, w.listed, "the directories")
+
+	require.ErrorIs(t, w.add([]string{second, first + "/missing", first}), unix.ENOENT)
+
+	var failed []error
+
+	w.failed = func(err error) { failed = append(failed, err) }
+	require.NoError(t, w.add([]string{second, first + "/missing", first}))
+	require.Len(t, failed, 1, "want: the missing directory fails")
+	require.ErrorContains(t, failed[0], first+"/missing")
+	require.Equal(t, []string{second, first}, w.listed, "the directories")
+	require.Equal(t, map[int32]string{1: first, 2: second, 701: "/other"}, w.directories, "the watches")
+}
