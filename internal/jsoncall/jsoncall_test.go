@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/jsoncall"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -66,6 +67,12 @@ func connect(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
 
 			return send(last)
 		}))
+
+	return connectTo(t, server)
+}
+
+func connectTo(t *testing.T, server *grpc.Server) *grpc.ClientConn {
+	t.Helper()
 
 	listener := bufconn.Listen(1 << 16)
 
@@ -170,6 +177,32 @@ func TestFollow(t *testing.T) {
 	err = jsoncall.Follow(t.Context(), connection, jsoncall.FullMethod(service, "Count"), wrapperspb.Int64(1),
 		func(struct{ Value string }) error { return nil })
 	require.ErrorContains(t, err, "decode an answer of /example.v1.Counter/Count")
+}
+
+// TestAStreamEndsWithItsReader, whose context goes on.
+func TestAStreamEndsWithItsReader(t *testing.T) {
+	t.Parallel()
+
+	ended := make(chan struct{})
+	server := grpc.NewServer()
+	jsoncall.RegisterStreams(server, service, nil,
+		jsoncall.Stream(service, "Wait", func(ctx context.Context, _ *wrapperspb.Int64Value, send func(any) error) error {
+			defer close(ended)
+
+			if err := send(number{Value: 1}); err != nil {
+				return err
+			}
+
+			<-ctx.Done()
+
+			return ctx.Err()
+		}))
+
+	connection := connectTo(t, server)
+	err := jsoncall.Follow(t.Context(), connection, jsoncall.FullMethod(service, "Wait"), wrapperspb.Int64(1),
+		func(number) error { return net.ErrClosed })
+	require.ErrorIs(t, err, net.ErrClosed, "want: the error of yield")
+	await.Receive(t, ended, "the stream to end on the server")
 }
 
 // TestInterceptorsSeeTheCall is for access control and the call log, which are interceptors.

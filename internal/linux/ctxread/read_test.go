@@ -81,6 +81,33 @@ func TestEachEndsWithAnError(t *testing.T) {
 	require.Zero(t, calls, "want: nothing was read")
 }
 
+// TestALaterEndOfTheContext does not end the reads of those that use the file after Each.
+func TestALaterEndOfTheContext(t *testing.T) {
+	t.Parallel()
+
+	errTaken := errors.New("it is not taken")
+	reader, writer := pipe(t)
+	ctx, cancel := context.WithCancel(t.Context())
+
+	_, err := writer.WriteString("text")
+	require.NoError(t, err)
+	require.ErrorIs(t, ctxread.Each(ctx, reader, 4, func(time.Time, []byte) error { return errTaken }), errTaken)
+	cancel()
+
+	read := make(chan error, 1)
+
+	go func() {
+		_, err := reader.Read(make([]byte, 4))
+		read <- err
+	}()
+
+	require.Never(t, func() bool { return len(read) > 0 }, 20*time.Millisecond, time.Millisecond, "want: the read waits for data")
+
+	_, err = writer.WriteString("more")
+	require.NoError(t, err)
+	require.NoError(t, await.Receive(t, read, "the read of what was written"))
+}
+
 // TestPause lasts as long as it is told to, or until its context ends.
 func TestPause(t *testing.T) {
 	t.Parallel()
