@@ -10,6 +10,9 @@ const (
 // failedTx is the reason why an error that a view of a transaction returns may be dropped.
 const failedTx = "an error of Put or Delete fails its transaction, whose error Update returns"
 
+// closedLater is the reason why a file is alive during a call without a statement that says so.
+const closedLater = "the caller, or what has the file, closes it after the call"
+
 // equivalent are mutants of the operators that change no behaviour which a user or a caller can
 // observe, by name, with the reason. They are not drawn.
 var equivalent = map[string]string{
@@ -177,4 +180,26 @@ var equivalent = map[string]string{
 	"internal/socket Listen: drop: defer cancel()":                                                             "the context's timer ends by itself after askTimeout",
 	"internal/socket lockDirectory: drop: defer cancel()":                                                      "the context's timer ends by itself after lockTimeout",
 	"internal/socket ended: drop: defer cancel()":                                                              "the context's timer ends by itself after exitTimeout",
+
+	"internal/linux/mount Target.open: drop: runtime.KeepAlive(p.parent)":               closedLater,
+	"internal/linux/mount Target.Unmount: drop: runtime.KeepAlive(p.parent)":            closedLater,
+	"internal/linux/mount Target.statx: drop: runtime.KeepAlive(p.parent)":              closedLater,
+	"internal/linux/mount Target.MakeFile: drop: runtime.KeepAlive(p.parent)":           closedLater,
+	"internal/linux/mount Target.MakeDir: drop: runtime.KeepAlive(p.parent)":            closedLater,
+	"internal/linux/mount Target.Remove: drop: runtime.KeepAlive(p.parent)":             closedLater,
+	"internal/linux/mount UsageOf: drop: runtime.KeepAlive(file)":                       closedLater,
+	"internal/linux/mount Bind: drop: runtime.KeepAlive(from)":                          closedLater,
+	"internal/linux/mount mountinfoIDOf: drop: runtime.KeepAlive(file)":                 closedLater,
+	"internal/linux/mount isDir: drop: runtime.KeepAlive(file)":                         closedLater,
+	"internal/linux/mount observer.idOf: drop: runtime.KeepAlive(file)":                 closedLater,
+	"internal/linux/mount Detached.Attach: drop: runtime.KeepAlive(onto)":               closedLater,
+	"internal/linux/mount Detached.Attach: drop: runtime.KeepAlive(t.root)":             closedLater,
+	"internal/linux/mount Detached.Attach: swap: runtime.KeepAlive(t.root)":             closedLater,
+	"internal/linux/mount Detached.makeReadOnly: drop: defer runtime.KeepAlive(t.root)": closedLater,
+	"internal/linux/mount Detached.writeFile: drop: runtime.KeepAlive(t.root)":          closedLater,
+	"internal/linux/mount Detached.OpenRoot: drop: runtime.KeepAlive(t.root)":           closedLater,
+	"internal/linux/btrfs ioctl: drop: runtime.KeepAlive(directory)":                    closedLater,
+	"internal/linux/ctxread Pause: drop: defer timer.Stop()":                            "a timer that is not used any more has no effect",
+	"internal/linux/loop backoff.wait: drop: defer timer.Stop()":                        "a timer that is not used any more has no effect",
+	"internal/kata Guest.ask: drop: defer cancel()":                                     "the context's timer ends by itself after the timeout",
 }

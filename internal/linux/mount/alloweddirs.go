@@ -115,7 +115,7 @@ func checkPath(path string) error {
 			quote(path), ErrInvalidPath, len(path), unix.PathMax-1)
 	case path[0] != '/':
 		return fmt.Errorf("%s: %w", quote(path), ErrNotAbsolute)
-	case strings.IndexByte(path, 0) >= 0:
+	case strings.ContainsRune(path, 0):
 		return fmt.Errorf("%s: %w: it has a NUL", quote(path), ErrInvalidPath)
 	}
 

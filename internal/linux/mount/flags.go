@@ -41,7 +41,7 @@ func ParseFlags(flags []string) (Options, error) {
 			return Options{}, fmt.Errorf("%w: an empty one", ErrMountFlag)
 		}
 
-		if strings.IndexByte(flag, 0) >= 0 {
+		if strings.ContainsRune(flag, 0) {
 			return Options{}, fmt.Errorf("%w: one with a NUL in it", ErrMountFlag)
 		}
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"unsafe"
 
@@ -101,11 +100,8 @@ func (b *statmountBuffer) text(offset uint32) string {
 	whole := unsafe.Slice((*byte)(unsafe.Pointer(&(*b)[0])), len(*b)*8)
 	start := min(int(unsafe.Sizeof(statmountHeader{}))+int(offset), len(whole))
 	text, _, _ := bytes.Cut(whole[start:], []byte{0})
-	result := string(text)
 
-	runtime.KeepAlive(b)
-
-	return result
+	return string(text)
 }
 
 // point reads one mount; errGone when there is none.
