@@ -50,7 +50,7 @@ func connectTo(t *testing.T, answers map[string]any) (*csiclient.Client, *driver
 	return client, d
 }
 
-func requireRequests(t *testing.T, want map[string]proto.Message, got map[string]proto.Message) {
+func requireRequests(t *testing.T, want, got map[string]proto.Message) {
 	t.Helper()
 	require.Len(t, got, len(want), "the calls: %v", got)
 
@@ -171,8 +171,8 @@ func TestCapabilitiesOfServices(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers map[string]any
 		want    [4]int
-		// served are the controller service and the node service.
-		served [2]bool
+		// serves are the controller service and the node service.
+		serves [2]bool
 		code   codes.Code
 	}{
 		"all":           {nil, [4]int{1, 1, 1, 1}, [2]bool{true, true}, codes.OK},
@@ -192,7 +192,9 @@ func TestCapabilitiesOfServices(t *testing.T) {
 		got, err := client.Capabilities(t.Context())
 		rpccode.Require(t, err, test.code)
 		require.Equal(t, test.want, [4]int{len(got.Plugin), len(got.Controller), len(got.GroupController), len(got.Node)}, "the capabilities of %s", name)
-		require.Equal(t, test.served, [2]bool{got.HasController, got.HasNode}, "the services of %s", name)
+
+		services := [2]bool{got.HasController, got.HasNode}
+		require.Equal(t, test.serves, services, "the services of %s", name)
 
 		// Each capability is another one's neighbor.
 		require.Equal(t, test.want[1] == 1, got.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_SNAPSHOT), "GET_SNAPSHOT of %s", name)

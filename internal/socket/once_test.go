@@ -78,7 +78,7 @@ func TestAnotherKindOfSocketIsLeftAlone(t *testing.T) {
 	require.FileExists(t, path)
 }
 
-// TestASocketThatCannotBeHidden stays in its place, and so does what is in the way.
+// TestASocketThatCannotBeHidden stays at its path, and so does what is in the way.
 func TestASocketThatCannotBeHidden(t *testing.T) {
 	t.Parallel()
 

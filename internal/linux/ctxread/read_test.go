@@ -108,7 +108,7 @@ func TestALaterEndOfTheContext(t *testing.T) {
 	require.NoError(t, await.Receive(t, read, "the read of what was written"))
 }
 
-// TestPause lasts as long as it is told to, or until its context ends.
+// TestPause lasts as long as asked, or until its context ends.
 func TestPause(t *testing.T) {
 	t.Parallel()
 

@@ -109,7 +109,7 @@ func handExt4(id uuid.UUID) []byte {
 func sumExt4(super []byte) { binary.LittleEndian.PutUint32(super[0x3fc:], ^castagnoli(super[:0x3fc])) }
 
 // edited returns a copy of a superblock with a change, and the checksum that it then has.
-func edited(super []byte, change func(super []byte), sum func(super []byte)) []byte {
+func edited(super []byte, change, sum func(super []byte)) []byte {
 	made := bytes.Clone(super)
 	change(made)
 

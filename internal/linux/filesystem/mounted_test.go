@@ -80,7 +80,7 @@ func mountedOperations() map[string]syscallfault.Operation {
 		all["errors of "+name] = ofMounted(name, func(_ filesystem.Filesystem, root *os.File) error {
 			found, err := filesystem.ReadErrors(name, 0, root)
 
-			return told(filesystem.ErrorCounts{}, found, err)
+			return answered(filesystem.ErrorCounts{}, found, err)
 		})
 		all["sync "+name] = ofMounted(name, func(_ filesystem.Filesystem, root *os.File) error { return filesystem.Sync(root) })
 		all["thawed "+name] = ofMounted(name, func(_ filesystem.Filesystem, root *os.File) error { return filesystem.CheckThawed(root) })

@@ -106,9 +106,9 @@ func ofOpenImage(name string, run func(fs filesystem.Filesystem, image *os.File)
 	})
 }
 
-// told returns the error of a call, or one that says that its answer is not the expected one. An answer
+// answered returns the error of a call, or one that says that its answer is not the expected one. An answer
 // beside an error is wrong, too.
-func told[T any](want, got T, err error) error {
+func answered[T any](want, got T, err error) error {
 	if err != nil {
 		var none T
 
@@ -135,12 +135,12 @@ func allOnceOperations() map[string]syscallfault.Operation {
 		all["detect "+name] = ofOpenImage(name, func(_ filesystem.Filesystem, image *os.File) error {
 			found, err := filesystem.Detect(image)
 
-			return told(name, found, err)
+			return answered(name, found, err)
 		})
 		all["size of "+name] = ofOpenImage(name, func(fs filesystem.Filesystem, image *os.File) error {
 			size, err := fs.SizeBytes(image)
 
-			return told(imageSize, size, err)
+			return answered(imageSize, size, err)
 		})
 		all["growth of "+name] = ofOpenImage(name, func(_ filesystem.Filesystem, image *os.File) error {
 			return filesystem.CheckGrowth(image, imageSize)
@@ -152,7 +152,7 @@ func allOnceOperations() map[string]syscallfault.Operation {
 
 				has, err = fs.HasUUID(image, found)
 
-				return told(true, has, err)
+				return answered(true, has, err)
 			}
 
 			return errors.Join(err, syscallfault.Differs("the UUID beside an error", "", found))
@@ -160,17 +160,17 @@ func allOnceOperations() map[string]syscallfault.Operation {
 		all["blank "+name] = ofOpenImage(name, func(_ filesystem.Filesystem, image *os.File) error {
 			blank, err := filesystem.IsBlank(image)
 
-			return told(false, blank, err)
+			return answered(false, blank, err)
 		})
 		all["check "+name] = ofImage(name, func(fs filesystem.Filesystem, path string) error {
 			verdict, err := fs.Check(ctx, path)
 
-			return told(filesystem.Verdict{State: filesystem.Clean}, verdict, err)
+			return answered(filesystem.Verdict{State: filesystem.Clean}, verdict, err)
 		})
 		all["read-only check of "+name] = ofImage(name, func(fs filesystem.Filesystem, path string) error {
 			verdict, err := fs.CheckReadOnly(ctx, path, filesystem.ReadOnlyCheckOptions{})
 
-			return told(filesystem.Verdict{State: filesystem.Clean}, verdict, err)
+			return answered(filesystem.Verdict{State: filesystem.Clean}, verdict, err)
 		})
 		all["set UUID of "+name] = ofImage(name, func(fs filesystem.Filesystem, path string) error { return fs.SetUUID(ctx, path, onceUUID) })
 		all["make "+name] = ofImage(name, func(fs filesystem.Filesystem, path string) error {
@@ -208,7 +208,7 @@ func allOnceOperations() map[string]syscallfault.Operation {
 		return func() error {
 			verdict, err := fs.Check(ctx, filepath.Join(directory, onceImage))
 
-			return told(filesystem.Verdict{State: filesystem.Damaged, Detail: onceConflict}, verdict, err)
+			return answered(filesystem.Verdict{State: filesystem.Damaged, Detail: onceConflict}, verdict, err)
 		}, func() error { return nil }, err
 	}
 	all["grow ext4"] = ofImage(filesystem.Ext4, func(fs filesystem.Filesystem, path string) error {
@@ -259,6 +259,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 					run(t, "cp", "--sparse=always", like, filepath.Join(directory, onceImage))
 				},
 				Verify: func(t *testing.T, directory string) {
+					t.Helper()
 					requireWhole(t, byName(t, name), operation, like, filepath.Join(directory, onceImage))
 				},
 			})

@@ -43,7 +43,7 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// TestKeptOutput has both ends of it, of which the second may be twice as long before it is cut.
+// TestKeptOutput has both ends of it, of which the second may be twice as long before it is truncated.
 func TestKeptOutput(t *testing.T) {
 	t.Parallel()
 

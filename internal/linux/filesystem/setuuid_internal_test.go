@@ -321,8 +321,8 @@ func TestSetUUIDWithATool(t *testing.T) {
 
 		err := (&ext4{run: run}).SetUUID(t.Context(), path, idB.String())
 
-		var failed *ToolError
-		if errors.As(test.want, &failed) {
+		if _, isTool := errors.AsType[*ToolError](test.want); isTool {
+			var failed *ToolError
 			require.ErrorAs(t, err, &failed, name)
 			require.Equal(t, test.code, failed.ExitCode, "the exit code of a tool: %s", name)
 		} else {

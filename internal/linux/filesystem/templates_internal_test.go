@@ -125,7 +125,7 @@ func TestPersonalPartsOfAnExt4(t *testing.T) {
 		require.Equal(t, offset, parts[i].offset, "where a superblock is")
 		require.Zero(t, parts[i].reserved, "the allocation of a superblock")
 
-		made := uint32(binary.LittleEndian.Uint32(parts[i].data[0x30:]))
+		made := binary.LittleEndian.Uint32(parts[i].data[0x30:])
 		require.InDelta(t, began, made, 60, "the time of the last write")
 
 		want := edited(super(idC, byte(i)), func(super []byte) {
