@@ -34,6 +34,8 @@ type onceNode struct {
 	kind      onceKind
 	directory string
 	first     int
+	// sys is what the node has for /sys, if it is not empty.
+	sys string
 	// runtime is a program that reaches guests; without one there are none.
 	runtime string
 	pools   *pool.Set
@@ -76,7 +78,7 @@ func (n *onceNode) open(ctx context.Context) error {
 		NodeID: "here", MaxVolumeBytes: onceMost, Capabilities: left, Store: n.store, Pools: n.pools, Operations: operation.NewGroup(),
 		Admission: &pool.Admission{Overcommit: 20}, Point: n.point, Log: log,
 		Settings: node.Settings{
-			Loops:  loop.LoopsOptions{First: n.first},
+			Loops:  loop.LoopsOptions{First: n.first, Sys: n.sys},
 			Direct: kata.Config{Root: n.in("kata"), Guest: kata.GuestConfig{ShimRoots: []string{n.in("shims")}, KataRuntime: n.runtime}},
 		},
 		Ephemeral: n.pools.Ephemeral(), Dirs: dirs, StagingDir: n.in("kubelet/own"),

@@ -157,7 +157,7 @@ func TestLocalNode(t *testing.T) {
 // TestTheStartFindsWhatIsMounted has other programs unmount a volume while the node is not running.
 func TestTheStartFindsWhatIsMounted(t *testing.T) {
 	for kind, paths := range map[string][]string{
-		"image": {"target", "staging"}, "directory": {"target", "staging"}, "inline": {"target"},
+		"image": {"target", "staging"}, "directory": {"target", "staging"}, "inline": {"target"}, "unstaged": {"target"},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			n := newNode(t, kind)
