@@ -255,6 +255,8 @@ func TestEachReadFailsOnce(t *testing.T) {
 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
+			c.Causes = true
 			syscallfault.EachCallFailsOnce(t, c)
 		})
 	}

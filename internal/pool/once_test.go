@@ -420,6 +420,8 @@ func TestEachCallFailsOnce(t *testing.T) {
 	} {
 		t.Run(c.Operation, func(t *testing.T) {
 			t.Parallel()
+
+			c.Causes = true
 			syscallfault.EachCallFailsOnce(t, c)
 		})
 	}

@@ -288,7 +288,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 		t.Run(each.name, func(t *testing.T) {
 			t.Parallel()
 			syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
-				Operation: each.name, Reported: []string{""}, Except: onceTolerated,
+				Causes: true, Operation: each.name, Reported: []string{""}, Except: onceTolerated,
 				Lossy: []string{"*", "*/*", "*/*/*", "*/*/*/*"}, Verify: func(*testing.T, string) {},
 			})
 		})

@@ -27,6 +27,8 @@ type Case struct {
 	// Reported are the beginnings of calls of which the operation must report a failure, even if what it
 	// has changed is durable.
 	Reported []string
+	// Causes has the message of each failure name its cause, the errno.
+	Causes bool
 	// Mounts has calls fail that are about mounts, mount tables and loop devices, too. Of each kind of call
 	// only the first one fails, and none of a tool. The errno says nothing about the file.
 	Mounts bool
@@ -229,6 +231,8 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 			"the operation does not report the failure of %s", failing)
 	} else {
 		require.True(t, w.failed, "the operation fails although no call was made to fail: %s", failure)
+		require.True(t, !c.Causes || strings.Contains(failure, errno.Error()),
+			"want: the failure names its cause, %s: %s", errno, failure)
 		c.failed(t, directory)
 		c.repeat(t, directory, failure, func(name string) string { return phase(name, w) })
 	}

@@ -109,7 +109,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 					want := map[string][]extent.Range{"allocated": all, "changed": odd}[operation]
 
 					syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
-						Operation: operation, Within: directory,
+						Causes: true, Operation: operation, Within: directory,
 						Prepare: func(t *testing.T, directory string) {
 							t.Helper()
 							prepareOnce(t, directory, all, odd)

@@ -148,6 +148,8 @@ func TestEachCallFailsOnce(t *testing.T) {
 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
+			c.Causes = true
 			syscallfault.EachCallFailsOnce(t, c)
 		})
 	}

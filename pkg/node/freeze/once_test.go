@@ -156,7 +156,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 	}
 
 	syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
-		Operation: "freeze",
+		Causes: true, Operation: "freeze",
 		// The record of a window that ended is dropped lazily.
 		Lossy: []string{"state/*"},
 		// A sync reports once what could not be written; the freeze after it would copy the rest.
@@ -207,7 +207,7 @@ func TestEachCallOfAThawFailsOnce(t *testing.T) {
 			left := mounted{}
 
 			syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
-				Operation: operation, Mounts: true, Lossy: []string{"state/*"}, Reported: reported,
+				Causes: true, Operation: operation, Mounts: true, Lossy: []string{"state/*"}, Reported: reported,
 				Except: regexp.MustCompile("state/|^fstat(at)? /(sys|dev)/"),
 				Prepare: func(t *testing.T, directory string) {
 					t.Helper()

@@ -141,7 +141,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
-				Operation: name, Mounts: true, Lossy: []string{"*", "*/*", "*/*/*"}, Reported: []string{""},
+				Causes: true, Operation: name, Mounts: true, Lossy: []string{"*", "*/*", "*/*/*"}, Reported: []string{""},
 				Except: regexp.MustCompile("state/|pool/scratch|^fstat(at)? /(sys|dev)/|" + kind.ignored),
 				Prepare: func(t *testing.T, directory string) {
 					t.Helper()

@@ -423,7 +423,10 @@ func TestEachCallFailsOnce(t *testing.T) {
 	for _, kind := range onceKinds() {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
-			syscallfault.EachCallFailsOnce(t, kind.failing(kind.name, onceIgnored...))
+
+			c := kind.failing(kind.name, onceIgnored...)
+			c.Causes = true
+			syscallfault.EachCallFailsOnce(t, c)
 		})
 	}
 }
