@@ -70,7 +70,7 @@ func TestGiveGroup(t *testing.T) {
 
 	for name, modes := range map[string][2]uint32{
 		"plain": {0o600, 0o660}, "program": {0o700, 0o770}, "readable": {0o644, 0o664}, "no permissions": {0, 0o060},
-		"setuid": {0o4755, 0o4775}, "setgid": {0o2755, 0o775},
+		"setuid": {0o4755, 0o4775}, "setuid for all": {0o4775, 0o4775}, "setgid": {0o2755, 0o775},
 	} {
 		path := made(t, filepath.Join(deep, name), modes[0], false)
 		want[path] = seen{group, modes[1]}
