@@ -167,7 +167,7 @@ func (r *components) addNode(config *Config) error {
 	r.localNode = served.Local()
 	r.poolChanged = append(r.poolChanged, served.Prober().SuspectPool)
 	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
-	r.reports.Check, r.assigned.List = served.Checker().Check, served.Access().DirectVolumes
+	r.reports.Check, r.assigned.List = served.Checker().Check, served.Assignments().List
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },

@@ -39,7 +39,7 @@ func (s *Service) NodeExpandVolume(
 	}
 
 	v, err := s.usedAt(id, path)
-	if _, known := s.stagedVolumes.Get(id); known {
+	if _, known := s.volumes.Staged.Get(id); known {
 		// Of an unknown volume, any path is NOT_FOUND.
 		err = cmp.Or(rpc.CheckAbsolute("volume_path", path), err)
 	}
@@ -68,7 +68,7 @@ func (s *Service) NodeExpandVolume(
 				return nil, err
 			}
 
-			if err := s.access.CheckLength(v); err != nil {
+			if err := s.ways.CheckLength(v); err != nil {
 				return nil, err
 			}
 
@@ -76,7 +76,7 @@ func (s *Service) NodeExpandVolume(
 				return nil, err
 			}
 
-			size, err := s.access.For(v).Expand(ctx, v, path, asked)
+			size, err := s.ways.For(v).Expand(ctx, v, path, asked)
 			if err != nil {
 				return nil, err
 			}
@@ -91,7 +91,7 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 		return nil
 	}
 
-	stored, err := s.access.PoolOf(v)
+	stored, err := s.pools.Of(v)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
@@ -12,49 +10,27 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
-	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
-	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
 // LocalNode is what a controller in the same process uses of the node
 // (controller.LocalNode). It is safe for concurrent use.
 type LocalNode struct {
-	nodeID        string
-	stagedVolumes *staged.Records[*staged.Volume]
-	access        *access.Provider
-	tuner         *tuning.Tuner
-	checker       *fsck.Checker
-	freezer       *freeze.Freezer
-	prober        *probe.Prober
-	loops         *loop.Loops
+	*access.Volumes
+
+	nodeID  string
+	ways    *access.Ways
+	tuner   *tuning.Tuner
+	checker *fsck.Checker
+	prober  *probe.Prober
+	loops   *loop.Loops
 }
 
 // Serves reports whether nodeID is the ID of this node.
 func (l *LocalNode) Serves(nodeID string) bool { return nodeID == l.nodeID }
-
-// InUse returns where the volume is published, or else staged. An error means that this is
-// unknown.
-func (l *LocalNode) InUse(volumeID string) (path string, used bool, err error) {
-	v, ok := l.stagedVolumes.Get(volumeID)
-	if !ok {
-		return "", false, nil
-	}
-
-	for _, publication := range v.Publications {
-		used, err := l.access.For(v).IsPublished(v, publication)
-		if used || err != nil {
-			return publication.TargetPath, used, err
-		}
-	}
-
-	used, err = l.access.For(v).IsInUse(v)
-
-	return v.StagingPath, used, err
-}
 
 // DescribeHolders names, for a message, the processes that keep the volume's image attached to a loop
 // device of this machine.
@@ -118,46 +94,10 @@ func (l *LocalNode) CheckSupported(wanted volume.Mutable) error {
 func (l *LocalNode) ApplyAttributes(ctx context.Context, volumeID string) error {
 	l.checker.Changed(volumeID)
 
-	v, known := l.stagedVolumes.Get(volumeID)
+	v, known := l.Staged(volumeID)
 	if !known {
 		return nil
 	}
 
-	return l.access.Tune(ctx, v)
-}
-
-// CanFreeze reports whether WithFrozen protects a copy of the volume from all writes on
-// this node: the volume is not used here, only read, or mounted from an image.
-func (l *LocalNode) CanFreeze(volumeID string) bool {
-	v, known := l.stagedVolumes.Get(volumeID)
-	if !known || v.IsReadOnly() || access.CanFreeze(v) {
-		return true
-	}
-
-	_, used, err := l.InUse(volumeID)
-
-	return err == nil && !used
-}
-
-// WithFrozen calls within while the filesystems of the volumes are frozen, as far as they
-// are on images and mounted for writing on this node. The devices of raw-block and direct
-// volumes in use here are synced; other volumes are ignored. See freeze.Freezer.
-func (l *LocalNode) WithFrozen(ctx context.Context, volumeIDs []string, within func(ctx context.Context) error) error {
-	targets := freeze.Targets{}
-
-	sorted := slices.Clone(volumeIDs)
-	slices.Sort(sorted)
-
-	for _, id := range slices.Compact(sorted) {
-		v, known := l.stagedVolumes.Get(id)
-		if !known {
-			continue
-		}
-
-		if err := l.access.For(v).AddFreezeTargets(v, &targets); err != nil {
-			return errors.Join(fmt.Errorf("freeze volume %s: %w", id, err), targets.Close())
-		}
-	}
-
-	return l.freezer.WithFrozen(ctx, targets, within)
+	return l.ways.Tune(ctx, v)
 }

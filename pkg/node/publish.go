@@ -123,7 +123,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 			return err
 		}
 
-		return s.access.For(v).Republish(ctx, v, existing)
+		return s.ways.For(v).Republish(ctx, v, existing)
 	}
 
 	if err := checkPublishable(&s.config, v, wanted); err != nil {
@@ -144,7 +144,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 	defer target.Close()
 
-	if err := s.access.UnmountAllLayers(v, target); err != nil {
+	if err := s.ways.Image.UnmountAllLayers(v, target); err != nil {
 		return err
 	}
 
@@ -158,13 +158,13 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	published := v.Clone()
 	published.Publications = append(published.Publications, wanted)
 
-	if err := s.stagedVolumes.Put(ctx, published); err != nil {
+	if err := s.volumes.Staged.Put(ctx, published); err != nil {
 		return err
 	}
 
 	if err := s.publishRecorded(ctx, published, wanted, target); err != nil {
-		return errors.Join(err, s.access.For(v).Unpublish(v, wanted, nil), s.stagedVolumes.PutLazily(v),
-			s.access.DetachUnusedReader(ctx, v))
+		return errors.Join(err, s.ways.For(v).Unpublish(v, wanted, nil), s.volumes.Staged.PutLazily(v),
+			s.devices.DetachUnusedReader(ctx, v))
 	}
 
 	return s.config.Point.At(ctx, operation.VolumePublished, id)
@@ -175,26 +175,26 @@ func (s *Service) publishRecorded(ctx context.Context, v *staged.Volume, wanted 
 		return err
 	}
 
-	return s.access.For(v).Publish(ctx, v, wanted, target)
+	return s.ways.For(v).Publish(ctx, v, wanted, target)
 }
 
 // checkUsable returns an error for a staged volume that no pod could use.
 func (s *Service) checkUsable(v *staged.Volume) error {
-	if _, err := s.access.PoolOf(v); err != nil {
+	if _, err := s.pools.Of(v); err != nil {
 		return err
 	}
 
-	return s.access.CheckNotShutDown(v)
+	return s.ways.Image.CheckNotShutDown(v)
 }
 
 // stagedUse returns the record of a volume that really is staged there.
 func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (*staged.Volume, error) {
-	v, known := s.stagedVolumes.Get(id)
+	v, known := s.volumes.Staged.Get(id)
 	staged := false
 
 	if known {
 		var err error
-		if staged, err = s.access.For(v).IsStaged(v); err != nil {
+		if staged, err = s.ways.For(v).IsStaged(v); err != nil {
 			return nil, err
 		}
 	}
@@ -288,7 +288,7 @@ func (s *Service) NodeUnpublishVolume(
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, target, "NodeUnpublishVolume", request),
 		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 			unpublish := s.unpublish
-			if _, found := s.ephemeral.At(id, target); found {
+			if _, found := s.volumes.Inline.At(id, target); found {
 				unpublish = s.ephemeral.Unpublish
 			}
 
@@ -310,7 +310,7 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 		defer target.Close()
 	}
 
-	v, known := s.stagedVolumes.Get(id)
+	v, known := s.volumes.Staged.Get(id)
 	if known {
 		if publication, published := v.PublicationAt(targetPath); published {
 			return s.endPublication(ctx, v, publication, target)
@@ -327,21 +327,21 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 		}
 	}
 
-	return errors.Join(s.access.RemoveUnrecordedAssignment(ctx, id, targetPath), s.unstageLast(ctx, id))
+	return errors.Join(s.direct.Assignments.RemoveUnrecorded(ctx, id, targetPath), s.unstageLast(ctx, id))
 }
 
 // endPublication removes a recorded publication, and its record last.
 func (s *Service) endPublication(ctx context.Context, v *staged.Volume, publication staged.Publication, target *mount.Target) error {
-	if err := s.access.For(v).Unpublish(v, publication, target); err != nil {
+	if err := s.ways.For(v).Unpublish(v, publication, target); err != nil {
 		return err
 	}
 
 	left := v.WithoutPublication(publication.TargetPath)
-	if err := s.access.DetachUnusedReader(ctx, left); err != nil {
+	if err := s.devices.DetachUnusedReader(ctx, left); err != nil {
 		return err
 	}
 
-	return errors.Join(s.stagedVolumes.PutLazily(left), s.unstageLast(ctx, v.VolumeID))
+	return errors.Join(s.volumes.Staged.PutLazily(left), s.unstageLast(ctx, v.VolumeID))
 }
 
 // unmountUnrecorded unmounts a publication that has no record, if the mount is certainly the
@@ -357,13 +357,13 @@ func (s *Service) unmountUnrecorded(id string, v *staged.Volume, target *mount.T
 	}
 
 	for _, lost := range access.UnrecordedVolumes(id) {
-		isVolume, err := s.access.Observer().IsMountOf(lost, point)
+		isVolume, err := s.observe.IsMountOf(lost, point)
 		if err != nil {
 			return err
 		}
 
 		if isVolume {
-			return s.access.UnmountAllLayers(lost, target)
+			return s.ways.Image.UnmountAllLayers(lost, target)
 		}
 	}
 

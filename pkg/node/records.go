@@ -1,7 +1,6 @@
 package node
 
 import (
-	"github.com/touchstone-csi/touchstone/pkg/node/ephemeral"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -12,7 +11,7 @@ import (
 // RegisterRecords registers the collections of a node in a store that is not open yet, to verify them.
 func RegisterRecords(store *state.Store) {
 	staged.NewVolumes(store)
-	ephemeral.NewRecords(store)
+	staged.NewInlineRecords(store)
 	tuning.NewTunedRecords(store)
 	tuning.NewLimitedRecords(store)
 	freeze.NewRecords(store)

@@ -7,27 +7,26 @@ import (
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // Recover compares the records with what is mounted and attached, before the first call:
 // after a reboot, or an unmount by another program, records are left without a volume.
 func (s *Service) Recover(ctx context.Context) error {
-	s.stagedVolumes.Load()
+	s.volumes.Staged.Load()
 	s.freezer.Load()
 	s.checker.Load()
 	// Before all else, because programs that write to a frozen filesystem wait for it.
 	s.freezer.ThawRecorded()
 
-	s.ephemeral.Load()
+	s.volumes.Inline.Load()
 	s.tuner.Load()
 
-	if err := s.access.FindDevices(); err != nil {
+	if err := s.devices.Raw().Find(); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
 
-	for _, v := range s.stagedVolumes.All() {
+	for _, v := range s.volumes.Staged.All() {
 		// A volume that fails does not keep the others from being used.
 		if err := s.reconcile(ctx, v); err != nil {
 			s.config.Log.Error("cannot recover a staged volume", "volume", v.VolumeID, "error", err)
@@ -61,7 +60,7 @@ func (s *Service) RecoverPool(ctx context.Context, recovered *pool.Pool) error {
 // PoolServed applies the mutable parameters of the volumes of a pool that is served from now
 // on, and removes its ephemeral volumes that are not in use any more.
 func (s *Service) PoolServed(ctx context.Context, poolName string) {
-	for _, v := range s.stagedVolumes.All() {
+	for _, v := range s.volumes.Staged.All() {
 		if v.Parameters.Pool != poolName {
 			continue
 		}
@@ -89,24 +88,24 @@ func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
 		return s.unstageLast(ctx, v.VolumeID)
 	}
 
-	isStaged, err := s.access.For(pruned).IsStaged(pruned)
+	isStaged, err := s.ways.For(pruned).IsStaged(pruned)
 	if err != nil {
 		return err
 	}
 
-	if isStaged && access.CanFreeze(pruned) && !pruned.SharedByReaders() {
+	if isStaged && pruned.IsMountedImage() && !pruned.SharedByReaders() {
 		s.checker.RecordMounted(ctx, pruned)
 	}
 
 	if isStaged {
-		if err := s.access.RecordMounted(pruned); err != nil {
+		if err := s.devices.RecordMounted(pruned); err != nil {
 			return err
 		}
 	}
 
 	if len(pruned.Publications) > 0 || isStaged {
 		// A publication that was interrupted may have left its device.
-		return errors.Join(s.access.DetachUnusedReader(ctx, pruned), s.access.RestoreAssignments(pruned))
+		return errors.Join(s.devices.DetachUnusedReader(ctx, pruned), s.direct.Assignments.Restore(pruned))
 	}
 
 	s.config.Log.Info("a volume is not staged any more", "volume", v.VolumeID, "stagingPath", v.StagingPath)
@@ -115,7 +114,7 @@ func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
 	waiting, cancel := context.WithTimeout(ctx, recoveryDetachLimit)
 	defer cancel()
 
-	if err := s.access.DetachAll(waiting, v); err != nil {
+	if err := s.devices.DetachAll(waiting, v); err != nil {
 		return err
 	}
 
@@ -126,7 +125,7 @@ func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
 // record with the others.
 func (s *Service) prune(v *staged.Volume) (*staged.Volume, error) {
 	for _, publication := range v.Publications {
-		published, err := s.access.For(v).IsPublished(v, publication)
+		published, err := s.ways.For(v).IsPublished(v, publication)
 		if err != nil {
 			return nil, err
 		}
@@ -137,12 +136,12 @@ func (s *Service) prune(v *staged.Volume) (*staged.Volume, error) {
 
 		s.config.Log.Info("a volume is not published any more", "volume", v.VolumeID, "target", publication.TargetPath)
 
-		if err := s.access.For(v).Unpublish(v, publication, nil); err != nil {
+		if err := s.ways.For(v).Unpublish(v, publication, nil); err != nil {
 			return nil, err
 		}
 
 		v = v.WithoutPublication(publication.TargetPath)
-		if err := s.stagedVolumes.PutLazily(v); err != nil {
+		if err := s.volumes.Staged.PutLazily(v); err != nil {
 			return nil, err
 		}
 	}
@@ -152,7 +151,7 @@ func (s *Service) prune(v *staged.Volume) (*staged.Volume, error) {
 
 // isPublication reports whether a publication is recorded.
 func (s *Service) isPublication(volumeID, targetPath string) bool {
-	v, known := s.stagedVolumes.Get(volumeID)
+	v, known := s.volumes.Staged.Get(volumeID)
 	if known {
 		_, known = v.PublicationAt(targetPath)
 	}
@@ -165,5 +164,5 @@ func (s *Service) isPublication(volumeID, targetPath string) bool {
 func (s *Service) forget(v *staged.Volume) error {
 	s.tuner.ResetQueues(v.VolumeID)
 
-	return s.stagedVolumes.DeleteLazily(v.VolumeID)
+	return s.volumes.Staged.DeleteLazily(v.VolumeID)
 }

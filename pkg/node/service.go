@@ -19,18 +19,12 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/direct"
 	"github.com/touchstone-csi/touchstone/pkg/node/ephemeral"
-	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
-	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
-	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
-	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/stats"
-	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -110,24 +104,15 @@ type Config struct {
 // for concurrent use.
 type Service struct {
 	csi.UnimplementedNodeServer
+	*parts
 
-	config        Config
-	pools         *pool.Set
-	ops           *operation.Group
-	dirs          *mount.AllowedDirs
-	loops         *loop.Loops
-	direct        kata.Runtimes
-	stagedVolumes *staged.Records[*staged.Volume]
-	freezer       *freeze.Freezer
-	access        *access.Provider
-	ephemeral     *ephemeral.Volumes
-	tuner         *tuning.Tuner
-	checker       *fsck.Checker
-	prober        *probe.Prober
-	stats         *stats.Reader
-	own           *ownOperations
-	local         *LocalNode
-	ownStaging    ownStaging
+	config     Config
+	ops        *operation.Group
+	dirs       *mount.AllowedDirs
+	ephemeral  *ephemeral.Volumes
+	stats      *stats.Reader
+	local      *LocalNode
+	ownStaging ownStaging
 }
 
 // New returns a service that keeps its records in the store, which must not be
@@ -137,54 +122,46 @@ func New(config Config) (*Service, error) {
 		return nil, err
 	}
 
-	direct, err := kata.New(config.Direct)
+	runtimes, err := kata.New(config.Direct)
 	if err != nil {
 		return nil, err
 	}
 
-	store, pools, ops, dirs, loops := config.Store, config.Pools, config.Operations, config.Dirs, loop.NewLoops(config.Loops)
+	p := newParts(&config, runtimes)
 	s := &Service{
-		config: config, pools: pools, ops: ops, dirs: dirs, loops: loops, direct: direct, own: &ownOperations{group: ops},
-		ownStaging: ownStaging{
-			dir: config.StagingDir, always: !config.Capabilities.Has(capability.StageUnstageVolume), dirs: dirs,
+		parts: p, config: config, ops: config.Operations, dirs: config.Dirs,
+		ephemeral: ephemeral.New(ephemeral.Config{
+			Pools: config.Pools, Directories: config.Ephemeral, Records: p.volumes.Inline, Stored: p.pools, Ways: p.ways,
+			Devices: p.devices, Observer: p.observe, Prober: p.prober, Dirs: config.Dirs, Loops: p.loops, Operations: config.Operations,
+			Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,
+			MkfsOptions: config.EphemeralMkfsOptions, Run: config.Run, Log: config.Log,
+		}),
+		local: &LocalNode{
+			Volumes: p.used, nodeID: config.NodeID, ways: p.ways, tuner: p.tuner, checker: p.checker, prober: p.prober, loops: p.loops,
 		},
-		stagedVolumes: staged.NewVolumes(store),
-		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
-			store, config.Log),
+		ownStaging: ownStaging{
+			dir: config.StagingDir, always: !config.Capabilities.Has(capability.StageUnstageVolume), dirs: config.Dirs,
+		},
 	}
-	s.freezer = freeze.New(freeze.Config{
-		Limit: config.FreezeLimit, Loops: loops, OpenRoot: s.openRoot, Log: config.Log,
-	}, store)
-	s.checker = fsck.New(fsck.Config{
-		Volumes: checkedVolumes{s}, Records: fsck.NewRecords(store), Pools: pools, Loops: loops,
-		Period: config.CheckPeriod, Run: config.Run, Metrics: config.Health.Metrics, Log: config.Log,
-	})
-	s.prober = probe.New(probe.Config{
-		Volumes: probedVolumes{s}, Checker: s.checker, Pools: pools, Dirs: dirs, Loops: loops,
-		Observer: observe.New(dirs, loops), Operations: ops, Registered: config.Registered,
-		Health: config.Health, Sources: config.Sources, MarkFilesystem: config.MarkFilesystem,
-		Storage: config.Storage, IOErrorHold: config.IOErrorHold, Log: config.Log,
-	})
-	s.access = access.New(access.Config{
-		Pools: pools, Ephemeral: config.Ephemeral, Dirs: dirs, Loops: loops, Volumes: s.stagedVolumes,
-		Tuner: s.tuner, Freezer: s.freezer, Checker: s.checker, Prober: s.prober,
-		Direct: direct, Run: config.Run, Point: config.Point, Log: config.Log,
-	})
-	s.ephemeral = ephemeral.New(ephemeral.Config{
-		Pools: pools, Directories: config.Ephemeral, Access: s.access, Prober: s.prober, Dirs: dirs, Loops: loops, Operations: ops,
-		Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,
-		MkfsOptions: config.EphemeralMkfsOptions, Run: config.Run, Log: config.Log,
-	}, store)
 	s.stats = stats.New(stats.Config{
-		Access: s.access, Prober: s.prober, Dirs: dirs, Capabilities: config.Capabilities, InUse: s.usedAt,
+		Ways: p.ways, Assignments: p.direct.Assignments, Observer: p.observe, Prober: p.prober, Dirs: config.Dirs,
+		Capabilities: config.Capabilities, InUse: s.usedAt,
 	})
-	s.local = &LocalNode{
-		nodeID: config.NodeID, stagedVolumes: s.stagedVolumes,
-		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, prober: s.prober, loops: loops,
-	}
 	config.Admission.Register(s.ephemeral)
 
 	return s, nil
+}
+
+// isRegistered reports whether the controller of this process has the volume, false without such a
+// controller.
+func (c *Config) isRegistered(id string) bool {
+	if c.Registered == nil {
+		return false
+	}
+
+	_, registered := c.Registered(id)
+
+	return registered
 }
 
 // complete sets defaults. Error: what is missing.
@@ -230,23 +207,11 @@ func (s *Service) Close() error {
 	return s.tuner.Close()
 }
 
-// Access returns what makes volumes usable on this node.
-func (s *Service) Access() *access.Provider { return s.access }
+// Assignments are those of direct volumes on this node.
+func (s *Service) Assignments() *direct.Assignments { return s.direct.Assignments }
 
 // Local returns the node as a controller in this process uses it.
 func (s *Service) Local() *LocalNode { return s.local }
-
-// openRoot opens the root of a staged volume's filesystem, nil where it is not mounted.
-func (s *Service) openRoot(volumeID string) (*os.File, error) {
-	v, known := s.stagedVolumes.Get(volumeID)
-	if !known {
-		return nil, nil //nolint:nilnil // documented
-	}
-
-	root, _, err := s.access.OpenRoot(v)
-
-	return root, err
-}
 
 // NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,
 // NodeGetInfo).

@@ -15,7 +15,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -91,7 +90,7 @@ func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
 
 // size returns the size of the volume's image, 0 for a directory. Error: NOT_FOUND.
 func (s *Simulated) size(v *staged.Volume) (int64, error) {
-	stored, err := access.PoolIn(s.config.Pools, v)
+	stored, err := staged.PoolIn(s.config.Pools, v)
 	if err != nil {
 		return 0, err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
-	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -84,7 +83,7 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
 	}
 
-	slot := access.NoDevice
+	slot := staged.NoSlot
 	if given, ok := request.GetPublishContext()[volume.KeySlot]; ok {
 		if slot, err = strconv.Atoi(given); err != nil || slot < 0 {
 			return nil, rpc.Invalid("publish_context: %s is %q; pass it on as ControllerPublishVolume gave it", volume.KeySlot, given)
@@ -100,8 +99,8 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 }
 
 func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
-	if current, known := s.stagedVolumes.Get(wanted.VolumeID); known {
-		staged, err := s.access.For(current).IsStaged(current)
+	if current, known := s.volumes.Staged.Get(wanted.VolumeID); known {
+		staged, err := s.ways.For(current).IsStaged(current)
 		if err != nil {
 			return err
 		}
@@ -125,7 +124,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	}
 	defer staging.Close()
 
-	if err := s.access.For(wanted).CheckStored(wanted); err != nil {
+	if err := s.ways.For(wanted).CheckStored(wanted); err != nil {
 		defer s.prober.StagingFailed(wanted, err)
 
 		return err
@@ -135,7 +134,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		return err
 	}
 
-	if err := s.stagedVolumes.Put(ctx, wanted); err != nil {
+	if err := s.volumes.Staged.Put(ctx, wanted); err != nil {
 		return err
 	}
 
@@ -144,18 +143,27 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		s.prober.Observations().Forget(wanted.VolumeID)
 	}
 
-	err = s.config.Point.At(ctx, operation.StagingRecorded, wanted.VolumeID)
-	if err == nil {
-		err = s.access.For(wanted).Stage(ctx, wanted, staging)
-	}
-
-	if err != nil {
+	if err := s.stageRecorded(ctx, wanted, staging); err != nil {
 		defer s.prober.StagingFailed(wanted, err)
 
 		return errors.Join(err, s.forgetUnstaged(wanted))
 	}
 
 	return s.config.Point.At(ctx, operation.VolumeStaged, wanted.VolumeID)
+}
+
+func (s *Service) stageRecorded(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
+	if err := s.config.Point.At(ctx, operation.StagingRecorded, v.VolumeID); err != nil {
+		return err
+	}
+
+	if v.IsImage() && !v.IsDirect() {
+		if err := s.direct.Guard.CheckNotAssigned(v); err != nil {
+			return err
+		}
+	}
+
+	return s.ways.For(v).Stage(ctx, v, staging)
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
@@ -192,12 +200,12 @@ func checkSameStaging(current, wanted *staged.Volume) error {
 // forgetUnstaged deletes the record of a volume that could not be staged, unless it has publications, or a
 // device, that the next attempt has to find.
 func (s *Service) forgetUnstaged(wanted *staged.Volume) error {
-	current, known := s.stagedVolumes.Get(wanted.VolumeID)
+	current, known := s.volumes.Staged.Get(wanted.VolumeID)
 	if !known || len(current.Publications) > 0 {
 		return nil
 	}
 
-	left, err := s.access.IsLeft(current)
+	left, err := s.devices.IsLeft(current)
 	if left || err != nil {
 		return err
 	}
@@ -211,7 +219,7 @@ func (s *Service) forgetUnstaged(wanted *staged.Volume) error {
 // keepPublications takes over publications that outlived their staging, which another
 // program has unmounted, and the device that the volume may still have.
 func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
-	current, known := s.stagedVolumes.Get(wanted.VolumeID)
+	current, known := s.volumes.Staged.Get(wanted.VolumeID)
 	if !known {
 		return wanted, nil
 	}
@@ -253,7 +261,7 @@ func (s *Service) NodeUnstageVolume(
 }
 
 func (s *Service) unstage(ctx context.Context, id, path string) error {
-	v, known := s.stagedVolumes.Get(id)
+	v, known := s.volumes.Staged.Get(id)
 	if !known {
 		return s.unstageUnknown(ctx, id, path)
 	}
@@ -272,7 +280,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 			v.Publications[0].TargetPath)
 	}
 
-	if err := s.access.For(v).Unstage(ctx, v); err != nil {
+	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 
@@ -285,7 +293,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 
 // unstageUnknown unmounts a volume that the records were lost of.
 func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
-	if err := s.access.CheckNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
+	if err := s.direct.Guard.CheckNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
 		return err
 	}
 
@@ -296,7 +304,7 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		v := &staged.Volume{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
 
-		mounted, err := s.access.Observer().IsMountedAt(v, path)
+		mounted, err := s.observe.IsMountedAt(v, path)
 		if err != nil {
 			return err
 		}
@@ -311,16 +319,16 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 
 // unstageUnrecorded records the volume first: a device that stays has to be found again.
 func (s *Service) unstageUnrecorded(ctx context.Context, v *staged.Volume) error {
-	v, err := s.access.Identify(v)
+	v, err := s.devices.Identify(v)
 	if err != nil {
 		return err
 	}
 
-	if err := s.stagedVolumes.PutLazily(v); err != nil {
+	if err := s.volumes.Staged.PutLazily(v); err != nil {
 		return err
 	}
 
-	if err := s.access.For(v).Unstage(ctx, v); err != nil {
+	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 

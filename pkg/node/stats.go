@@ -54,11 +54,11 @@ func checkUsedPath(path, stagingPath string) (string, error) {
 // usedAt returns the volume's record if it is staged or published at the path. Error:
 // NOT_FOUND.
 func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
-	if found, ok := s.ephemeral.At(id, path); ok {
+	if found, ok := s.volumes.Inline.At(id, path); ok {
 		return found.StagedVolume(), nil
 	}
 
-	v, known := s.stagedVolumes.Get(id)
+	v, known := s.volumes.Staged.Get(id)
 	if !known {
 		return nil, errNotInUse(id)
 	}

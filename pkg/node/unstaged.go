@@ -73,8 +73,8 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 	}
 
 	// It may be staged at the CO's path, from before the capability was disabled.
-	if current, known := s.stagedVolumes.Get(request.GetVolumeId()); known {
-		if staged, err := s.access.For(current).IsStaged(current); staged || err != nil {
+	if current, known := s.volumes.Staged.Get(request.GetVolumeId()); known {
+		if staged, err := s.ways.For(current).IsStaged(current); staged || err != nil {
 			return current.StagingPath, err
 		}
 	}
@@ -97,12 +97,12 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 
 // unstageLast undoes what stagingOf has done, once no publication is left.
 func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
-	v, known := s.stagedVolumes.Get(volumeID)
+	v, known := s.volumes.Staged.Get(volumeID)
 	if !known || len(v.Publications) > 0 || !s.ownStaging.ends(v) {
 		return nil
 	}
 
-	if err := s.access.For(v).Unstage(ctx, v); err != nil {
+	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 

@@ -12,11 +12,11 @@ import (
 // volumes in use here, until ctx ends.
 func (s *Service) WatchAttributes(ctx context.Context) {
 	watcher := &tuning.Watcher{
-		Pools: s.pools, Modified: s.checker.Changed, Log: s.config.Log,
+		Pools: s.config.Pools, Modified: s.checker.Changed, Log: s.config.Log,
 		InUse: func() []string {
 			var ids []string
 
-			for _, record := range s.stagedVolumes.All() {
+			for _, record := range s.volumes.Staged.All() {
 				if record.IsImage() {
 					ids = append(ids, record.VolumeID)
 				}
@@ -25,7 +25,7 @@ func (s *Service) WatchAttributes(ctx context.Context) {
 			return ids
 		},
 		IsInUse: func(volumeID string) bool {
-			_, used := s.stagedVolumes.Get(volumeID)
+			_, used := s.volumes.Staged.Get(volumeID)
 
 			return used
 		},

@@ -53,8 +53,8 @@ func directMutants() []regression {
 			breaks: "the runtime is given a path that is not the device's", tests: root("TestHostPaths"),
 		},
 		{
-			name: "direct/staged-while-a-guest-has-it", in: "access.directVolume.stage",
-			old: `	if err := d.CheckNoGuest(v); err != nil {
+			name: "direct/staged-while-a-guest-has-it", in: "direct.Access.stage",
+			old: `	if err := d.Guard.CheckNoGuest(v); err != nil {
 		return err
 	}
 `,
@@ -62,8 +62,8 @@ func directMutants() []regression {
 			breaks: "host and guest write one filesystem", tests: in("test/driver/direct", "TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
 		},
 		{
-			name: "direct/staged-while-the-device-is-open", in: "access.directVolume.stage",
-			old: `	if err := d.checkNotAttached(v); err != nil {
+			name: "direct/staged-while-the-device-is-open", in: "direct.Access.stage",
+			old: `	if err := d.Guard.checkNotAttached(v); err != nil {
 		return err
 	}
 `,
@@ -72,26 +72,26 @@ func directMutants() []regression {
 			tests:  in("test/driver/direct", "TestDirectIsKeptByItsGuest", "TestDirectStaysForOthers"),
 		},
 		{
-			name: "direct/guest-writes-read-only-volume", in: "access.Provider.assignment",
+			name: "direct/guest-writes-read-only-volume", in: "direct.Assignments.assignment",
 			old:    `return flag == "rw" || flag == "ro" }), "ro")`,
 			new:    `return flag == "ro" }), "rw")`,
 			breaks: "a guest mounts a read-only volume writable", tests: in("test/driver/direct", "TestDirectReadOnlyPublication", "TestDirectReader"),
 		},
 		{
-			name: "direct/assignment-left", in: "access.directVolume.Unpublish",
-			old:    `d.config.Direct.Root.Remove(p.TargetPath), d.removeTarget(p))`,
-			new:    `d.removeTarget(p))`,
+			name: "direct/assignment-left", in: "direct.Access.Unpublish",
+			old:    `d.config.Runtimes.Root.Remove(p.TargetPath), d.RemoveTarget(p))`,
+			new:    `d.RemoveTarget(p))`,
 			breaks: "the runtime gives a later pod the device of an earlier one", tests: in("test/driver/direct", "TestDirectLife"),
 		},
 		{
-			name: "direct/number-of-a-lost-device-trusted", in: "access.heldDevices.verify",
+			name: "direct/number-of-a-lost-device-trusted", in: "device.Raw.verify",
 			old:    `attached && now.Sequence != sequence {`,
 			new:    `attached && now.Sequence == 0 {`,
 			breaks: "a pod gets the image that now has the number of a lost device",
 			tests:  in("test/driver/health", "TestNumberOfALoopDeviceThatAnotherImageGets"),
 		},
 		{
-			name: "direct/forged-file-stays", in: "access.Provider.restoreMount",
+			name: "direct/forged-file-stays", in: "direct.Assignments.restoreMount",
 			old:    `point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {`,
 			new:    `point.SuperReadOnly && err == nil && bytes.HasPrefix(shown, plugin[:1]) {`,
 			breaks: "what a container has written for the runtime is kept", tests: in("test/driver/direct", "TestDirectIsForged"),

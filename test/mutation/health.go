@@ -133,8 +133,8 @@ func healthMutants() []regression {
 		},
 		{
 			name: "health/lazy-detach-not-seen", in: "probe.probeState.probeRawDevice",
-			old:    `if device.AutoClear {`,
-			new:    `if device.AutoClear && device.ReadOnly {`,
+			old:    `if found.AutoClear {`,
+			new:    `if found.AutoClear && device.ReadOnly {`,
 			breaks: "a device that goes with its last user is healthy", tests: in("test/driver/health", "TestHealthNamesTheProcessThatKeepsARawDevice"),
 		},
 		{

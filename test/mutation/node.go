@@ -4,13 +4,13 @@ package main
 func nodeMutants() []regression {
 	return []regression{
 		{
-			name: "node/read-only-publication-writable", in: "access.Provider.bind",
+			name: "node/read-only-publication-writable", in: "access.Targets.bind",
 			old:    `MountOptions(publication.Capability, publication.ReadOnly || v.IsReadOnly())`,
 			new:    `MountOptions(publication.Capability, v.IsReadOnly())`,
 			breaks: "a pod writes a volume that it has read-only", tests: in("test/driver/publishing", "TestReadOnlyBesideWritable"),
 		},
 		{
-			name: "node/read-only-staging-writable", in: "access.Provider.stageMount",
+			name: "node/read-only-staging-writable", in: "staged.Volume.MountOptions",
 			old:    `MountOptions(v.Capability, v.IsReadOnly())`,
 			new:    `MountOptions(v.Capability, v.ReadOnly && v.Copy)`,
 			breaks: "a volume that is attached read-only is mounted writable",
@@ -102,19 +102,19 @@ func nodeMutants() []regression {
 			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestAnImageWithDataIsNotFormatted"),
 		},
 		{
-			name: "node/not-checked", in: "access.mountedImage.prepareDevice",
+			name: "node/not-checked", in: "access.Image.prepareDevice",
 			old:    `checked := !formatted && `,
 			new:    `checked := formatted && `,
 			breaks: "a damaged filesystem is mounted", tests: in("test/driver/staging", "TestDamagedFilesystem", "TestCrashedFilesystem"),
 		},
 		{
-			name: "node/copy-keeps-uuid", in: "access.Provider.checkAndGrow",
+			name: "node/copy-keeps-uuid", in: "access.Filesystems.checkAndGrow",
 			old:    `if v.Copy {`,
 			new:    `if v.Copy && v.IsReadOnly() {`,
 			breaks: "a clone cannot be mounted beside its source", tests: in("test/driver/copies", "TestCopiesStandSideBySide"),
 		},
 		{
-			name: "node/foreign-mount-unmounted", in: "access.Provider.UnmountAllLayers",
+			name: "node/foreign-mount-unmounted", in: "access.Targets.UnmountAllLayers",
 			old: `if !isVolume {
 			return errdefs`,
 			new: `if !isVolume && point.Major != 0 && v.Capability.Block {
@@ -123,20 +123,20 @@ func nodeMutants() []regression {
 			tests:  in("test/driver/publishing", "TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
 		},
 		{
-			name: "node/target-of-the-co-removed", in: "access.Provider.removeTarget",
+			name: "node/target-of-the-co-removed", in: "access.Targets.RemoveTarget",
 			old:    `if !publication.Made {`,
 			new:    `if publication.TargetPath == "" {`,
 			breaks: "a target directory that the CO made is removed", tests: in("test/driver/publishing", "TestTargetThatTheCOMade"),
 		},
 		{
-			name: "node/device-kept-after-unstaging", in: "access.rawDevice.Unstage",
-			old:    `return r.DetachAll(ctx, v)`,
+			name: "node/device-kept-after-unstaging", in: "access.RawDevice.Unstage",
+			old:    `return r.devices.DetachAll(ctx, v)`,
 			new:    `return nil`,
 			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLife"),
 		},
 		{
 			name: "node/readers-device-kept", in: "node.Service.endPublication",
-			old: `	if err := s.access.DetachUnusedReader(ctx, left); err != nil {
+			old: `	if err := s.devices.DetachUnusedReader(ctx, left); err != nil {
 		return err
 	}
 `,
@@ -152,26 +152,26 @@ func nodeMutants() []regression {
 		},
 		{
 			name: "node/staged-before-recorded", in: "node.Service.stage",
-			old: `	if err := s.stagedVolumes.Put(ctx, wanted); err != nil {
+			old: `	if err := s.volumes.Staged.Put(ctx, wanted); err != nil {
 		return err
 	}
 
 	if len(wanted.Publications) == 0 {`,
-			new: `	defer func() { _ = s.stagedVolumes.Put(ctx, wanted) }()
+			new: `	defer func() { _ = s.volumes.Staged.Put(ctx, wanted) }()
 
 	if len(wanted.Publications) == 0 {`,
 			breaks: "a driver that is killed while it stages leaves a mount without a record",
 			tests:  in("test/driver/staging", "TestStagingIsRecordedFirst"),
 		},
 		{
-			name: "node/expanded-beyond-device", in: "access.Provider.resizeDevices",
+			name: "node/expanded-beyond-device", in: "device.Devices.Resize",
 			old:    `if required := asked.GetRequiredBytes(); size < required {`,
 			new:    `if required := asked.GetRequiredBytes(); size < required-required {`,
 			breaks: "an expansion that has not happened is answered with success",
 			tests:  in("test/driver/staging", "TestExpansionsTellTheNode"),
 		},
 		{
-			name: "node/filesystem-not-grown", in: "access.mountedImage.Expand",
+			name: "node/filesystem-not-grown", in: "access.Image.Expand",
 			old:    `return size, m.growMounted(ctx, v, size)`,
 			new:    `return size, nil`,
 			breaks: "an expanded volume's filesystem keeps its size", tests: in("test/driver/staging", "TestLife"),
@@ -184,8 +184,8 @@ func nodeMutants() []regression {
 			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver/freeze", run: "^TestFreezeEndsWithTheNextStart$/^ext4$"},
 		},
 		{
-			name: "node/devices-not-found-again", in: "access.Provider.FindDevices",
-			old: `	p.findByName(attached)
+			name: "node/devices-not-found-again", in: "device.Raw.Find",
+			old: `	r.findByName(attached)
 `,
 			new:    ``,
 			breaks: "raw block volumes count as unstaged after a restart",
@@ -230,14 +230,14 @@ func nodeMutants() []regression {
 			tests:  in("test/driver/ephemeral", "TestEphemeralRefusals", "TestEphemeralSizeIsEnforced", "TestEphemeralConflicts"),
 		},
 		{
-			name: "node/ephemeral-provision-leaks", in: "ephemeral.Volumes.observe",
-			old:    `v.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)`,
-			new:    `v.provisioned.Add(old.Parameters.Pool, 0)`,
+			name: "node/ephemeral-provision-leaks", in: "staged.InlineRecords.observe",
+			old:    `r.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)`,
+			new:    `r.provisioned.Add(old.Parameters.Pool, 0)`,
 			breaks: "the pool's capacity shrinks with each inline volume",
 			tests:  in("test/driver/ephemeral", "TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
 		},
 		{
-			name: "node/directory-usage-is-the-pools", in: "access.directory.Stats",
+			name: "node/directory-usage-is-the-pools", in: "access.Directory.Stats",
 			old:    `of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available`,
 			new:    `of.Bytes.Total = own.Bytes + of.Bytes.Used + of.Bytes.Available`,
 			breaks: "a directory volume's statistics are those of the whole pool", tests: in("test/driver/staging", "TestUsageIsTheVolumesOwn"),
@@ -256,7 +256,7 @@ func nodeMutants() []regression {
 			tests:  in("test/driver/publishing", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
 		},
 		{
-			name: "node/device-nodes-work", in: "access.MountOptions",
+			name: "node/device-nodes-work", in: "staged.MountOptions",
 			old:    `options = options.WithoutDevices()`,
 			new:    `_ = options.WithoutDevices()`,
 			breaks: "a device node that a volume holds opens the device of the host",

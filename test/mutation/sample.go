@@ -133,6 +133,8 @@ var nearestTests = map[string][]string{
 	"pkg/identity":                   {"test/driver/requests"},
 	"pkg/node":                       {"test/driver/staging", "test/driver/publishing"},
 	"pkg/node/access":                {"pkg/node", "test/driver/staging", "test/driver/publishing", "test/driver/direct"},
+	"pkg/node/device":                {"pkg/node/access", "pkg/node", "test/driver/staging", "test/driver/direct"},
+	"pkg/node/direct":                {"pkg/node/access", "pkg/node", "test/driver/direct"},
 	"pkg/node/ephemeral":             {"pkg/node", "test/driver/ephemeral"},
 	"pkg/node/freeze":                {"test/driver/freeze"},
 	"pkg/node/fsck":                  {"test/driver/checks"},

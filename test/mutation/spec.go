@@ -45,7 +45,7 @@ func specMutants() []regression {
 			breaks: "NodeExpandVolume takes a capability that the volume does not have", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NEVE-4-limit-below-size", in: "access.Provider.resizeDevices",
+			name: "spec/NEVE-4-limit-below-size", in: "device.Devices.Resize",
 			old: `limit > 0 && size > limit {`, new: `limit > 0 && size > limit+size {`,
 			breaks: "NodeExpandVolume ignores limit_bytes", tests: in(conformance, errorTables),
 		},

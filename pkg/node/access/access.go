@@ -2,22 +2,16 @@ package access
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
-	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
-	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -69,12 +63,6 @@ type Access interface {
 	CheckStored(v *staged.Volume) error
 }
 
-// NoDevice is the number of no loop device.
-const NoDevice = -1
-
-// detachLimit bounds the wait for programs that have a device open.
-const detachLimit = 10 * time.Second
-
 // The modes of the paths that the driver creates.
 const (
 	stagingMode = 0o750
@@ -83,20 +71,19 @@ const (
 	targetFileMode      = 0o600
 )
 
-// Config is what a Provider depends on.
+// Config is what the accesses depend on.
 type Config struct {
-	// Pools store volumes, and Ephemeral inline ephemeral volumes.
-	Pools, Ephemeral *pool.Set
-	Dirs             *mount.AllowedDirs
-	Loops            *loop.Loops
-	// Volumes are the records of staged volumes, to find the devices of one again, and to
-	// record how far its filesystem was grown.
-	Volumes *staged.Records[*staged.Volume]
-	Tuner   *tuning.Tuner
-	Freezer *freeze.Freezer
-	Checker Checker
-	Prober  Prober
-	Direct  kata.Runtimes
+	Pools    staged.Pools
+	Dirs     *mount.AllowedDirs
+	Loops    *loop.Loops
+	Observer *observe.Observer
+	Devices  *device.Devices
+	Tuner    *tuning.Tuner
+	Freezer  *freeze.Freezer
+	Checker  Checker
+	// Gate and Events are about mounts.
+	Gate   Gate
+	Events Events
 	// Run starts the tools of the filesystems; nil starts the real ones.
 	Run filesystem.Runner
 	// Point is called at the points of operations; nil means no calls.
@@ -107,8 +94,9 @@ type Config struct {
 // Checker checks filesystems at staging (package fsck).
 type Checker interface {
 	// CheckAtStaging checks the filesystem on the device before it is mounted, and repairs
-	// what is safe to repair. It calls replay where the log must be replayed first.
-	CheckAtStaging(ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device string, replay func() error) error
+	// what is safe to repair. It returns true if the log has to be replayed first, unless it was
+	// already: then that is damage.
+	CheckAtStaging(ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device string, replayed bool) (bool, error)
 	// RecordFormatted records that the filesystem was just made.
 	RecordFormatted(ctx context.Context, v *staged.Volume)
 	// RecordFailure records the damage that made a staging fail.
@@ -123,94 +111,123 @@ type Checker interface {
 	Cancel(ctx context.Context, volumeID string) error
 }
 
-// Prober learns about attachments and keeps out of volumes that are unmounted (package probe).
-type Prober interface {
-	// Attached reports a new attachment. Second means that it is the second device of a
-	// volume, for read-only publications.
-	Attached(v *staged.Volume, device *loop.Device, imageBytes int64, second bool)
-	// Detached reports that the device is about to be detached.
-	Detached(number int)
-	// CloseGate keeps probes out of the volume until reopen is called.
-	CloseGate(volumeID string) (reopen func())
+// Gate keeps probes out of volumes that are unmounted (package probe).
+type Gate interface {
+	// Close keeps probes out of the volume until reopen is called.
+	Close(volumeID string) (reopen func())
+}
+
+// Events is what unmounts are reported to.
+type Events interface {
 	// MountBusy reports that the volume could not be unmounted from the path, because it is in
 	// use; Unmounted that it was.
 	MountBusy(v *staged.Volume, path string)
 	Unmounted(v *staged.Volume, path string)
-	// DeviceBusy reports that the device could not be detached, because it is in use.
-	DeviceBusy(v *staged.Volume, number int, sequence uint64)
 }
 
-// Provider has the four implementations of Access and what they share. It is safe for
-// concurrent use.
-type Provider struct {
-	config  Config
-	observe *observe.Observer
-	devices *heldDevices
-	// templates make the filesystems of blank images.
-	templates filesystem.Templates
-	growths   growths
+// Ways are the ways of access to the volumes of a node. They are safe for concurrent use.
+type Ways struct {
+	Image     *Image
+	Block     *Block
+	Directory *Directory
+	// Direct is that of package direct.
+	Direct Access
 }
 
-// New returns a Provider.
-func New(config Config) *Provider {
-	p := &Provider{config: config, observe: observe.New(config.Dirs, config.Loops)}
-	p.devices = newHeldDevices(config.Loops, p.findAgain)
+// New returns the ways without Direct.
+func New(config Config) *Ways {
+	targets := &Targets{
+		dirs: config.Dirs, observe: config.Observer, devices: config.Devices, pools: config.Pools, tuner: config.Tuner,
+		gate: config.Gate, events: config.Events, log: config.Log,
+	}
+	filesystems := &Filesystems{
+		pools: config.Pools, loops: config.Loops, devices: config.Devices, checker: config.Checker, point: config.Point,
+	}
+	raw := RawDevice{devices: config.Devices, loops: config.Loops, pools: config.Pools}
 
-	return p
+	return &Ways{
+		Image: &Image{
+			Targets: targets, Filesystems: filesystems, freezer: config.Freezer, checker: config.Checker,
+			run: config.Run, point: config.Point,
+		},
+		Block:     &Block{Targets: targets, RawDevice: raw, checker: config.Checker},
+		Directory: &Directory{Targets: targets},
+	}
 }
 
 // For returns the access of a staged volume.
-func (p *Provider) For(v *staged.Volume) Access {
+func (w *Ways) For(v *staged.Volume) Access {
 	switch {
 	case !v.IsImage():
-		return directory{mounted{bound{p}}}
+		return w.Directory
 	case v.Capability.Block:
-		return rawBlock{rawDevice{bound{p}}}
+		return w.Block
 	case v.IsDirect():
-		return directVolume{rawDevice{bound{p}}}
+		return w.Direct
 	default:
-		return mountedImage{mounted{bound{p}}}
+		return w.Image
 	}
 }
 
-// CanFreeze reports whether the volume has a filesystem on the host that can be frozen.
-func CanFreeze(v *staged.Volume) bool { return v.IsImage() && !v.ExposesRawDevice() }
+// InUse returns where a recorded volume is published, or else staged. An error means that this is unknown.
+func (w *Ways) InUse(v *staged.Volume) (path string, used bool, err error) {
+	way := w.For(v)
 
-// Observer returns what the accesses observe mounts and devices with.
-func (p *Provider) Observer() *observe.Observer { return p.observe }
-
-// PoolOf returns the pool that stores a volume in use.
-func (p *Provider) PoolOf(v *staged.Volume) (*pool.Pool, error) {
-	if v.Ephemeral {
-		return PoolIn(p.config.Ephemeral, v)
+	for _, publication := range v.Publications {
+		used, err := way.IsPublished(v, publication)
+		if used || err != nil {
+			return publication.TargetPath, used, err
+		}
 	}
 
-	return PoolIn(p.config.Pools, v)
+	used, err = way.IsInUse(v)
+
+	return v.StagingPath, used, err
 }
 
-// PoolIn returns the pool of the set that stores a volume in use.
-func PoolIn(pools *pool.Set, v *staged.Volume) (*pool.Pool, error) {
-	found, err := pools.Get(v.Parameters.Pool)
-
-	switch {
-	case errors.Is(err, pool.ErrUnknown):
-		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition, "volume %s is in pool %q, which this node does not have (--pool)",
-			v.VolumeID, v.Parameters.Pool)
-	case err != nil:
-		return nil, fmt.Errorf("volume %s: %w", v.VolumeID, err)
-	default:
-		return found, nil
+// CheckLength returns pool.ErrTruncated while the image of a volume in use is shorter than one of its
+// devices.
+func (w *Ways) CheckLength(v *staged.Volume) error {
+	if !v.IsImage() {
+		return nil
 	}
-}
 
-// openImage opens the image of a volume in use.
-func (p *Provider) openImage(v *staged.Volume, flag int) (*os.File, error) {
-	stored, err := p.PoolOf(v)
+	numbers, err := w.For(v).Devices(v)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	return stored.OpenImage(v.VolumeID, flag)
+	return w.Image.devices.CheckLength(v, numbers)
+}
+
+// Tune applies the mutable parameters that the pool has of a staged volume to its devices and
+// its publications. Only images have any.
+func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
+	if !v.IsImage() {
+		return nil
+	}
+
+	return w.Image.tune(ctx, w.For(v), v)
+}
+
+// Tree returns a detached mount of the volume: of the filesystem on its image, or of its
+// directory.
+func (w *Ways) Tree(ctx context.Context, v *staged.Volume, options mount.Options) (*mount.Detached, error) {
+	if v.IsImage() {
+		return w.Image.tree(ctx, v, options)
+	}
+
+	return w.Directory.tree(v, options)
+}
+
+// UnmountAndDetach thaws and unmounts the volume, and waits until the kernel has detached the device of
+// its image with the last mount.
+func (w *Ways) UnmountAndDetach(ctx context.Context, v *staged.Volume, at *mount.Target) error {
+	if v.IsMountedImage() {
+		return w.Image.unmountAndDetach(ctx, v, at)
+	}
+
+	return w.Directory.UnmountAllLayers(v, at)
 }
 
 // UnrecordedVolumes returns the volumes of that id that may be mounted without a record.

@@ -190,9 +190,9 @@ func TestACoveredPublicationIsFound(t *testing.T) {
 func (f *fixture) rootOf(t *testing.T) string {
 	t.Helper()
 
-	root, point, err := f.provider.OpenRoot(f.v)
+	root, point, err := f.observer.OpenRoot(f.v)
 	require.NoError(t, err)
-	require.NoError(t, f.provider.CheckNotShutDown(f.v))
+	require.NoError(t, f.ways.Image.CheckNotShutDown(f.v))
 
 	if root == nil {
 		require.Equal(t, mount.Point{}, point)
@@ -213,7 +213,7 @@ func TestTheStaleNodeOfADeviceIsUnmounted(t *testing.T) {
 	require.NoError(t, f.publish(t))
 
 	number := f.status(t).Number
-	require.NoError(t, f.config.Loops.Detach(t.Context(), number))
+	require.NoError(t, f.loops.Detach(t.Context(), number))
 
 	_, err := f.way.Stats(t.Context(), f.v, nil)
 	rpccode.Require(t, err, codes.NotFound)
@@ -225,7 +225,7 @@ func TestTheStaleNodeOfADeviceIsUnmounted(t *testing.T) {
 
 	require.NoError(t, file.Truncate(size))
 
-	other, err := f.config.Loops.Attach(t.Context(), file, loop.AttachOptions{AutoClear: true, PreferredNumber: number})
+	other, err := f.loops.Attach(t.Context(), file, loop.AttachOptions{AutoClear: true, PreferredNumber: number})
 	require.NoError(t, err)
 
 	defer other.Close()
@@ -242,7 +242,7 @@ func TestTheStaleNodeOfADeviceIsUnmounted(t *testing.T) {
 	require.NoError(t, f.unpublish(t))
 	require.NoError(t, f.way.Unstage(t.Context(), f.v))
 
-	now, attached, err := f.config.Loops.Attachment(number)
+	now, attached, err := f.loops.Attachment(number)
 	require.NoError(t, err)
 	require.True(t, attached && now.Sequence == other.Sequence, "want: the other image stays attached")
 }
@@ -282,7 +282,7 @@ func TestAFoundMountIsRecorded(t *testing.T) {
 			f := newFixture(t, test.v)
 			f.store(t)
 
-			identified, err := f.provider.Identify(f.v)
+			identified, err := f.devices.Identify(f.v)
 			require.NoError(t, err)
 			require.Same(t, f.v, identified, "want: nothing is known of what is not mounted")
 
@@ -300,14 +300,14 @@ func TestAFoundMountIsRecorded(t *testing.T) {
 			proper := f.v
 			changed := f.v.Clone()
 			test.change(changed)
-			f.v, f.way = changed, f.provider.For(changed)
+			f.v, f.way = changed, f.ways.For(changed)
 
 			want := changed.Clone()
 			test.want(want, device)
 
 			require.NoError(t, f.stage(t))
 			require.Equal(t, want, f.v)
-			require.NoError(t, f.provider.For(proper).Unstage(t.Context(), proper))
+			require.NoError(t, f.ways.For(proper).Unstage(t.Context(), proper))
 		})
 	}
 }

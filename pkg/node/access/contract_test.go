@@ -19,7 +19,10 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
+	"github.com/touchstone-csi/touchstone/pkg/node/direct"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -130,10 +133,16 @@ type fixture struct {
 	dirs     *mount.AllowedDirs
 	pool     *pool.Pool
 	records  *staged.Records[*staged.Volume]
-	provider *access.Provider
+	ways     *access.Ways
+	direct   *direct.Access
+	devices  *device.Devices
+	observer *observe.Observer
 	freezer  *freeze.Freezer
+	tuner    *tuning.Tuner
 	spy      *spy
-	config   access.Config
+	loops    *loop.Loops
+	stored   staged.Pools
+	runtimes kata.Runtimes
 	way      access.Access
 	// ioMax has the limits of a pod.
 	ioMax       string
@@ -168,24 +177,29 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	f.dirs, err = mount.NewAllowedDirs(filepath.Join(dir, "kubelet"))
 	require.NoError(t, err)
 
-	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
+	f.loops = loop.NewLoops(loop.LoopsOptions{First: firstLoop})
 	store := state.New(filepath.Join(dir, "state"), state.Options{Owner: t.Name(), Log: log})
 	f.records = staged.NewVolumes(store)
-	f.freezer = freeze.New(freeze.Config{Loops: loops, Log: log}, store)
-	tuner := tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(filepath.Join(dir, "cgroup"), log), store, log)
-	f.config = access.Config{
-		Pools: pools, Ephemeral: pools.Ephemeral(), Dirs: f.dirs, Loops: loops, Volumes: f.records,
-		Tuner: tuner, Freezer: f.freezer, Checker: f.spy, Prober: f.spy, Log: log,
-		Direct: kata.Runtimes{
-			Root: kata.NewRoot(filepath.Join(dir, "kata")), Guest: kata.NewGuest(kata.GuestConfig{}),
-		},
-	}
-	f.provider = access.New(f.config)
+	f.freezer = freeze.New(freeze.Config{Loops: f.loops, Log: log}, store)
+	f.tuner = tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(filepath.Join(dir, "cgroup"), log), store, log)
+	f.stored = staged.Pools{Volumes: pools, Ephemeral: pools.Ephemeral()}
+	f.observer = observe.New(f.dirs, f.loops)
+	f.runtimes = kata.Runtimes{Root: kata.NewRoot(filepath.Join(dir, "kata")), Guest: kata.NewGuest(kata.GuestConfig{})}
+	f.devices = f.newDevices()
+	f.ways = access.New(access.Config{
+		Pools: f.stored, Dirs: f.dirs, Loops: f.loops, Observer: f.observer, Devices: f.devices, Tuner: f.tuner, Freezer: f.freezer,
+		Checker: f.spy, Gate: f.spy, Events: f.spy, Log: log,
+	})
+	f.direct = direct.New(direct.Config{
+		Runtimes: f.runtimes, Pools: f.stored, Dirs: f.dirs, Loops: f.loops, Observer: f.observer, Devices: f.devices, Volumes: f.records,
+		Ways: f.ways, Checker: f.spy, Log: log,
+	})
+	f.ways.Direct = f.direct
 
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() {
 		f.freezer.Close()
-		require.NoError(t, tuner.Close())
+		require.NoError(t, f.tuner.Close())
 		require.NoError(t, store.Close())
 		require.NoError(t, pools.Close())
 	})
@@ -194,13 +208,21 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	require.NoError(t, err)
 
 	v.Capability.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER.String()
-	v.Slot, v.StagingPath = access.NoDevice, filepath.Join(dir, "kubelet", "staging")
+	v.Slot, v.StagingPath = staged.NoSlot, filepath.Join(dir, "kubelet", "staging")
 	f.publication = staged.Publication{
 		TargetPath: filepath.Join(dir, "kubelet", "target"), Capability: v.Capability, Made: true,
 	}
-	f.v, f.way = &v, f.provider.For(&v)
+	f.v, f.way = &v, f.ways.For(&v)
 
 	return f
+}
+
+// newDevices returns devices as a driver has them after its start, before it has found any.
+func (f *fixture) newDevices() *device.Devices {
+	return device.New(device.Config{
+		Pools: f.stored, Loops: f.loops, Volumes: f.records, Observer: f.observer, Tuner: f.tuner, Freezer: f.freezer,
+		Assigned: direct.AssignedBy(f.runtimes.Root), Events: f.spy, Log: slog.New(slog.DiscardHandler),
+	})
 }
 
 // requireNoneOpen requires that no file beneath the directory is open, and no loop device.
@@ -311,7 +333,7 @@ func (f *fixture) checkFrozen(t *testing.T) {
 		require.Len(t, targets.Filesystems, 1, "want: the filesystem of the image is frozen")
 	}
 
-	require.Equal(t, access.CanFreeze(f.v), len(targets.Filesystems) > 0, "want: CanFreeze agrees with the filesystems to freeze")
+	require.Equal(t, f.v.IsMountedImage(), len(targets.Filesystems) > 0, "want: the filesystem of a mounted image is frozen")
 	require.NoError(t, targets.Close())
 }
 
@@ -356,7 +378,7 @@ func TestAForeignMountIsNotUnmounted(t *testing.T) {
 
 	defer func() { require.NoError(t, target.Unmount()) }()
 
-	require.ErrorContains(t, f.provider.UnmountAllLayers(f.v, target), "foreign is mounted there")
+	require.ErrorContains(t, f.ways.Image.UnmountAllLayers(f.v, target), "foreign is mounted there")
 
 	_, err = fs.Stat(os.DirFS(f.publication.TargetPath), "file")
 	require.NoError(t, err, "it is still mounted")

@@ -39,8 +39,8 @@ func finishUUIDChange(ctx context.Context, v *staged.Volume, used filesystem.Fil
 // finishCopyForReaders does at the first staging of a copy what a read-only mount cannot do: it
 // replays the log that was copied, gives the filesystem a UUID of its own, and grows it to an
 // image larger than its source. The new UUID marks that this is done.
-func (p *Provider) finishCopyForReaders(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) error {
-	image, err := p.openImage(v, os.O_RDONLY)
+func (f *Filesystems) finishCopyForReaders(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) error {
+	image, err := f.pools.OpenImage(v, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (p *Provider) finishCopyForReaders(ctx context.Context, v *staged.Volume, u
 		return err
 	}
 
-	return p.prepareImage(ctx, v, used)
+	return f.Prepare(ctx, v, used)
 }
 
 // leastGrowth is more than the end of a device that a filesystem may leave unused, because it

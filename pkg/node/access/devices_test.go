@@ -14,7 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -74,7 +74,7 @@ func (f *fixture) attached(t *testing.T, name string) *loop.Device {
 
 	require.NoError(t, file.Truncate(size))
 
-	device, err := f.config.Loops.Attach(t.Context(), file, loop.AttachOptions{BlockSize: 4096, AutoClear: true, PreferredNumber: access.NoDevice})
+	device, err := f.loops.Attach(t.Context(), file, loop.AttachOptions{BlockSize: 4096, AutoClear: true, PreferredNumber: device.None})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, device.Close()) })
 
@@ -89,7 +89,7 @@ func (f *fixture) status(t *testing.T) loop.Status {
 	require.NoError(t, err)
 	require.NotEmpty(t, numbers, "want: the volume has a device")
 
-	status, attached, err := f.config.Loops.Status(numbers[0])
+	status, attached, err := f.loops.Status(numbers[0])
 	require.NoError(t, err)
 	require.True(t, attached, "want: the device of the volume is attached")
 
@@ -115,17 +115,17 @@ func TestTheDevicesAreFoundAfterARestart(t *testing.T) {
 		// lost means that nothing leads to the device.
 		lost bool
 	}{
-		"raw":                               {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice},
-		"raw, renamed":                      {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, renamed: true, lost: true},
+		"raw":                               {v: staged.Volume{Parameters: image, Capability: raw}, slot: device.None},
+		"raw, renamed":                      {v: staged.Volume{Parameters: image, Capability: raw}, slot: device.None, renamed: true, lost: true},
 		"raw, of a slot, renamed":           {v: staged.Volume{Parameters: image, Capability: raw}, slot: 90, renamed: true},
-		"raw, published, renamed":           {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, publish: true, renamed: true},
-		"raw, for reading":                  {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, publish: true, reader: true},
-		"raw, for reading, renamed":         {v: staged.Volume{Parameters: image, Capability: raw}, slot: access.NoDevice, publish: true, reader: true, renamed: true},
-		"raw, attached for reading":         {v: staged.Volume{Parameters: image, Capability: raw, ReadOnly: true}, slot: access.NoDevice, publish: true, renamed: true},
-		"direct, published, renamed":        {v: staged.Volume{Parameters: direct}, slot: access.NoDevice, publish: true, renamed: true},
-		"direct, for reading, renamed":      {v: staged.Volume{Parameters: direct}, slot: access.NoDevice, publish: true, reader: true, renamed: true},
+		"raw, published, renamed":           {v: staged.Volume{Parameters: image, Capability: raw}, slot: device.None, publish: true, renamed: true},
+		"raw, for reading":                  {v: staged.Volume{Parameters: image, Capability: raw}, slot: device.None, publish: true, reader: true},
+		"raw, for reading, renamed":         {v: staged.Volume{Parameters: image, Capability: raw}, slot: device.None, publish: true, reader: true, renamed: true},
+		"raw, attached for reading":         {v: staged.Volume{Parameters: image, Capability: raw, ReadOnly: true}, slot: device.None, publish: true, renamed: true},
+		"direct, published, renamed":        {v: staged.Volume{Parameters: direct}, slot: device.None, publish: true, renamed: true},
+		"direct, for reading, renamed":      {v: staged.Volume{Parameters: direct}, slot: device.None, publish: true, reader: true, renamed: true},
 		"direct, of a slot, for reading":    {v: staged.Volume{Parameters: direct}, slot: 91, publish: true, reader: true, renamed: true},
-		"direct, unpublished, not renamed":  {v: staged.Volume{Parameters: direct}, slot: access.NoDevice},
+		"direct, unpublished, not renamed":  {v: staged.Volume{Parameters: direct}, slot: device.None},
 		"mounted, whose device is not held": {v: staged.Volume{Parameters: image}, slot: 92, lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,8 +137,8 @@ func TestTheDevicesAreFoundAfterARestart(t *testing.T) {
 			f.store(t)
 			require.NoError(t, f.stage(t))
 
-			if test.slot != access.NoDevice {
-				require.Equal(t, f.config.Loops.NumberOfSlot(test.slot), f.status(t).Number, "want: the device has the number of the slot")
+			if test.slot != device.None {
+				require.Equal(t, f.loops.NumberOfSlot(test.slot), f.status(t).Number, "want: the device has the number of the slot")
 			}
 
 			if test.publish {
@@ -149,20 +149,20 @@ func TestTheDevicesAreFoundAfterARestart(t *testing.T) {
 				require.NoError(t, os.Rename(f.imagePath(), f.imagePath()+".moved"))
 			}
 
-			again := access.New(f.config)
-			require.NoError(t, again.FindDevices())
+			again := f.newDevices().Raw()
+			require.NoError(t, again.Find())
 
-			want, err := f.provider.Attachments(f.v.VolumeID)
+			want, err := f.devices.Raw().Found(f.v.VolumeID)
 			require.NoError(t, err)
 
-			found, err := again.Attachments(f.v.VolumeID)
+			found, err := again.Found(f.v.VolumeID)
 			require.NoError(t, err)
 
 			if test.lost {
-				require.Equal(t, access.NoDevice, found.Staged, "want: no device is found")
+				require.Equal(t, device.None, found.Staged, "want: no device is found")
 			} else {
 				require.Equal(t, want, found)
-				require.Equal(t, test.reader, found.ReadOnly != access.NoDevice, "want: the second device is found, too")
+				require.Equal(t, test.reader, found.ReadOnly != device.None, "want: the second device is found, too")
 			}
 
 			if test.renamed {
@@ -189,23 +189,23 @@ func TestALostImageIsNotGrownOver(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			f := newFixture(t, v)
 			f.store(t)
-			require.NoError(t, f.provider.CheckLength(f.v), "want: a volume without a device has no length to compare")
+			require.NoError(t, f.ways.CheckLength(f.v), "want: a volume without a device has no length to compare")
 			require.NoError(t, f.stage(t))
-			require.NoError(t, f.provider.CheckLength(f.v))
+			require.NoError(t, f.ways.CheckLength(f.v))
 
 			require.NoError(t, os.Truncate(f.imagePath(), size-4096))
-			require.ErrorIs(t, f.provider.CheckLength(f.v), pool.ErrTruncated)
+			require.ErrorIs(t, f.ways.CheckLength(f.v), pool.ErrTruncated)
 
 			require.NoError(t, os.Rename(f.imagePath(), f.imagePath()+".moved"))
-			require.Error(t, f.provider.CheckLength(f.v), "want: without its image it is unknown")
+			require.Error(t, f.ways.CheckLength(f.v), "want: without its image it is unknown")
 			require.NoError(t, os.WriteFile(f.imagePath(), nil, 0o600))
-			require.NoError(t, f.provider.CheckLength(f.v), "want: another image is none of the device")
+			require.NoError(t, f.ways.CheckLength(f.v), "want: another image is none of the device")
 			require.NoError(t, os.Rename(f.imagePath()+".moved", f.imagePath()))
 
 			const grown = size + 4<<20
 
 			require.NoError(t, os.Truncate(f.imagePath(), grown))
-			require.NoError(t, f.provider.CheckLength(f.v), "want: a longer image is one that grows")
+			require.NoError(t, f.ways.CheckLength(f.v), "want: a longer image is one that grows")
 
 			for _, test := range []struct {
 				asked *csi.CapacityRange

@@ -2,34 +2,87 @@ package access
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// directory is the access to a volume that is stored in a directory of its pool, which is
+// Directory is the access to a volume that is stored in a directory of its pool, which is
 // bound to the staging path.
-type directory struct{ mounted }
+type Directory struct{ *Targets }
 
-func (d directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Target) error {
-	return d.stageMount(v, staging, func(options mount.Options) error {
-		tree, err := d.directoryTree(v, options)
-		if err != nil {
-			return err
-		}
-		defer tree.Close()
+// Stage binds the directory to the staging path, unless a driver that has lost its records did.
+func (d *Directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Target) error {
+	if mounted, err := d.IsStaged(v); mounted || err != nil {
+		return err
+	}
 
-		return tree.Attach(staging)
-	})
+	made, err := d.makeStaging(v, staging)
+	if err != nil {
+		return err
+	}
+
+	err = d.bindStaging(v, staging)
+	if err != nil && made {
+		err = errors.Join(err, staging.Remove())
+	}
+
+	return err
 }
 
-// directoryTree returns a detached bind mount of the volume's directory.
-func (p *Provider) directoryTree(v *staged.Volume, options mount.Options) (*mount.Detached, error) {
-	stored, err := p.PoolOf(v)
+func (d *Directory) bindStaging(v *staged.Volume, staging *mount.Target) error {
+	options, err := v.MountOptions()
+	if err != nil {
+		return err
+	}
+
+	tree, err := d.tree(v, options)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	return tree.Attach(staging)
+}
+
+// Unstage unmounts the volume from the staging path.
+func (d *Directory) Unstage(_ context.Context, v *staged.Volume) error {
+	staging, err := d.dirs.Target(v.StagingPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer staging.Close()
+
+	return d.UnmountAllLayers(v, staging)
+}
+
+// IsStaged reports whether the volume is mounted at its staging path.
+func (d *Directory) IsStaged(v *staged.Volume) (bool, error) {
+	return d.observe.IsMountedAt(v, v.StagingPath)
+}
+
+// IsInUse is IsStaged.
+func (d *Directory) IsInUse(v *staged.Volume) (bool, error) { return d.IsStaged(v) }
+
+// Publish binds what is mounted at the staging path.
+func (d *Directory) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return d.publishStaged(ctx, d, v, p, target)
+}
+
+// tree returns a detached bind mount of the volume's directory.
+func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detached, error) {
+	stored, err := d.pools.Of(v)
 	if err != nil {
 		return nil, err
 	}
@@ -45,20 +98,20 @@ func (p *Provider) directoryTree(v *staged.Volume, options mount.Options) (*moun
 
 // Expand has nothing to do: the controller has raised the size limit of the directory, or it may
 // use all of its pool's free space.
-func (d directory) Expand(_ context.Context, _ *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
+func (d *Directory) Expand(_ context.Context, _ *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
 	return asked.GetRequiredBytes(), nil
 }
 
 // Stats returns the limit of the volume's directory and what the kernel has counted, without a walk.
 // Of a directory without a limit it returns the space that the files take, which are counted one by
 // one, and the free space of the pool as available.
-func (d directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Target) (Stats, error) {
+func (d *Directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Target) (Stats, error) {
 	filesystem, err := at.Usage()
 	if err != nil {
 		return Stats{}, err
 	}
 
-	stored, err := d.PoolOf(v)
+	stored, err := d.pools.Of(v)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -104,16 +157,21 @@ func limitAmount(filesystem mount.Amount, limit, used int64) mount.Amount {
 	return mount.Amount{Total: limit, Used: used, Available: max(0, min(limit-used, filesystem.Available))}
 }
 
-func (d directory) Devices(*staged.Volume) ([]int, error) { return nil, nil }
+// Devices implements Access.
+func (d *Directory) Devices(*staged.Volume) ([]int, error) { return nil, nil }
 
-func (d directory) DeviceOf(*staged.Volume, staged.Publication) (int, error) { return NoDevice, nil }
+// DeviceOf implements Access.
+func (d *Directory) DeviceOf(*staged.Volume, staged.Publication) (int, error) {
+	return device.None, nil
+}
 
 // AddFreezeTargets adds nothing: freezing the pool's filesystem would block all volumes, and
 // the driver itself.
-func (d directory) AddFreezeTargets(*staged.Volume, *freeze.Targets) error { return nil }
+func (d *Directory) AddFreezeTargets(*staged.Volume, *freeze.Targets) error { return nil }
 
-func (d directory) CheckStored(v *staged.Volume) error {
-	stored, err := d.PoolOf(v)
+// CheckStored returns NOT_FOUND unless the pool stores the volume's directory.
+func (d *Directory) CheckStored(v *staged.Volume) error {
+	stored, err := d.pools.Of(v)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
 // Package access makes volumes usable on a node. There are four ways, one implementation of
 // Access each:
 //
-//   - mountedImage: the image is attached to a loop device and its filesystem mounted;
-//   - rawBlock: the node of the image's loop device is bound to the target path;
-//   - directory: the volume's directory is bound to the target path;
-//   - directVolume: the image's loop device is assigned to a virtual machine (direct.go).
+//   - Image: the image is attached to a loop device and its filesystem mounted;
+//   - Block: the node of the image's loop device is bound to the target path;
+//   - Directory: the volume's directory is bound to the target path;
+//   - package direct: the image's loop device is assigned to a virtual machine.
+//
+// Targets is what they have in common at target paths, Filesystems what makes, checks and grows the
+// filesystem of an image before it is mounted, Volumes answers by the id of a volume.
 //
 // The result is always observed: whether a volume is staged or published follows from the
 // mount table and the loop devices (package observe), never from a record. An observation

@@ -46,7 +46,7 @@ func (l *life) use() {
 	l.step("republish", l.way.Republish(l.t.Context(), l.v, l.publication))
 	l.step("unpublish", l.unpublish(l.t))
 	l.step("unpublish again", l.unpublish(l.t))
-	l.step("detach reader", l.provider.DetachUnusedReader(l.t.Context(), l.v))
+	l.step("detach reader", l.devices.DetachUnusedReader(l.t.Context(), l.v))
 }
 
 func (l *life) end() {
@@ -60,7 +60,7 @@ func (l *life) end() {
 func (l *life) change(change func(v *staged.Volume)) {
 	changed := l.v.Clone()
 	change(changed)
-	l.v, l.way = changed, l.provider.For(changed)
+	l.v, l.way = changed, l.ways.For(changed)
 }
 
 // TestReportsToCheckerAndProber compares all of it in the life of volumes.
@@ -241,7 +241,7 @@ func (l *life) requireDetached() {
 
 	if l.v.IsImage() {
 		require.Eventually(l.t, func() bool {
-			found, err := l.config.Loops.Find(l.image())
+			found, err := l.loops.Find(l.image())
 
 			return err == nil && len(found) == 0
 		}, await.Limit, 10*time.Millisecond, "the image is detached")

@@ -15,14 +15,24 @@ import (
 // checkAndGrow checks a filesystem, repairs what is safe to repair, returns an error for other
 // damage, and grows the filesystem to the size of its device. A copy gets a UUID of its own:
 // the volume's id.
-func (p *Provider) checkAndGrow(ctx context.Context, v *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
+func (f *Filesystems) checkAndGrow(ctx context.Context, v *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
 	if err := finishUUIDChange(ctx, v, used, device); err != nil {
 		return err
 	}
 
-	err := p.config.Checker.CheckAtStaging(ctx, v, used, device.Path, func() error { return replayLog(v, used, device) })
+	dirty, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, false)
 	if err != nil {
 		return err
+	}
+
+	if dirty {
+		if err := replayLog(v, used, device); err != nil {
+			return err
+		}
+
+		if _, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, true); err != nil {
+			return err
+		}
 	}
 
 	if v.Copy {
@@ -31,11 +41,24 @@ func (p *Provider) checkAndGrow(ctx context.Context, v *staged.Volume, used file
 		}
 	}
 
-	return growDevice(ctx, used, device)
+	return Grow(ctx, used, device)
 }
 
-// growDevice grows a filesystem that is not mounted to the size of its device, which must be writable.
-func growDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device) error {
+// Prepare checks the filesystem and grows it to the size of its image, through a device
+// that the kernel detaches with its last user. A mount for that is detached.
+func (f *Filesystems) Prepare(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) (err error) {
+	device, err := f.devices.Attach(ctx, v, false, true)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, f.devices.CloseAndDetach(ctx, v, device)) }()
+
+	return f.checkAndGrow(ctx, v, used, device)
+}
+
+// Grow grows a filesystem that is not mounted to the size of its device, which must be writable.
+func Grow(ctx context.Context, used filesystem.Filesystem, device *loop.Device) error {
 	err := used.GrowUnmounted(ctx, device.Path)
 	if errors.Is(err, filesystem.ErrNeedsMount) {
 		// The unmount writes the growth back from the log.
@@ -68,7 +91,7 @@ func replayLog(v *staged.Volume, used filesystem.Filesystem, device *loop.Device
 	return nil
 }
 
-// mountDevice mounts the filesystem detached. It grows one that is mounted for writing by what growDevice
+// mountDevice mounts the filesystem detached. It grows one that is mounted for writing by what Grow
 // has left, or all of it if publications outlived the staging.
 func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device, options mount.Options,
 ) (*mount.Detached, error) {

@@ -16,13 +16,25 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// formatIfBlank makes the filesystem of a volume whose image is empty, and reports whether it
+// Filesystems makes, checks and grows the filesystems of images before they are mounted.
+type Filesystems struct {
+	pools   staged.Pools
+	loops   *loop.Loops
+	devices *device.Devices
+	checker Checker
+	point   operation.Hook
+	// templates make the filesystems of blank images.
+	templates filesystem.Templates
+}
+
+// FormatIfBlank makes the filesystem of a volume whose image is empty, and reports whether it
 // did. An image with other data is never formatted.
-func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted filesystem.Filesystem) (bool, error) {
-	stored, err := p.PoolOf(v)
+func (f *Filesystems) FormatIfBlank(ctx context.Context, v *staged.Volume, wanted filesystem.Filesystem) (bool, error) {
+	stored, err := f.pools.Of(v)
 	if err != nil {
 		return false, err
 	}
@@ -50,12 +62,12 @@ func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted f
 		return false, errdefs.Errorf(errdefs.ErrFailedPrecondition, "it holds no filesystem and can't be formatted while several nodes read it")
 	}
 
-	formatted, err := p.format(ctx, v, stored, wanted)
+	formatted, err := f.format(ctx, v, stored, wanted)
 	if err != nil || !formatted {
 		return formatted, err
 	}
 
-	return true, p.config.Point.At(ctx, operation.ImageFormatted, v.VolumeID)
+	return true, f.point.At(ctx, operation.ImageFormatted, v.VolumeID)
 }
 
 // checkFits returns filesystem.ErrTruncated for an image that is shorter than its filesystem, before
@@ -75,7 +87,7 @@ func checkFits(v *staged.Volume, wanted filesystem.Filesystem, image *os.File) e
 
 // format makes the filesystem if the image is blank, which it checks while it has locked the
 // image: another node may be formatting it, or have it attached.
-func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
+func (f *Filesystems) format(ctx context.Context, v *staged.Volume, stored *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
 	if err := filesystem.CheckOptions(wanted.Name(), strings.Fields(v.Parameters.MkfsOptions)); err != nil {
 		return false, errdefs.Errorf(errdefs.ErrInvalidArgument, "%s: %w", volume.KeyMkfsOptions, err)
 	}
@@ -83,9 +95,9 @@ func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Po
 	filled, err := stored.FillImage(ctx, v.VolumeID, pool.FillOptions{
 		Thick: v.Parameters.Provisioning == volume.Thick,
 		Blank: func(image *os.File) (bool, error) {
-			return mayFormat(image, wanted, p.config.Checker.HasRecord(v.VolumeID))
+			return mayFormat(image, wanted, f.checker.HasRecord(v.VolumeID))
 		},
-		Fill: func(ctx context.Context, path string) error { return p.MakeFilesystem(ctx, v, stored, wanted, path) },
+		Fill: func(ctx context.Context, path string) error { return f.Make(ctx, v, stored, wanted, path) },
 	})
 	if err != nil {
 		return false, fmt.Errorf("format as %s: %w", wanted.Name(), err)
@@ -94,15 +106,15 @@ func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Po
 	return filled, nil
 }
 
-// MakeFilesystem makes a volume's filesystem in a file of zeros in its pool, which is in no other use. It
+// Make makes a volume's filesystem in a file of zeros in its pool, which is in no other use. It
 // returns INVALID_ARGUMENT if mkfs refuses the volume's options, or the kernel what mkfs makes with
 // them, and pool.ErrNoSpace if the pool is full.
-func (p *Provider) MakeFilesystem(
+func (f *Filesystems) Make(
 	ctx context.Context, v *staged.Volume, stored *pool.Pool, made filesystem.Filesystem, path string,
 ) error {
 	words, thick := strings.Fields(v.Parameters.MkfsOptions), v.Parameters.Provisioning == volume.Thick
 
-	err := p.templates.Make(ctx, made, path, filesystem.MakeOptions{
+	err := f.templates.Make(ctx, made, path, filesystem.MakeOptions{
 		BlockSize: v.Parameters.BlockSize, NoLazyInit: thick, Options: words,
 	})
 	if err != nil {
@@ -121,35 +133,35 @@ func (p *Provider) MakeFilesystem(
 		return nil
 	}
 
-	return p.tryMount(ctx, v, made, path)
+	return f.tryMount(ctx, v, made, path)
 }
 
 // tryMount returns INVALID_ARGUMENT if the kernel does not mount a filesystem that mkfs has made with
 // options: it may lack features that mkfs knows. No other program may have
 // the file attached.
-func (p *Provider) tryMount(ctx context.Context, v *staged.Volume, made filesystem.Filesystem, path string) (err error) {
+func (f *Filesystems) tryMount(ctx context.Context, v *staged.Volume, made filesystem.Filesystem, path string) (err error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 
-	device, err := p.config.Loops.Attach(ctx, file, loop.AttachOptions{
+	attached, err := f.loops.Attach(ctx, file, loop.AttachOptions{
 		Buffered: true, BlockSize: v.Parameters.BlockSize, AutoClear: true, AlreadyLocked: true, NoDiscard: true,
-		PreferredNumber: NoDevice,
+		PreferredNumber: device.None,
 	})
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, p.closeAndDetach(ctx, v, device)) }()
+	defer func() { err = errors.Join(err, f.devices.CloseAndDetach(ctx, v, attached)) }()
 
 	options, err := mount.ParseFlags(made.ReplayFlags())
 	if err != nil {
 		return err
 	}
 
-	tree, err := mount.Mount(device.Path, made.Name(), options)
+	tree, err := mount.Mount(attached.Path, made.Name(), options)
 	if err == nil {
 		tree.Close()
 

@@ -89,9 +89,9 @@ func (g *growths) wait(ctx context.Context, volumeID string, limit time.Duration
 
 // checkThawed returns filesystem.ErrFrozen if the volume's filesystem is mounted for writing and
 // frozen, so that what follows does not wait for another program to thaw it.
-func (p *Provider) checkThawed(v *staged.Volume) error {
+func checkThawed(way Access, v *staged.Volume) error {
 	targets := freeze.Targets{}
-	if err := p.For(v).AddFreezeTargets(v, &targets); err != nil {
+	if err := way.AddFreezeTargets(v, &targets); err != nil {
 		return err
 	}
 

@@ -2,6 +2,8 @@ package access
 
 import (
 	"errors"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,4 +34,31 @@ func TestAGrowthThatHangs(t *testing.T) {
 	close(hangs)
 	require.NoError(t, g.wait(t.Context(), "volume", await.Limit))
 	require.NoError(t, g.run(t.Context(), "volume", time.Minute, func() error { return nil }))
+}
+
+// TestGrowthsOfSeveralVolumesAtOnce begins and awaits growths at the same time.
+func TestGrowthsOfSeveralVolumesAtOnce(t *testing.T) {
+	t.Parallel()
+
+	g := &growths{}
+
+	var growing sync.WaitGroup
+
+	for worker := range 8 {
+		growing.Go(func() {
+			id := strconv.Itoa(worker)
+
+			for range 500 {
+				if err := g.run(t.Context(), id, time.Minute, func() error { return nil }); err != nil {
+					t.Errorf("volume %s is not grown: %v", id, err)
+				}
+
+				if err := g.wait(t.Context(), id, time.Minute); err != nil {
+					t.Errorf("volume %s still grows: %v", id, err)
+				}
+			}
+		})
+	}
+
+	growing.Wait()
 }

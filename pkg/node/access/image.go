@@ -1,9 +1,11 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"os"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -14,57 +16,85 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// mountedImage is the access to a volume with a filesystem on an image: the image's loop
+// Image is the access to a volume with a filesystem on an image: the image's loop
 // device is mounted at the staging path. The kernel detaches the device with its last user, so
 // that it is never left, whatever fails and whenever the process dies.
-type mountedImage struct{ mounted }
+type Image struct {
+	*Targets
+
+	Filesystems *Filesystems
+	freezer     *freeze.Freezer
+	checker     Checker
+	run         filesystem.Runner
+	point       operation.Hook
+	growths     growths
+}
 
 // Stage formats an empty image, checks the filesystem of another one, grows it to the size
-// of its device, and mounts it.
-func (m mountedImage) Stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
-	if err := m.CheckNotAssigned(v); err != nil {
-		return err
-	}
-
-	err := m.stageMount(v, staging, func(options mount.Options) error {
-		if len(v.Publications) == 0 {
-			// An earlier unstaging may have been interrupted.
-			if err := m.DetachLeft(ctx, v); err != nil {
-				return err
-			}
-		}
-
-		return m.mountImage(ctx, v, staging, options)
-	})
+// of its device, and mounts it. A driver that has lost its records may have mounted it already.
+func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
+	err := m.stage(ctx, v, staging)
 	if err != nil {
-		m.config.Checker.RecordFailure(ctx, v, err)
+		m.checker.RecordFailure(ctx, v, err)
 	}
 
 	return err
 }
 
-func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging *mount.Target, options mount.Options) error {
-	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
+func (m *Image) stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
+	if mounted, err := m.IsStaged(v); mounted || err != nil {
+		return cmp.Or(err, m.devices.RecordMounted(v))
+	}
+
+	made, err := m.makeStaging(v, staging)
+	if err != nil {
+		return err
+	}
+
+	err = m.mount(ctx, v, staging)
+	if err != nil && made {
+		err = errors.Join(err, staging.Remove())
+	}
+
+	return err
+}
+
+// mount has the steps of a staging.
+func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
+	options, err := v.MountOptions()
+	if err != nil {
+		return err
+	}
+
+	if len(v.Publications) == 0 {
+		// An earlier unstaging may have been interrupted.
+		if err := m.devices.DetachLeft(ctx, v); err != nil {
+			return err
+		}
+	}
+
+	fs, err := filesystem.ByName(v.FSType(), m.run)
 	if err != nil {
 		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
-	formatted, err := m.formatIfBlank(ctx, v, fs)
+	formatted, err := m.Filesystems.FormatIfBlank(ctx, v, fs)
 	if err != nil {
 		return err
 	}
 
 	if v.Copy && options.ReadOnly() && len(v.Publications) == 0 {
-		if err := m.finishCopyForReaders(ctx, v, fs); err != nil {
+		if err := m.Filesystems.finishCopyForReaders(ctx, v, fs); err != nil {
 			return fmt.Errorf("prepare a copy for read-only mounting: %w", err)
 		}
 	}
 
-	device, err := m.attachForMount(ctx, v)
+	device, err := m.attach(ctx, v)
 	if err != nil {
 		return err
 	}
@@ -85,7 +115,7 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 	// nothing.
 	switch {
 	case formatted:
-		m.config.Checker.RecordFormatted(ctx, v)
+		m.checker.RecordFormatted(ctx, v)
 	case checked:
 		m.acceptErrorCount(v, device.Number, tree)
 	}
@@ -95,7 +125,7 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 
 // prepareDevice grows the filesystem on the device to its size. It first checks one that is not new, and
 // reports whether it did.
-func (m mountedImage) prepareDevice(
+func (m *Image) prepareDevice(
 	ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device *loop.Device, formatted bool,
 ) (bool, error) {
 	// If publications outlived the staging, the filesystem is mounted, and was checked then.
@@ -103,31 +133,31 @@ func (m mountedImage) prepareDevice(
 
 	switch {
 	case checked:
-		return true, m.checkAndGrow(ctx, v, fs, device)
+		return true, m.Filesystems.checkAndGrow(ctx, v, fs, device)
 	case formatted:
 		// It may have been expanded meanwhile.
-		return false, growDevice(ctx, fs, device)
+		return false, Grow(ctx, fs, device)
 	default:
 		return false, nil
 	}
 }
 
-// attachForMount attaches the device that mountImage mounts.
-func (m mountedImage) attachForMount(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
-	device, err := m.attachByName(ctx, v, v.SharedByReaders(), true)
-	if errors.Is(err, loop.ErrImageLocked) && m.detachForgotten(ctx, v) == nil {
-		device, err = m.attachByName(ctx, v, v.SharedByReaders(), true)
+// attach attaches the device that is mounted, and records it.
+func (m *Image) attach(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
+	device, err := m.devices.Attach(ctx, v, v.SharedByReaders(), true)
+	if errors.Is(err, loop.ErrImageLocked) && m.devices.DetachForgotten(ctx, v) == nil {
+		device, err = m.devices.Attach(ctx, v, v.SharedByReaders(), true)
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	if err := m.recordDevice(v, device); err != nil {
+	if err := m.devices.Record(v, device); err != nil {
 		return nil, errors.Join(err, device.Close())
 	}
 
-	if err := m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
+	if err := m.point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
 		return nil, errors.Join(err, device.Close())
 	}
 
@@ -136,7 +166,7 @@ func (m mountedImage) attachForMount(ctx context.Context, v *staged.Volume) (*lo
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found
 // the filesystem clean, but the filesystem keeps the count.
-func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, tree *mount.Detached) {
+func (m *Image) acceptErrorCount(v *staged.Volume, number int, tree *mount.Detached) {
 	root, err := tree.OpenRoot()
 	if err != nil {
 		return // the next probe reports it
@@ -144,12 +174,105 @@ func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, tree *mount
 	defer root.Close()
 
 	if counted, err := filesystem.ReadErrors(v.FSType(), number, root); err == nil {
-		m.config.Checker.SetErrorCount(v.VolumeID, counted.Count)
+		m.checker.SetErrorCount(v.VolumeID, counted.Count)
 	}
 }
 
-func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
-	point, isVolume, err := m.mountOf(v, path)
+// Unstage unmounts the volume from the staging path, and waits until the kernel has
+// detached the device of its image with the last mount, so that its number is free again.
+func (m *Image) Unstage(ctx context.Context, v *staged.Volume) error {
+	staging, err := m.dirs.Target(v.StagingPath)
+	if err == nil {
+		defer staging.Close()
+
+		err = m.unmountAndDetach(ctx, v, staging)
+	}
+
+	if err != nil && !errors.Is(err, iofs.ErrNotExist) {
+		return err
+	}
+
+	// Another program, or an earlier call, may have unmounted it.
+	return m.devices.DetachLeft(ctx, v)
+}
+
+// unmountAndDetach thaws and unmounts the volume, and waits until the kernel has detached the device of
+// its image with the last mount.
+func (m *Image) unmountAndDetach(ctx context.Context, v *staged.Volume, at *mount.Target) error {
+	point, mounted, err := at.Mounted()
+	if err != nil {
+		return err
+	}
+
+	attached, isImage, err := m.observe.DeviceAt(v, point)
+	if err != nil {
+		return err
+	}
+
+	if mounted {
+		if err := m.endUse(ctx, v, at); err != nil {
+			return err
+		}
+	}
+
+	if err := m.UnmountAllLayers(v, at); err != nil || !mounted || !isImage {
+		return err
+	}
+
+	return m.devices.AwaitDetach(ctx, v, attached)
+}
+
+// endUse thaws what another program has left frozen of a volume that is about to be unmounted: a frozen
+// filesystem outlives its last mount. Then it waits for a growth that is under way, which has the mount
+// open.
+func (m *Image) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) error {
+	root, _, err := m.observe.OpenMounted(v, at.Path())
+	if err != nil && !errors.Is(err, unix.EIO) { // which an XFS that has shut down returns for everything
+		return err
+	}
+
+	if root != nil {
+		if err := m.freezer.ThawRoot(v.VolumeID, root); err != nil {
+			return err
+		}
+	}
+
+	return m.growths.wait(ctx, v.VolumeID, device.DetachLimit)
+}
+
+// tree returns a detached mount of the filesystem on the image.
+func (m *Image) tree(ctx context.Context, v *staged.Volume, options mount.Options) (*mount.Detached, error) {
+	attached, err := m.devices.Attach(ctx, v, v.IsReadOnly(), true)
+	if err != nil {
+		return nil, err
+	}
+	defer attached.Close()
+
+	return mount.Mount(attached.Path, v.FSType(), options)
+}
+
+// IsStaged reports whether the volume is mounted at its staging path.
+func (m *Image) IsStaged(v *staged.Volume) (bool, error) {
+	return m.observe.IsMountedAt(v, v.StagingPath)
+}
+
+// IsInUse is true, too, while an image that is not mounted any more still has its device.
+func (m *Image) IsInUse(v *staged.Volume) (bool, error) {
+	if mounted, err := m.IsStaged(v); mounted || err != nil {
+		return mounted, err
+	}
+
+	return m.devices.IsLeft(v)
+}
+
+// Publish binds the filesystem that is mounted at the staging path.
+func (m *Image) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return m.publishStaged(ctx, m, v, p, target)
+}
+
+// Expand grows the device, and then the filesystem unless it is mounted read-only.
+func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
+	point, isVolume, err := m.observe.MountOf(v, path)
 	if err != nil {
 		return 0, err
 	}
@@ -159,12 +282,12 @@ func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string,
 		return 0, goneFrom(v, path)
 	}
 
-	size, err := m.resizeDevices([]int{number}, asked)
+	size, err := m.devices.Resize([]int{number}, asked)
 	if err != nil {
 		return 0, err
 	}
 
-	options, err := MountOptions(v.Capability, v.IsReadOnly())
+	options, err := v.MountOptions()
 	if err != nil || options.ReadOnly() {
 		return size, err
 	}
@@ -174,19 +297,19 @@ func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string,
 
 // growMounted grows the filesystem through the staging path, which is writable even if the
 // publication is not.
-func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size int64) error {
-	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
+func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) error {
+	fs, err := filesystem.ByName(v.FSType(), m.run)
 	if err != nil {
 		return err
 	}
 
 	// A frozen filesystem would block the growth until it is thawed.
-	if err := m.checkThawed(v); err != nil {
+	if err := checkThawed(m, v); err != nil {
 		return err
 	}
 
 	err = m.growths.run(ctx, v.VolumeID, growthLimit, func() error {
-		root, _, err := m.openMounted(v, v.StagingPath)
+		root, _, err := m.observe.OpenMounted(v, v.StagingPath)
 		if err != nil {
 			return err
 		}
@@ -214,40 +337,43 @@ func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size in
 		return err
 	}
 
-	return m.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
+	return m.freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
 }
 
-func (m mountedImage) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (Stats, error) {
+// Stats returns the usage of the filesystem.
+func (m *Image) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (Stats, error) {
 	usage, err := at.Usage()
 
 	return Stats{Usage: usage, Filesystem: &usage}, err
 }
 
-func (m mountedImage) Devices(v *staged.Volume) ([]int, error) {
+// Devices implements Access.
+func (m *Image) Devices(v *staged.Volume) ([]int, error) {
 	point, mounted, err := m.observe.MountAt(v.StagingPath)
 	if err != nil || !mounted {
 		return nil, err
 	}
 
-	device, ok, err := m.observe.DeviceAt(v, point)
+	attached, ok, err := m.observe.DeviceAt(v, point)
 	if err != nil || !ok {
 		return nil, err
 	}
 
-	return []int{device.Number}, nil
+	return []int{attached.Number}, nil
 }
 
-func (m mountedImage) DeviceOf(v *staged.Volume, _ staged.Publication) (int, error) {
+// DeviceOf implements Access.
+func (m *Image) DeviceOf(v *staged.Volume, _ staged.Publication) (int, error) {
 	numbers, err := m.Devices(v)
 	if err != nil || len(numbers) == 0 {
-		return NoDevice, err
+		return device.None, err
 	}
 
 	return numbers[0], nil
 }
 
 // AddFreezeTargets adds the filesystem if it is mounted and may be written.
-func (m mountedImage) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) error {
+func (m *Image) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) error {
 	if v.IsReadOnly() {
 		return nil
 	}
@@ -264,8 +390,8 @@ func (m mountedImage) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets
 
 // openWritable opens the root of the volume's filesystem, nil unless it is mounted and may be
 // written.
-func (p *Provider) openWritable(v *staged.Volume) (*os.File, error) {
-	root, point, err := p.OpenRoot(v)
+func (m *Image) openWritable(v *staged.Volume) (*os.File, error) {
+	root, point, err := m.observe.OpenRoot(v)
 	if errors.Is(err, unix.EIO) {
 		// An XFS that has shut down returns EIO for everything.
 		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition,
@@ -284,23 +410,4 @@ func (p *Provider) openWritable(v *staged.Volume) (*os.File, error) {
 }
 
 // CheckStored returns NOT_FOUND unless the pool stores the volume's image.
-func (m mountedImage) CheckStored(v *staged.Volume) error { return m.checkImage(v) }
-
-// CheckStored returns NOT_FOUND unless the pool stores the volume's image.
-func (r rawDevice) CheckStored(v *staged.Volume) error { return r.checkImage(v) }
-
-func (p *Provider) checkImage(v *staged.Volume) error {
-	stored, err := p.PoolOf(v)
-	if err != nil {
-		return err
-	}
-
-	image, err := stored.OpenImage(v.VolumeID, os.O_RDONLY)
-	if err != nil {
-		return err
-	}
-
-	_ = image.Close()
-
-	return nil
-}
+func (m *Image) CheckStored(v *staged.Volume) error { return m.pools.CheckImage(v) }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -49,7 +49,7 @@ func (s *spy) record(what string) {
 func (s *spy) indexOf(number int) int {
 	at := slices.Index(s.numbers, number)
 	if at < 0 {
-		at = slices.Index(s.numbers, access.NoDevice)
+		at = slices.Index(s.numbers, device.None)
 	}
 
 	if at < 0 {
@@ -61,14 +61,14 @@ func (s *spy) indexOf(number int) int {
 	return at
 }
 
-func (s *spy) CheckAtStaging(_ context.Context, _ *staged.Volume, fs filesystem.Filesystem, _ string, replay func() error) error {
-	s.notef("check %s", fs.Name())
+func (s *spy) CheckAtStaging(_ context.Context, _ *staged.Volume, fs filesystem.Filesystem, _ string, replayed bool) (bool, error) {
+	if !replayed {
+		s.notef("check %s", fs.Name())
 
-	if err := replay(); err != nil {
-		return err
+		return true, nil
 	}
 
-	return s.failure
+	return false, s.failure
 }
 
 func (s *spy) RecordFormatted(context.Context, *staged.Volume) {
@@ -119,10 +119,10 @@ func (s *spy) Attached(_ *staged.Volume, device *loop.Device, bytes int64, secon
 func (s *spy) Detached(number int) {
 	at := s.indexOf(number)
 	s.notef("%d detached", at)
-	s.numbers[at] = access.NoDevice
+	s.numbers[at] = device.None
 }
 
-func (s *spy) CloseGate(string) (reopen func()) {
+func (s *spy) Close(string) (reopen func()) {
 	s.closed++
 
 	return func() { s.closed-- }

@@ -65,12 +65,12 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 			require.Empty(t, f.limits(t), "want: a volume without limits sets none")
 
 			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, iops))
-			require.NoError(t, f.provider.Tune(t.Context(), f.v))
+			require.NoError(t, f.ways.Tune(t.Context(), f.v))
 			require.Equal(t, "64", f.readAhead(t))
 			require.Equal(t, test.want, f.limits(t))
 
 			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, volume.Mutable{}))
-			require.NoError(t, f.provider.Tune(t.Context(), f.v))
+			require.NoError(t, f.ways.Tune(t.Context(), f.v))
 			require.Contains(t, []string{"", unlimited}, f.limits(t), "want: no limits are left")
 			require.NoError(t, f.unpublish(t))
 
@@ -90,16 +90,16 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 // TestOnlyStoredImagesHaveParameters has volumes whose parameters no pool has.
 func TestOnlyStoredImagesHaveParameters(t *testing.T) {
 	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
-	require.NoError(t, f.provider.Tune(t.Context(), f.v), "want: a directory has no parameters")
+	require.NoError(t, f.ways.Tune(t.Context(), f.v), "want: a directory has no parameters")
 
 	f.v.Parameters = parametersOf(t, volume.BackingImage)
-	require.NoError(t, f.provider.Tune(t.Context(), f.v), "want: a volume without devices and publications needs none")
+	require.NoError(t, f.ways.Tune(t.Context(), f.v), "want: a volume without devices and publications needs none")
 
 	f.v.Parameters.Pool = "other"
-	require.Error(t, f.provider.Tune(t.Context(), f.v), "want: the parameters are unknown without the pool")
+	require.Error(t, f.ways.Tune(t.Context(), f.v), "want: the parameters are unknown without the pool")
 
 	f.v.Ephemeral = true
-	require.NoError(t, f.provider.Tune(t.Context(), f.v), "want: an inline volume has no parameters")
+	require.NoError(t, f.ways.Tune(t.Context(), f.v), "want: an inline volume has no parameters")
 	require.NoFileExists(t, filepath.Join(f.pool.AttributesPath(), f.v.VolumeID))
 }
 
@@ -118,7 +118,7 @@ func TestADeviceThatCannotBeTunedIsNotUsed(t *testing.T) {
 		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{}))
 		require.NoError(t, l.stage(t))
 		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
-		require.ErrorContains(t, l.provider.Tune(t.Context(), l.v), "none-such", name)
+		require.ErrorContains(t, l.ways.Tune(t.Context(), l.v), "none-such", name)
 		l.end()
 	}
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // ensure creates and mounts the volume unless it is published. It first removes what an earlier
 // attempt or a reboot has left of it.
-func (v *Volumes) ensure(ctx context.Context, wanted *Volume) error {
-	if existing, known := v.records.Get(wanted.VolumeID); known {
+func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
+	if existing, known := v.config.Records.Get(wanted.VolumeID); known {
 		there, err := v.isPublished(existing)
 		if err != nil {
 			return err
@@ -56,12 +57,12 @@ func (v *Volumes) ensure(ctx context.Context, wanted *Volume) error {
 }
 
 // checkSame returns nil if the existing volume is published as wanted.
-func (v *Volumes) checkSame(existing, wanted *Volume) error {
+func (v *Volumes) checkSame(existing, wanted *staged.Inline) error {
 	if err := checkCompatible(existing, wanted); err != nil {
 		return err
 	}
 
-	mounted, err := v.config.Access.Observer().IsMountedAt(existing.StagedVolume(), existing.Publication.TargetPath)
+	mounted, err := v.config.Observer.IsMountedAt(existing.StagedVolume(), existing.Publication.TargetPath)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (v *Volumes) checkSame(existing, wanted *Volume) error {
 }
 
 // checkCompatible returns nil if the records differ at most in their content's id.
-func checkCompatible(existing, wanted *Volume) error {
+func checkCompatible(existing, wanted *staged.Inline) error {
 	if existing.Publication.TargetPath != wanted.Publication.TargetPath {
 		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"it is published at %s, and an ephemeral volume has one target; unpublish it there first",
@@ -94,7 +95,7 @@ func checkCompatible(existing, wanted *Volume) error {
 }
 
 // record records the volume before it is created, if the pool has free space.
-func (v *Volumes) record(ctx context.Context, wanted *Volume, target *mount.Target) (*Volume, error) {
+func (v *Volumes) record(ctx context.Context, wanted *staged.Inline, target *mount.Target) (*staged.Inline, error) {
 	point, mounted, err := target.Mounted()
 	if err != nil {
 		return nil, err
@@ -117,19 +118,19 @@ func (v *Volumes) record(ctx context.Context, wanted *Volume, target *mount.Targ
 		return nil, err
 	}
 
-	stored, err := v.config.Access.PoolOf(recorded.StagedVolume())
+	stored, err := v.config.Stored.Of(recorded.StagedVolume())
 	if err != nil {
 		return nil, err
 	}
 
 	return &recorded, v.config.Admission.Admit(ctx, func(check pool.Check) error {
-		return v.records.PutIf(ctx, &recorded, func() error { return check(stored, recorded.SizeBytes, false) })
+		return v.config.Records.PutIf(ctx, &recorded, func() error { return check(stored, recorded.SizeBytes, false) })
 	})
 }
 
 // create creates the pool object, and mounts it at the target only.
-func (v *Volumes) create(ctx context.Context, r *Volume, target *mount.Target) error {
-	options, err := access.MountOptions(r.Publication.Capability, r.Publication.ReadOnly)
+func (v *Volumes) create(ctx context.Context, r *staged.Inline, target *mount.Target) error {
+	options, err := staged.MountOptions(r.Publication.Capability, r.Publication.ReadOnly)
 	if err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (v *Volumes) create(ctx context.Context, r *Volume, target *mount.Target) e
 		return err
 	}
 
-	tree, err := v.config.Access.Tree(ctx, r.StagedVolume(), options)
+	tree, err := v.config.Ways.Tree(ctx, r.StagedVolume(), options)
 	if err != nil {
 		return err
 	}
@@ -161,8 +162,8 @@ func neverFrozen() error { return nil }
 // store creates the pool object. It formats an image in place, unlike staging, which keeps the
 // old image until the new one is complete: if this is interrupted, the image is deleted and
 // never read again.
-func (v *Volumes) store(ctx context.Context, r *Volume) error {
-	stored, err := v.config.Access.PoolOf(r.StagedVolume())
+func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
+	stored, err := v.config.Stored.Of(r.StagedVolume())
 	if err != nil {
 		return err
 	}
@@ -182,7 +183,7 @@ func (v *Volumes) store(ctx context.Context, r *Volume) error {
 	}
 
 	path := stored.VolumePath(r.ContentID, volume.BackingImage)
-	if err := v.config.Access.MakeFilesystem(ctx, r.StagedVolume(), stored, made, path); err != nil {
+	if err := v.config.Ways.Image.Filesystems.Make(ctx, r.StagedVolume(), stored, made, path); err != nil {
 		return fmt.Errorf("format as %s: %w", made.Name(), err)
 	}
 

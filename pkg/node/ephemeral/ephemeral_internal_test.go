@@ -11,7 +11,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -123,8 +122,8 @@ func TestParseRefuses(t *testing.T) {
 }
 
 // example returns a record that the driver writes.
-func example() *Volume {
-	return &Volume{
+func example() *staged.Inline {
+	return &staged.Inline{
 		VolumeID: "csi-1", ContentID: contentID, SizeBytes: mebibyte,
 		Parameters: volume.Parameters{
 			Pool: "default", Backing: volume.BackingImage, FSType: "ext4", Provisioning: volume.Thin, BlockSize: volume.DefaultBlockSize,
@@ -137,59 +136,19 @@ func TestCheckCompatible(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
-		change func(wanted *Volume)
+		change func(wanted *staged.Inline)
 		code   codes.Code
 	}{
-		"another content":         {func(w *Volume) { w.ContentID, w.Publication.Made = "", true }, codes.OK},
-		"its filesystem is named": {func(w *Volume) { w.Publication.Capability.FSType = "ext4" }, codes.OK},
-		"another target":          {func(w *Volume) { w.Publication.TargetPath = "/other" }, codes.FailedPrecondition},
-		"another size":            {func(w *Volume) { w.SizeBytes++ }, codes.AlreadyExists},
-		"another pool":            {func(w *Volume) { w.Parameters.Pool = "fast" }, codes.AlreadyExists},
-		"read-only":               {func(w *Volume) { w.Publication.ReadOnly = true }, codes.AlreadyExists},
-		"another filesystem":      {func(w *Volume) { w.Publication.Capability.FSType = "xfs" }, codes.AlreadyExists},
+		"another content":         {func(w *staged.Inline) { w.ContentID, w.Publication.Made = "", true }, codes.OK},
+		"its filesystem is named": {func(w *staged.Inline) { w.Publication.Capability.FSType = "ext4" }, codes.OK},
+		"another target":          {func(w *staged.Inline) { w.Publication.TargetPath = "/other" }, codes.FailedPrecondition},
+		"another size":            {func(w *staged.Inline) { w.SizeBytes++ }, codes.AlreadyExists},
+		"another pool":            {func(w *staged.Inline) { w.Parameters.Pool = "fast" }, codes.AlreadyExists},
+		"read-only":               {func(w *staged.Inline) { w.Publication.ReadOnly = true }, codes.AlreadyExists},
+		"another filesystem":      {func(w *staged.Inline) { w.Publication.Capability.FSType = "xfs" }, codes.AlreadyExists},
 	} {
 		wanted := example()
 		test.change(wanted)
 		rpccode.Require(t, rpc.Status(checkCompatible(example(), wanted)), test.code, name)
 	}
-}
-
-func TestRecord(t *testing.T) {
-	t.Parallel()
-
-	for name, change := range map[string]func(v *Volume){
-		"a content's id that is a path": func(v *Volume) { v.ContentID = "../x" },
-		"an impossible size":            func(v *Volume) { v.SizeBytes = -1 },
-		"an id that is a path":          func(v *Volume) { v.VolumeID = "../x" },
-		"no pool":                       func(v *Volume) { v.Parameters.Pool = "" },
-		"no target":                     func(v *Volume) { v.Publication.TargetPath = "" },
-	} {
-		v := example()
-		require.NoError(t, v.Check())
-		change(v)
-		require.Error(t, v.Check(), name)
-	}
-
-	v := example().StagedVolume()
-	require.Equal(t, contentID, v.VolumeID, "want: the pool's object is named by the content")
-	require.Equal(t, access.NoDevice, v.Slot, "want: a volume without a device has no slot")
-	require.True(t, v.Ephemeral, "want: the staged volume is marked as ephemeral")
-	require.Equal(t, pool.Object{ID: contentID, Backing: volume.BackingImage}, example().object())
-}
-
-// TestProvisionedBytes follows the changes of the records.
-func TestProvisionedBytes(t *testing.T) {
-	t.Parallel()
-
-	v := volumes(t)
-	one, two := example(), example()
-	two.Parameters.Pool, two.SizeBytes = "fast", 5
-
-	v.observe("csi-1", nil, one, false, true)
-	v.observe("csi-2", nil, two, false, true)
-	require.Equal(t, []int64{mebibyte, 5}, []int64{v.ProvisionedBytes("default"), v.ProvisionedBytes("fast")})
-
-	v.observe("csi-1", one, two, true, true)
-	v.observe("csi-2", two, nil, true, false)
-	require.Equal(t, []int64{0, 5}, []int64{v.ProvisionedBytes("default"), v.ProvisionedBytes("fast")})
 }

@@ -18,7 +18,7 @@ import (
 // RemoveUnmounted removes the pool's volumes that are not mounted any more, because of a reboot or a
 // crash while they were created. It follows the opening of the pool.
 func (v *Volumes) RemoveUnmounted(ctx context.Context, poolName string) {
-	for _, each := range v.records.All() {
+	for _, each := range v.config.Records.All() {
 		if each.Parameters.Pool != poolName {
 			continue
 		}
@@ -36,7 +36,7 @@ func (v *Volumes) RemoveUnmounted(ctx context.Context, poolName string) {
 }
 
 func (v *Volumes) recover(ctx context.Context, id, target string) error {
-	recorded, known := v.At(id, target)
+	recorded, known := v.config.Records.At(id, target)
 	if !known {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (v *Volumes) RemoveUnrecorded(ctx context.Context, id string, at *mount.Tar
 
 // findUnrecorded returns the ephemeral volume that is mounted at a target without a
 // record: such a volume belongs to its target only.
-func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Volume, bool, error) {
+func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, bool, error) {
 	point, mounted, err := at.Mounted()
 	if err != nil || !mounted {
 		return nil, false, err
@@ -85,7 +85,7 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Volume, bool, er
 		return nil, false, nil
 	}
 
-	for _, known := range v.records.All() {
+	for _, known := range v.config.Records.All() {
 		if known.ContentID == content {
 			return nil, false, nil
 		}
@@ -93,14 +93,14 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Volume, bool, er
 
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		for _, name := range v.config.Directories.Names() {
-			lost := &Volume{
+			lost := &staged.Inline{
 				VolumeID: id, ContentID: content, Parameters: volume.Parameters{Pool: name, Backing: backing},
 				Publication: staged.Publication{TargetPath: at.Path()},
 			}
 
-			found, err := v.config.Access.Observer().IsMountOf(lost.StagedVolume(), point)
+			found, err := v.config.Observer.IsMountOf(lost.StagedVolume(), point)
 			if err == nil && found {
-				err = v.config.Access.For(lost.StagedVolume()).CheckStored(lost.StagedVolume())
+				err = v.config.Ways.For(lost.StagedVolume()).CheckStored(lost.StagedVolume())
 			}
 
 			switch {

@@ -8,18 +8,19 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // remove unmounts the volume and removes its data. A call that was interrupted at any step can be
 // repeated: the record is deleted last.
-func (v *Volumes) remove(ctx context.Context, r *Volume) error {
+func (v *Volumes) remove(ctx context.Context, r *staged.Inline) error {
 	// The pod must end although its pool has failed.
-	stored, unavailable := v.config.Access.PoolOf(r.StagedVolume())
+	stored, unavailable := v.config.Stored.Of(r.StagedVolume())
 	if unavailable != nil && !errors.Is(unavailable, pool.ErrUnavailable) {
 		return unavailable
 	}
 
-	object := r.object()
+	object := r.Object()
 	if unavailable == nil {
 		if err := checkMounts(stored.ObjectPath(object), r.Parameters.Backing); err != nil {
 			return err
@@ -34,14 +35,14 @@ func (v *Volumes) remove(ctx context.Context, r *Volume) error {
 	if there {
 		err = v.unmount(ctx, r)
 	} else {
-		err = v.config.Access.DetachLeft(ctx, r.StagedVolume())
+		err = v.config.Devices.DetachLeft(ctx, r.StagedVolume())
 	}
 
 	if err != nil {
 		return err
 	}
 
-	if err := v.config.Access.For(r.StagedVolume()).Unpublish(r.StagedVolume(), r.Publication, nil); err != nil {
+	if err := v.config.Ways.For(r.StagedVolume()).Unpublish(r.StagedVolume(), r.Publication, nil); err != nil {
 		return err
 	}
 
@@ -60,7 +61,7 @@ func (v *Volumes) remove(ctx context.Context, r *Volume) error {
 	// After the record, so that a running probe does not restore it.
 	defer v.config.Prober.Observations().Forget(r.VolumeID)
 
-	return v.records.DeleteLazily(r.VolumeID)
+	return v.config.Records.DeleteLazily(r.VolumeID)
 }
 
 // checkMounts returns FAILED_PRECONDITION while something is mounted below the
@@ -83,18 +84,18 @@ func checkMounts(directory string, backing volume.Backing) error {
 	return nil
 }
 
-func (v *Volumes) unmount(ctx context.Context, r *Volume) error {
+func (v *Volumes) unmount(ctx context.Context, r *staged.Inline) error {
 	target, err := v.config.Dirs.Target(r.Publication.TargetPath)
 	if err != nil {
 		return err
 	}
 	defer target.Close()
 
-	return v.config.Access.UnmountAndDetach(ctx, r.StagedVolume(), target)
+	return v.config.Ways.UnmountAndDetach(ctx, r.StagedVolume(), target)
 }
 
-func (v *Volumes) isPublished(r *Volume) (bool, error) {
+func (v *Volumes) isPublished(r *staged.Inline) (bool, error) {
 	asStaged := r.StagedVolume()
 
-	return v.config.Access.For(asStaged).IsPublished(asStaged, r.Publication)
+	return v.config.Ways.For(asStaged).IsPublished(asStaged, r.Publication)
 }

@@ -16,7 +16,7 @@ import (
 // sizeStep is the unit to which sizes are rounded up.
 const sizeStep = 4096
 
-func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*Volume, error) {
+func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*staged.Inline, error) {
 	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*
 			parameters.Pool, strings.Join(v.config.Pools.Names(), ", "))
 	}
 
-	wanted := &Volume{
+	wanted := &staged.Inline{
 		VolumeID: request.GetVolumeId(), SizeBytes: size, Parameters: parameters,
 		Publication: staged.Publication{
 			TargetPath: target, Capability: capability,
@@ -89,7 +89,7 @@ func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capabilit
 }
 
 // complete decides the filesystem and the size, as CreateVolume does for other volumes.
-func (v *Volumes) complete(r *Volume) error {
+func (v *Volumes) complete(r *staged.Inline) error {
 	r.SizeBytes = roundUp(r.SizeBytes)
 
 	if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {

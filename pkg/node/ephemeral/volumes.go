@@ -15,9 +15,10 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // Config configures the volumes.
@@ -25,11 +26,16 @@ type Config struct {
 	// Pools are the pools by their names; Directories are the directories of ephemeral volumes in
 	// them, under the same names.
 	Pools, Directories *pool.Set
-	Access             *access.Provider
-	Prober             *probe.Prober
-	Dirs               *mount.AllowedDirs
-	Loops              *loop.Loops
-	Operations         *operation.Group
+	Records            *staged.InlineRecords
+	// Stored finds the pools of the volumes.
+	Stored     staged.Pools
+	Ways       *access.Ways
+	Devices    *device.Devices
+	Observer   *observe.Observer
+	Prober     *probe.Prober
+	Dirs       *mount.AllowedDirs
+	Loops      *loop.Loops
+	Operations *operation.Group
 	// Admission decides what may be provisioned from the pools.
 	Admission    *pool.Admission
 	Capabilities capability.Set
@@ -44,49 +50,10 @@ type Config struct {
 
 // Volumes are the inline ephemeral volumes of this node. They are safe for concurrent use; calls of
 // one volume are ordered by Config.Operations.
-type Volumes struct {
-	config      Config
-	records     *staged.Records[*Volume]
-	provisioned pool.Provisioned
-}
+type Volumes struct{ config Config }
 
-// New returns the volumes, which keep their records in store. It must not be open yet.
-func New(config Config, store *state.Store) *Volumes {
-	v := &Volumes{config: config}
-	v.records = NewRecords(store, state.WithObserver(v.observe))
-
-	return v
-}
-
-// observe updates the sum of the pool with a change of the store.
-func (v *Volumes) observe(_ string, old, now *Volume, hadOld, hasNow bool) {
-	if hadOld {
-		v.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)
-	}
-
-	if hasNow {
-		v.provisioned.Add(now.Parameters.Pool, now.SizeBytes)
-	}
-}
-
-// Load reads the records. It follows the opening of the store.
-func (v *Volumes) Load() { v.records.Load() }
-
-// Get returns the volume with the CO's id.
-func (v *Volumes) Get(id string) (*Volume, bool) { return v.records.Get(id) }
-
-// At returns the volume with that id if the path is its target.
-func (v *Volumes) At(id, path string) (*Volume, bool) {
-	found, ok := v.records.Get(id)
-	if !ok || found.Publication.TargetPath != path {
-		return nil, false
-	}
-
-	return found, true
-}
-
-// All returns all volumes.
-func (v *Volumes) All() []*Volume { return v.records.All() }
+// New returns the volumes.
+func New(config Config) *Volumes { return &Volumes{config: config} }
 
 // Publish is NodePublishVolume of a volume that exists from its publication to its unpublication.
 // Target is the normalized target path.
@@ -114,7 +81,7 @@ func (v *Volumes) Publish(
 
 // Unpublish unmounts and removes the volume with that id whose target is the path, if there is one.
 func (v *Volumes) Unpublish(ctx context.Context, id, target string) error {
-	existing, known := v.At(id, target)
+	existing, known := v.config.Records.At(id, target)
 	if !known {
 		return nil
 	}
@@ -123,21 +90,23 @@ func (v *Volumes) Unpublish(ctx context.Context, id, target string) error {
 }
 
 // ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.
-func (v *Volumes) ProvisionedBytes(poolName string) int64 { return v.provisioned.Bytes(poolName) }
+func (v *Volumes) ProvisionedBytes(poolName string) int64 {
+	return v.config.Records.ProvisionedBytes(poolName)
+}
 
 // AddAllocated adds what inline ephemeral volumes have allocated in the pool.
 func (v *Volumes) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
-	for _, each := range v.records.All() {
+	for _, each := range v.config.Records.All() {
 		if each.Parameters.Pool != poolName {
 			continue
 		}
 
-		stored, err := v.config.Access.PoolOf(each.StagedVolume())
+		stored, err := v.config.Stored.Of(each.StagedVolume())
 		if err != nil {
 			return err
 		}
 
-		if err := sum.Add(ctx, stored, each.object()); err != nil {
+		if err := sum.Add(ctx, stored, each.Object()); err != nil {
 			return err
 		}
 	}

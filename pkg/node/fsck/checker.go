@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
@@ -17,70 +16,73 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// Volumes is the node, as far as checks depend on it.
-type Volumes interface {
-	// Staged returns the volume's record, false where it has none on this node.
-	Staged(id string) (*staged.Volume, bool)
-	// IsRegistered reports whether the controller of this process has the volume, false without
-	// such a controller.
-	IsRegistered(id string) bool
-	// IsEphemeral reports whether the volume is an inline ephemeral one.
-	IsEphemeral(id string) bool
-	// InUse returns where the volume is published or staged. An error means that this is
-	// unknown.
-	InUse(id string) (path string, used bool, err error)
-	// CheckNoGuest returns an error where a guest may have the volume mounted.
-	CheckNoGuest(id string) error
-	// ErrorCount returns how many errors the kernel has counted in the volume's mounted
-	// filesystem.
-	ErrorCount(id string) (uint64, error)
-
-	// Do runs do as an operation on the volume, which excludes other operations on it.
-	Do(ctx context.Context, id, method string, do func(context.Context) error) error
-	// WithFrozen runs do while the volume's filesystem is frozen, if it is mounted for
-	// writing, which IsFrozen reports.
-	WithFrozen(ctx context.Context, id string, do func(context.Context) error) error
-	IsFrozen(id string) bool
-
-	// CheckReachable returns an error for a pool that is known to be unreachable.
-	CheckReachable(poolName string) error
-	// IsHanging reports whether the last probe of the volume has not returned in time.
-	IsHanging(id string) bool
-	// ProbeAfterOperation probes the volume again.
-	ProbeAfterOperation(id string)
-	// LastPeriod returns the time between two checks that the last probe of the volume has
-	// read, 0 where there is none.
-	LastPeriod(id string) time.Duration
-}
-
 // Config has what a Checker depends on.
 type Config struct {
+	Results *Results
 	Volumes Volumes
-	Records *staged.Records[*Result]
 	Pools   *pool.Set
 	Loops   *loop.Loops
 	// Period is the time between two checks of a volume that has no period of its own; 0
 	// is never.
 	Period time.Duration
 	// Run starts the tools of the filesystems; nil starts the real ones.
-	Run     filesystem.Runner
-	Metrics *health.Metrics
-	Log     *slog.Logger
+	Run filesystem.Runner
+	// Do runs do as an operation on the volume, which excludes other operations on it.
+	Do func(ctx context.Context, id, method string, do func(context.Context) error) error
+	// Known is what else is known of volumes.
+	Known Known
+	Log   *slog.Logger
+}
+
+// Volumes is how volumes are used on this node (package access).
+type Volumes interface {
+	// Staged returns the volume's record, false where it has none on this node.
+	Staged(id string) (*staged.Volume, bool)
+	// InUse returns where the volume is published or staged. An error means that this is
+	// unknown.
+	InUse(id string) (path string, used bool, err error)
+	// ErrorCount returns how many errors the kernel has counted in the volume's mounted
+	// filesystem.
+	ErrorCount(id string) (uint64, error)
+	// WithFrozen runs do while the filesystems of the volumes are frozen, as far as they are mounted
+	// for writing, which IsFrozen reports.
+	WithFrozen(ctx context.Context, ids []string, do func(context.Context) error) error
+	IsFrozen(id string) bool
+}
+
+// Known is what else is known of volumes and pools.
+type Known struct {
+	// Registered reports whether the controller of this process has the volume, false without
+	// such a controller.
+	Registered func(id string) bool
+	// Ephemeral reports whether the volume is an inline ephemeral one.
+	Ephemeral func(id string) bool
+	// CheckNoGuest returns an error where a guest may have the volume mounted.
+	CheckNoGuest func(v *staged.Volume) error
+	// CheckReachable returns an error for a pool that is known to be unreachable.
+	CheckReachable func(poolName string) error
+	// LastPeriod returns the time between two checks that the last probe of the volume has
+	// read, 0 where there is none.
+	LastPeriod func(id string) time.Duration
 }
 
 // Checker checks volumes. It is safe for concurrent use.
 type Checker struct {
-	config   Config
-	running  *runningChecks
-	schedule *schedule
-	// replacing is held while a newer record replaces an older one.
-	replacing sync.Mutex
+	*Results
+
+	config Config
+	// isHanging reports whether the last probe of the volume has not returned in time.
+	isHanging func(id string) bool
 }
 
 // New returns a Checker. Run makes its scheduled checks.
 func New(config Config) *Checker {
-	return &Checker{config: config, running: newRunningChecks(), schedule: newSchedule()}
+	return &Checker{Results: config.Results, config: config, isHanging: func(string) bool { return false }}
 }
+
+// OnHanging has isHanging decide whether a volume is checked while it is in use: not if the last probe of
+// it has not returned. It must be called before the first check.
+func (c *Checker) OnHanging(isHanging func(id string) bool) { c.isHanging = isHanging }
 
 // Check checks the volume's filesystem now and records the verdict: in place where the
 // volume is not in use, else on a copy that is made while the filesystem is frozen.
@@ -135,23 +137,6 @@ func (c *Checker) check(ctx context.Context, volumeID, how string) (*Result, err
 	return run.record(verdict, err), nil
 }
 
-// Cancel cancels a check of the volume that is running, because the volume is given to a
-// guest, and returns when it has stopped, or ctx's error.
-func (c *Checker) Cancel(ctx context.Context, volumeID string) error {
-	return c.running.cancel(ctx, volumeID,
-		errdefs.Errorf(errdefs.ErrAborted, "it is given to a virtual machine; check it when it is not in use"))
-}
-
-// Get returns the volume's record, nil where it was never checked here.
-func (c *Checker) Get(volumeID string) *Result {
-	record, _ := c.config.Records.Get(volumeID)
-
-	return record
-}
-
-// All returns all records.
-func (c *Checker) All() []*Result { return c.config.Records.All() }
-
 // Report returns what is reported of a record, nil for nil.
 func (c *Checker) Report(record *Result) *health.CheckReport {
 	if record == nil {
@@ -159,7 +144,7 @@ func (c *Checker) Report(record *Result) *health.CheckReport {
 	}
 
 	// The period that the last probe has read: the pool, which stores it, may hang.
-	period := c.config.Volumes.LastPeriod(record.VolumeID)
+	period := c.config.Known.LastPeriod(record.VolumeID)
 	if period == 0 {
 		period = c.config.Period
 	}
@@ -169,6 +154,3 @@ func (c *Checker) Report(record *Result) *health.CheckReport {
 		How: record.How, CleanAt: record.CleanAt, Period: period,
 	}
 }
-
-// Load reads the records. It must be called once, after the store is opened.
-func (c *Checker) Load() { c.config.Records.Load() }

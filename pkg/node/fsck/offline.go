@@ -19,7 +19,7 @@ import (
 // fsTypeOffline returns the filesystem of the volume's record, so that a missing
 // superblock is damage, or else the one that the image has.
 func (r *run) fsTypeOffline() (string, error) {
-	if record, ok := r.checker.config.Records.Get(r.volumeID); ok {
+	if record, ok := r.checker.records.Get(r.volumeID); ok {
 		return record.FSType, nil
 	}
 

@@ -96,8 +96,8 @@ func (c *onceChecker) begin(ctx context.Context, directory string) error {
 	}
 
 	c.store = state.New(filepath.Join(directory, "state"), state.Options{Log: log, LazyFlush: time.Hour})
-	c.Checker = fsck.New(fsck.Config{
-		Volumes: used, Records: fsck.NewRecords(c.store), Pools: c.pools, Log: log,
+	c.Checker = newChecker(used, fsck.Config{
+		Results: fsck.NewResults(fsck.ResultsConfig{Log: log}, fsck.NewRecords(c.store)), Pools: c.pools, Log: log,
 		Loops: loop.NewLoops(loop.LoopsOptions{First: onceLoop}),
 	})
 

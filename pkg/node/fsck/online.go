@@ -55,12 +55,12 @@ func (r *run) online(ctx context.Context) (verdict filesystem.Verdict, err error
 // whileFrozen calls do while the filesystem is frozen, as an operation on the volume. When
 // it returns, do is not running and will not start.
 func (r *run) whileFrozen(ctx context.Context, do func(context.Context) error) error {
-	volumes := r.checker.config.Volumes
+	config := &r.checker.config
 
-	return volumes.Do(ctx, r.volumeID, "check", func(ctx context.Context) error {
-		record, known := volumes.Staged(r.volumeID)
+	return config.Do(ctx, r.volumeID, "check", func(ctx context.Context) error {
+		record, known := config.Volumes.Staged(r.volumeID)
 
-		_, used, err := volumes.InUse(r.volumeID)
+		_, used, err := config.Volumes.InUse(r.volumeID)
 		if err != nil {
 			return err
 		}
@@ -69,10 +69,10 @@ func (r *run) whileFrozen(ctx context.Context, do func(context.Context) error) e
 			return errdefs.Errorf(errdefs.ErrAborted, "it was unstaged meanwhile; check it again")
 		}
 
-		return volumes.WithFrozen(ctx, r.volumeID, func(ctx context.Context) error {
+		return config.Volumes.WithFrozen(ctx, []string{r.volumeID}, func(ctx context.Context) error {
 			// A volume that is not mounted where it should be is not frozen either. One that is
 			// only read need not be.
-			if !volumes.IsFrozen(r.volumeID) && !isMountedReadOnly(record) {
+			if !config.Volumes.IsFrozen(r.volumeID) && !isMountedReadOnly(record) {
 				return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 					"it is in use, but not mounted for writing any more; unstage it and stage it again")
 			}

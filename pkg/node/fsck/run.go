@@ -34,7 +34,7 @@ type run struct {
 func (c *Checker) newRun(volumeID, how string) (*run, error) {
 	r := &run{checker: c, volumeID: volumeID, how: HowOffline, began: time.Now()}
 
-	if c.config.Volumes.IsEphemeral(volumeID) {
+	if c.config.Known.Ephemeral(volumeID) {
 		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"it is an inline ephemeral volume, which is deleted with its pod and never repaired")
 	}
@@ -47,12 +47,12 @@ func (c *Checker) newRun(volumeID, how string) (*run, error) {
 	}
 
 	if known && used {
-		if err := checkableOnline(record, path, how, c.config.Volumes.IsHanging(volumeID)); err != nil {
+		if err := checkableOnline(record, path, how, c.isHanging(volumeID)); err != nil {
 			return nil, err
 		}
 
 		r.staged, r.how = record, HowOnline
-	} else if err := c.config.Volumes.CheckNoGuest(volumeID); err != nil {
+	} else if err := c.config.Known.CheckNoGuest(&staged.Volume{VolumeID: volumeID}); err != nil {
 		// The volume's records may have been lost.
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func checkableOnline(record *staged.Volume, path, how string, hanging bool) erro
 func (r *run) findPool() error {
 	names := r.checker.config.Pools.Names()
 
-	if record, ok := r.checker.config.Records.Get(r.volumeID); ok {
+	if record, ok := r.checker.records.Get(r.volumeID); ok {
 		names = []string{record.Pool}
 	}
 
@@ -111,7 +111,7 @@ func (r *run) findPool() error {
 			return err
 		}
 
-		if err := r.checker.config.Volumes.CheckReachable(name); err != nil {
+		if err := r.checker.config.Known.CheckReachable(name); err != nil {
 			return errdefs.Errorf(errdefs.ErrUnavailable, "%w", err)
 		}
 

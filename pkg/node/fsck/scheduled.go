@@ -36,28 +36,6 @@ func (c *Checker) Run(ctx context.Context) {
 	}
 }
 
-// Changed requests that the volume's check is planned again, because its record or its
-// period may have changed. It does no I/O.
-func (c *Checker) Changed(volumeID string) { c.schedule.markChanged(volumeID) }
-
-// ChangedImage is Changed for a volume whose image an event names. It ignores others.
-func (c *Checker) ChangedImage(volumeID string) {
-	if _, known := c.config.Records.Get(volumeID); known {
-		c.schedule.markChanged(volumeID)
-	}
-}
-
-// ChangedPool is Changed for all volumes of the pool, with "" for all volumes. A relist
-// calls it for all: no event reports a volume that is deleted before the events' source
-// starts, or in a pool without events.
-func (c *Checker) ChangedPool(poolName string) {
-	for _, record := range c.config.Records.All() {
-		if poolName == "" || record.Pool == poolName {
-			c.schedule.markChanged(record.VolumeID)
-		}
-	}
-}
-
 // wait returns after that time, or when wake receives or ctx ends.
 func wait(ctx context.Context, wake <-chan struct{}, length time.Duration) {
 	timer := time.NewTimer(length)
@@ -73,7 +51,7 @@ func wait(ctx context.Context, wake <-chan struct{}, length time.Duration) {
 // plan decides when the volume's next check is due. The last one was tried at that time,
 // which may be zero. It removes the record of a volume that is gone.
 func (c *Checker) plan(id string, tried time.Time) {
-	record, known := c.config.Records.Get(id)
+	record, known := c.records.Get(id)
 	if known && c.isGone(record) {
 		if err := c.Forget(id); err != nil {
 			c.config.Log.Error("cannot remove the record of a deleted volume's checks", "volume", id, "error", err)
@@ -144,11 +122,11 @@ func (c *Checker) checkLogged(ctx context.Context, id string) {
 // isGone reports whether the volume does not exist any more: it is not in use here, its pool does
 // not have it, and no controller says that the pool should.
 func (c *Checker) isGone(record *Result) bool {
-	if c.config.Volumes.IsRegistered(record.VolumeID) {
+	if c.config.Known.Registered(record.VolumeID) {
 		return false
 	}
 
-	if _, inUse := c.config.Volumes.Staged(record.VolumeID); inUse || c.config.Volumes.CheckReachable(record.Pool) != nil {
+	if _, inUse := c.config.Volumes.Staged(record.VolumeID); inUse || c.config.Known.CheckReachable(record.Pool) != nil {
 		return false
 	}
 
@@ -166,7 +144,7 @@ func (c *Checker) isGone(record *Result) bool {
 // driver's where the pool does not respond.
 func (c *Checker) PeriodOf(record *Result) time.Duration {
 	found, err := c.config.Pools.Get(record.Pool)
-	if err != nil || c.config.Volumes.CheckReachable(record.Pool) != nil {
+	if err != nil || c.config.Known.CheckReachable(record.Pool) != nil {
 		return c.config.Period
 	}
 

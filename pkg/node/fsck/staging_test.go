@@ -52,31 +52,28 @@ func TestCheckAtStaging(t *testing.T) {
 	damaged, dirty := filesystem.Verdict{State: filesystem.Damaged, Detail: "bad inode"}, filesystem.Verdict{State: filesystem.NeedsReplay}
 
 	for name, test := range map[string]struct {
-		fs      *checked
-		replay  error
-		verdict string
-		code    codes.Code
-		replays int
+		fs       *checked
+		replayed bool
+		verdict  string
+		code     codes.Code
+		dirty    bool
 	}{
-		"clean":                    {&checked{verdicts: []filesystem.Verdict{clean}}, nil, fsck.VerdictClean, codes.OK, 0},
-		"repaired":                 {&checked{verdicts: []filesystem.Verdict{repaired}}, nil, fsck.VerdictRepaired, codes.OK, 0},
-		"damaged":                  {&checked{verdicts: []filesystem.Verdict{damaged}}, nil, fsck.VerdictDamaged, codes.Internal, 0},
-		"clean after a replay":     {&checked{verdicts: []filesystem.Verdict{dirty, clean}}, nil, fsck.VerdictClean, codes.OK, 1},
-		"dirty after a replay":     {&checked{verdicts: []filesystem.Verdict{dirty, dirty}}, nil, fsck.VerdictDamaged, codes.Internal, 1},
-		"the replay fails":         {&checked{verdicts: []filesystem.Verdict{dirty}}, errTool, "", codes.Internal, 1},
-		"the check cannot be made": {&checked{err: errTool}, nil, "", codes.Internal, 0},
+		"clean":                    {&checked{verdicts: []filesystem.Verdict{clean}}, false, fsck.VerdictClean, codes.OK, false},
+		"repaired":                 {&checked{verdicts: []filesystem.Verdict{repaired}}, false, fsck.VerdictRepaired, codes.OK, false},
+		"damaged":                  {&checked{verdicts: []filesystem.Verdict{damaged}}, false, fsck.VerdictDamaged, codes.Internal, false},
+		"dirty":                    {&checked{verdicts: []filesystem.Verdict{dirty}}, false, "", codes.OK, true},
+		"clean after a replay":     {&checked{verdicts: []filesystem.Verdict{clean}}, true, fsck.VerdictClean, codes.OK, false},
+		"dirty after a replay":     {&checked{verdicts: []filesystem.Verdict{dirty}}, true, fsck.VerdictDamaged, codes.Internal, false},
+		"the check cannot be made": {&checked{err: errTool}, false, "", codes.Internal, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f, replays, began := newFixture(t, 0), 0, time.Now()
-			err := rpc.Status(f.CheckAtStaging(t.Context(), f.record(), test.fs, "/dev/loop0", func() error {
-				replays++
-
-				return test.replay
-			}))
+			f, began := newFixture(t, 0), time.Now()
+			gotDirty, err := f.CheckAtStaging(t.Context(), f.record(), test.fs, "/dev/loop0", test.replayed)
+			err = rpc.Status(err)
 			rpccode.Require(t, err, test.code)
-			require.Equal(t, test.replays, replays, "want: the log is replayed only where that is necessary")
+			require.Equal(t, test.dirty, gotDirty, "want: only a log that was not replayed yet has to be")
 			require.Zero(t, test.fs.forced, "want: a filesystem without a finding is trusted if it is marked clean")
 			require.Empty(t, f.node.takeProbed(), "want: the staging requests a probe itself")
 
@@ -107,7 +104,7 @@ func TestAFindingIsCheckedWhollyAtStaging(t *testing.T) {
 	f := newFixture(t, 0)
 	stage := func(state filesystem.State) int {
 		fs := &checked{verdicts: []filesystem.Verdict{{State: state}}}
-		_ = f.CheckAtStaging(t.Context(), f.record(), fs, "/dev/loop0", nil)
+		_, _ = f.CheckAtStaging(t.Context(), f.record(), fs, "/dev/loop0", false)
 
 		return fs.forced
 	}

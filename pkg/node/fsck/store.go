@@ -8,16 +8,16 @@ import (
 // store records a check, requests a probe of the volume, and returns the volume's record,
 // which may be a newer one. Damage is recorded durably. Any other verdict is stored lazily: if a kill
 // loses it, the next check or staging records another one.
-func (c *Checker) store(ctx context.Context, found *Result) *Result {
+func (r *Results) store(ctx context.Context, found *Result) *Result {
 	if !found.IsClean() {
-		c.config.Log.Error("a check found a filesystem damaged, or failed", "volume", found.VolumeID,
+		r.config.Log.Error("a check found a filesystem damaged, or failed", "volume", found.VolumeID,
 			"fs", found.FSType, "how", found.How, "verdict", found.Verdict, "detail", found.Detail)
 	}
 
-	c.replacing.Lock()
-	defer c.replacing.Unlock()
+	r.replacing.Lock()
+	defer r.replacing.Unlock()
 
-	older, known := c.config.Records.Get(found.VolumeID)
+	older, known := r.records.Get(found.VolumeID)
 	if known && older.supersedes(found, time.Now()) {
 		return older
 	}
@@ -26,61 +26,61 @@ func (c *Checker) store(ctx context.Context, found *Result) *Result {
 
 	var err error
 	if merged.Verdict == VerdictDamaged {
-		err = c.config.Records.Put(ctx, merged)
+		err = r.records.Put(ctx, merged)
 	} else {
-		err = c.config.Records.PutLazily(merged)
+		err = r.records.PutLazily(merged)
 	}
 
 	if err != nil {
-		c.config.Log.Error("cannot record the verdict of a check", "volume", found.VolumeID, "verdict", found.Verdict, "error", err)
+		r.config.Log.Error("cannot record the verdict of a check", "volume", found.VolumeID, "verdict", found.Verdict, "error", err)
 	}
 
-	c.schedule.markChanged(found.VolumeID)
+	r.schedule.markChanged(found.VolumeID)
 
 	// The staging requests a probe itself when it ends.
 	if found.How != HowStage {
-		c.config.Volumes.ProbeAfterOperation(found.VolumeID)
+		r.onChange(found.VolumeID)
 	}
 
 	return merged
 }
 
-func (c *Checker) count(found *Result) {
-	c.config.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
+func (r *Results) count(found *Result) {
+	r.config.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
 }
 
 // Forget removes the record of a volume that has no filesystem any more.
-func (c *Checker) Forget(volumeID string) error {
-	known, err := c.deleteRecord(volumeID)
+func (r *Results) Forget(volumeID string) error {
+	known, err := r.deleteRecord(volumeID)
 	if !known {
 		return nil
 	}
 
-	c.schedule.markChanged(volumeID)
-	c.config.Volumes.ProbeAfterOperation(volumeID)
+	r.schedule.markChanged(volumeID)
+	r.onChange(volumeID)
 
 	return err
 }
 
 // deleteRecord holds the lock so that a record which replaces the deleted one is not stored after it.
-func (c *Checker) deleteRecord(volumeID string) (known bool, err error) {
-	c.replacing.Lock()
-	defer c.replacing.Unlock()
+func (r *Results) deleteRecord(volumeID string) (known bool, err error) {
+	r.replacing.Lock()
+	defer r.replacing.Unlock()
 
-	if _, known = c.config.Records.Get(volumeID); !known {
+	if _, known = r.records.Get(volumeID); !known {
 		return false, nil
 	}
 
-	return true, c.config.Records.DeleteLazily(volumeID)
+	return true, r.records.DeleteLazily(volumeID)
 }
 
 // SetErrorCount records the kernel's error count of a filesystem that the check at staging
 // found clean: those errors stay counted in the filesystem, but are no finding.
-func (c *Checker) SetErrorCount(volumeID string, count uint64) {
-	c.replacing.Lock()
-	defer c.replacing.Unlock()
+func (r *Results) SetErrorCount(volumeID string, count uint64) {
+	r.replacing.Lock()
+	defer r.replacing.Unlock()
 
-	record, ok := c.config.Records.Get(volumeID)
+	record, ok := r.records.Get(volumeID)
 	if !ok || record.How != HowStage || count == record.Errors {
 		return
 	}
@@ -88,8 +88,8 @@ func (c *Checker) SetErrorCount(volumeID string, count uint64) {
 	changed := *record
 	changed.Errors = count
 
-	if err := c.config.Records.PutLazily(&changed); err != nil {
-		c.config.Log.Error("cannot record a filesystem's error count; its old errors are reported again",
+	if err := r.records.PutLazily(&changed); err != nil {
+		r.config.Log.Error("cannot record a filesystem's error count; its old errors are reported again",
 			"volume", volumeID, "error", err)
 	}
 }
@@ -97,11 +97,11 @@ func (c *Checker) SetErrorCount(volumeID string, count uint64) {
 // correctCleanAt replaces the time of the last clean check in the volume's record if it is
 // in the future, from before the clock was set back: as for checkedSince it counts as a
 // period ago, so that CheckOverdue follows if no check succeeds.
-func (c *Checker) correctCleanAt(id string, now time.Time, period time.Duration) {
-	c.replacing.Lock()
-	defer c.replacing.Unlock()
+func (r *Results) correctCleanAt(id string, now time.Time, period time.Duration) {
+	r.replacing.Lock()
+	defer r.replacing.Unlock()
 
-	record, known := c.config.Records.Get(id)
+	record, known := r.records.Get(id)
 	if !known || !record.CleanAt.After(now.Round(0)) {
 		return
 	}
@@ -109,7 +109,7 @@ func (c *Checker) correctCleanAt(id string, now time.Time, period time.Duration)
 	corrected := *record
 	corrected.CleanAt = now.Round(0).Add(-period)
 
-	if err := c.config.Records.PutLazily(&corrected); err != nil {
-		c.config.Log.Error("cannot correct the time of a check that is in the future", "volume", id, "error", err)
+	if err := r.records.PutLazily(&corrected); err != nil {
+		r.config.Log.Error("cannot correct the time of a check that is in the future", "volume", id, "error", err)
 	}
 }

@@ -71,9 +71,9 @@ func (n *node) InUse(string) (path string, used bool, err error) {
 	return path, path != "", read(n, &n.inUse)
 }
 
-func (n *node) IsRegistered(string) bool  { return read(n, &n.registered) }
-func (n *node) IsEphemeral(string) bool   { return read(n, &n.ephemeral) }
-func (n *node) CheckNoGuest(string) error { return read(n, &n.guest) }
+func (n *node) IsRegistered(string) bool          { return read(n, &n.registered) }
+func (n *node) IsEphemeral(string) bool           { return read(n, &n.ephemeral) }
+func (n *node) CheckNoGuest(*staged.Volume) error { return read(n, &n.guest) }
 func (n *node) ErrorCount(string) (uint64, error) {
 	return read(n, &n.errorCount), read(n, &n.counting)
 }
@@ -90,7 +90,7 @@ func (n *node) Do(ctx context.Context, _, _ string, do func(context.Context) err
 	return do(ctx)
 }
 
-func (n *node) WithFrozen(ctx context.Context, _ string, do func(context.Context) error) error {
+func (n *node) WithFrozen(ctx context.Context, _ []string, do func(context.Context) error) error {
 	n.change(func() { n.frozen = !n.thawed })
 	defer n.change(func() { n.frozen = false })
 
@@ -161,6 +161,20 @@ func (r runner) Run(ctx context.Context, command filesystem.Command) (filesystem
 	return r(ctx, command)
 }
 
+// newChecker returns a checker of the node's volumes.
+func newChecker(n *node, config fsck.Config) *fsck.Checker {
+	config.Volumes, config.Do = n, n.Do
+	config.Known = fsck.Known{
+		Registered: n.IsRegistered, Ephemeral: n.IsEphemeral, CheckNoGuest: n.CheckNoGuest, CheckReachable: n.CheckReachable,
+		LastPeriod: n.LastPeriod,
+	}
+	checker := fsck.New(config)
+	checker.OnHanging(n.IsHanging)
+	config.Results.OnChange(n.ProbeAfterOperation)
+
+	return checker
+}
+
 func newFixture(t *testing.T, period time.Duration) *fixture {
 	t.Helper()
 
@@ -178,9 +192,10 @@ func newFixture(t *testing.T, period time.Duration) *fixture {
 	// Nothing is flushed by itself: only what is stored durably is on the disk before Close.
 	store := state.New(f.stateDir, state.Options{LazyFlush: time.Hour, Log: slog.New(slog.DiscardHandler)})
 	f.records = fsck.NewRecords(store)
-	f.Checker = fsck.New(fsck.Config{
-		Volumes: f.node, Records: f.records, Pools: pools, Loops: loop.NewLoops(loop.LoopsOptions{}), Period: period,
-		Run: runner(f.runTool), Metrics: health.NewMetrics(f.registry), Log: slog.New(slog.DiscardHandler),
+	results := fsck.NewResults(fsck.ResultsConfig{Metrics: health.NewMetrics(f.registry), Log: slog.New(slog.DiscardHandler)}, f.records)
+	f.Checker = newChecker(f.node, fsck.Config{
+		Results: results, Pools: pools, Loops: loop.NewLoops(loop.LoopsOptions{}), Period: period,
+		Run: runner(f.runTool), Log: slog.New(slog.DiscardHandler),
 	})
 
 	require.NoError(t, store.Open(t.Context()))

@@ -11,11 +11,11 @@ const Truncated = "its image was too short: data may be lost; check it (touchsto
 
 // Suspect records that the filesystem of the volume may be damaged. Record is the staged volume, nil
 // where it is not in use: then only a volume that had a filesystem on this node is suspected.
-func (c *Checker) Suspect(volumeID string, record *staged.Volume, suspicion Suspicion) {
-	c.replacing.Lock()
-	defer c.replacing.Unlock()
+func (r *Results) Suspect(volumeID string, record *staged.Volume, suspicion Suspicion) {
+	r.replacing.Lock()
+	defer r.replacing.Unlock()
 
-	older := c.Get(volumeID)
+	older := r.Get(volumeID)
 
 	switch {
 	case older != nil && cleanSince(older, suspicion.At):
@@ -38,8 +38,8 @@ func (c *Checker) Suspect(volumeID string, record *staged.Volume, suspicion Susp
 	changed := *older
 	changed.Suspicion = &suspicion
 
-	if err := c.config.Records.PutLazily(&changed); err != nil {
-		c.config.Log.Error("cannot record that a filesystem may be damaged", "volume", volumeID, "error", err)
+	if err := r.records.PutLazily(&changed); err != nil {
+		r.config.Log.Error("cannot record that a filesystem may be damaged", "volume", volumeID, "error", err)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 	"github.com/touchstone-csi/touchstone/internal/operation"
-	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // holderPeriod is for how long the process that was found last is named without another search,
@@ -116,23 +115,6 @@ func (b *busyVolumes) remove(id string, isOf func(busyVolume) bool) {
 // forget drops all that is recorded of the volume.
 func (b *busyVolumes) forget(id string) { b.remove(id, func(busyVolume) bool { return true }) }
 
-// MountBusy records that a call could not unmount the volume from the path, because something
-// uses the mount.
-func (p *Prober) MountBusy(record *staged.Volume, path string) {
-	p.busy.add(p.observations.volumeOf(record.VolumeID), busyVolume{path: path})
-}
-
-// Unmounted records that the volume was unmounted from the path.
-func (p *Prober) Unmounted(record *staged.Volume, path string) {
-	p.busy.remove(p.observations.volumeOf(record.VolumeID), func(busy busyVolume) bool { return busy.path == path })
-}
-
-// DeviceBusy records that a call could not detach the volume's device, because something has it
-// open or mounted.
-func (p *Prober) DeviceBusy(record *staged.Volume, number int, sequence uint64) {
-	p.busy.add(p.observations.volumeOf(record.VolumeID), busyVolume{device: Attachment{Number: number, Sequence: sequence}})
-}
-
 // StagedOrPublished records that the CO uses the volume again: no use of it is in the way, and
 // nothing keeps it from being staged.
 func (p *Prober) StagedOrPublished(id string) {
@@ -152,7 +134,7 @@ func (s *probeState) addDetaching(number int, sequence uint64) {
 		s.busy = &now
 
 		// A call that has unstaged it meanwhile has forgotten what was known before.
-		if _, _, inUse := s.prober.config.Volumes.InUse(s.view.id); !inUse {
+		if _, _, inUse := s.prober.config.Volumes.Get(s.view.id); !inUse {
 			s.prober.busy.forget(s.view.id)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 func searching(busy *busyVolume) *probeState {
-	return &probeState{prober: &Prober{busy: newBusyVolumes()}, busy: busy}
+	return &probeState{prober: &Prober{Memory: NewMemory()}, busy: busy}
 }
 
 // TestSearchForAHolderThatHangs delays a probe for ResponseTimeout, and is not joined by another.

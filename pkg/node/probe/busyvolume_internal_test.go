@@ -71,7 +71,7 @@ func TestBusyVolumesAreRemembered(t *testing.T) {
 func TestCallsRecordWhatIsBusy(t *testing.T) {
 	t.Parallel()
 
-	p := &Prober{observations: NewObservations(), busy: newBusyVolumes(), failures: newFailedStagings()}
+	p := &Prober{Memory: NewMemory(), failures: newFailedStagings()}
 	p.observations.SetContentID("content", "volume")
 
 	record := &staged.Volume{VolumeID: "content"}
@@ -97,8 +97,7 @@ func TestCallsRecordWhatIsBusy(t *testing.T) {
 // busyState is the state of a probe that has found the mounts, of a volume without a record.
 func busyState(busy busyVolume, mounts map[string]observedMount) *probeState {
 	p := &Prober{
-		busy: newBusyVolumes(), observations: NewObservations(),
-		config: Config{Loops: loop.NewLoops(loop.LoopsOptions{}), Log: slog.New(slog.DiscardHandler)},
+		Memory: NewMemory(), config: Config{Loops: loop.NewLoops(loop.LoopsOptions{}), Log: slog.New(slog.DiscardHandler)},
 	}
 	p.busy.add("a", busy)
 

@@ -74,7 +74,7 @@ func TestEventsAreRequestedOfTheErrorsOfAnExt4(t *testing.T) {
 		marked := 0
 		f := newFixture(t, func(c *Config) {
 			if !test.unsupported {
-				c.MarkFilesystem = func(*os.File) error { marked++; return unix.ENOSPC }
+				c.Monitoring.MarkFilesystem = func(*os.File) error { marked++; return unix.ENOSPC }
 			}
 		})
 		used := f.image()
@@ -141,10 +141,10 @@ type byPool struct {
 	probed chan string
 }
 
-func (b *byPool) PoolOf(used *staged.Volume) (*pool.Pool, error) {
+func (b *byPool) Of(used *staged.Volume) (*pool.Pool, error) {
 	b.probed <- used.Parameters.Pool
 
-	return b.node.PoolOf(used)
+	return b.node.Of(used)
 }
 
 // TestAPoolThatChangesHasItsVolumesProbed and no others.
@@ -156,7 +156,7 @@ func TestAPoolThatChangesHasItsVolumesProbed(t *testing.T) {
 		used, ok := c.Volumes.(*node)
 		require.True(t, ok, "want: the node is the test's")
 
-		c.Volumes = &byPool{node: used, probed: probed}
+		c.Stored = &byPool{node: used, probed: probed}
 	})
 	other := f.raw()
 	other.VolumeID, other.Parameters.Pool = "other", "second"

@@ -5,6 +5,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 )
 
 // probeRawDevices probes the devices of a raw-block or direct volume.
@@ -15,25 +16,25 @@ func (s *probeState) probeRawDevices(ctx context.Context) error {
 	}
 	defer release()
 
-	devices, err := s.prober.config.Volumes.RawDevices(s.volume.VolumeID)
+	devices, err := s.prober.config.Raw.Found(s.volume.VolumeID)
 	if err != nil {
 		return err
 	}
 
-	if devices.ReadOnly != noDevice {
+	if devices.ReadOnly != device.None {
 		if _, err := s.probeRawDevice(devices.ReadOnly, devices.ReadOnlySequence); err != nil {
 			return err
 		}
 	}
 
-	device, err := s.probeRawDevice(devices.Staged, devices.StagedSequence)
-	if err != nil || device == nil {
+	found, err := s.probeRawDevice(devices.Staged, devices.StagedSequence)
+	if err != nil || found == nil {
 		return err
 	}
 
-	s.device = device
-	s.attached = &Attachment{Number: devices.Staged, Sequence: device.Sequence, deviceBytes: device.SizeBytes}
-	s.usage = &health.Usage{Bytes: health.Amount{Total: device.SizeBytes}}
+	s.device = found
+	s.attached = &Attachment{Number: devices.Staged, Sequence: found.Sequence, deviceBytes: found.SizeBytes}
+	s.usage = &health.Usage{Bytes: health.Amount{Total: found.SizeBytes}}
 
 	return nil
 }
@@ -41,34 +42,39 @@ func (s *probeState) probeRawDevices(ctx context.Context) error {
 // probeRawDevice adds a finding and returns nil for a device that is not the volume's any
 // more, also where another image is attached to the number.
 func (s *probeState) probeRawDevice(number int, sequence uint64) (*loop.Status, error) {
-	if number == noDevice {
+	if number == device.None {
 		s.addDetached()
 
 		return nil, nil //nolint:nilnil // documented: the finding says it
 	}
 
-	device, attached, err := s.prober.config.Loops.Status(number)
+	found, attached, err := s.prober.config.Loops.Status(number)
 	if err != nil {
 		return nil, err
 	}
 
-	if !attached || device.Sequence != sequence {
+	if !attached || found.Sequence != sequence {
 		s.addDetached()
 
 		return nil, nil //nolint:nilnil // as above
 	}
 
-	if device.AutoClear {
+	if found.AutoClear {
 		s.addDetaching(number, sequence)
 	}
 
-	return &device, nil
+	return &found, nil
 }
 
 // revokeLostDevices is the one change that a probe makes itself: until it is done, a pod may
 // be given another volume, to which the kernel has given the device's number.
 func (s *probeState) revokeLostDevices(ctx context.Context) error {
-	return s.prober.config.Volumes.RevokeLostDevices(ctx, s.volume)
+	lost, err := s.prober.config.Assignments.HasLost(s.volume)
+	if err != nil || !lost {
+		return err
+	}
+
+	return s.prober.config.Revoke(ctx, s.volume.VolumeID)
 }
 
 func (s *probeState) addDetached() {

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -166,7 +167,7 @@ func TestProbesFindWhatHasHappened(t *testing.T) {
 			kind: "raw", happen: func(d *disturbed) { d.used().devices.ReadOnlySequence++ },
 			want: []health.Reason{health.DeviceMissing}, message: "detached from its loop device",
 		},
-		"published for reading alone": {kind: "raw", happen: func(d *disturbed) { d.used().devices.ReadOnly = noDevice }},
+		"published for reading alone": {kind: "raw", happen: func(d *disturbed) { d.used().devices.ReadOnly = device.None }},
 		"another mount of a guest's": {
 			kind: "direct", happen: func(d *disturbed) { d.kind.mount(d.t, "none", d.in("target"), "tmpfs", 0) },
 			want: []health.Reason{health.VolumeUnmounted}, message: "hidden by another mount; restart its pod: ",
@@ -220,7 +221,7 @@ func TestNoProbeOpensAVolumeThatIsBeingUnmounted(t *testing.T) {
 	t.Parallel()
 
 	d := newDisturbed(t, "image")
-	reopen := d.CloseGate(d.kind.id())
+	reopen := d.gate.Close(d.kind.id())
 
 	observed, err := d.probe(t.Context(), d.kind.id())
 	require.ErrorIs(t, err, health.ErrKeep)

@@ -118,11 +118,11 @@ func UsageFrom(usage mount.Usage) *health.Usage {
 // requestErrorEvents requests events about the errors of an ext4, the only filesystem that
 // reports them (FAN_FS_ERROR).
 func (s *probeState) requestErrorEvents() {
-	if s.prober.config.MarkFilesystem == nil || s.volume.FSType() != filesystem.Ext4 {
+	if s.prober.config.Monitoring.MarkFilesystem == nil || s.volume.FSType() != filesystem.Ext4 {
 		return
 	}
 
-	if err := s.prober.config.MarkFilesystem(s.root); err != nil {
+	if err := s.prober.config.Monitoring.MarkFilesystem(s.root); err != nil {
 		s.prober.config.Log.Debug("only relists find the errors of a filesystem", "volume", s.view.id, "error", err)
 	}
 }

@@ -18,7 +18,7 @@ func (s *probeState) probeGuest(ctx context.Context) error {
 		return nil
 	}
 
-	usage, err := s.prober.config.Volumes.GuestUsage(ctx, s.volume, s.device.SizeBytes)
+	usage, err := s.prober.config.Assignments.GuestUsage(ctx, s.volume, s.device.SizeBytes)
 	if err != nil {
 		s.entries = append(s.entries, GuestFinding(err))
 

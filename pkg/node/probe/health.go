@@ -72,3 +72,10 @@ func TimedOut() health.Entry {
 func NewRecord(id string, entries ...health.Entry) *health.Record {
 	return &health.Record{ID: id, Entries: entries}
 }
+
+// IsHanging reports whether the last probe of the volume has not returned in time.
+func (p *Prober) IsHanging(id string) bool {
+	record, _ := p.monitor.Get(id)
+
+	return record.Has(health.ProbeTimedOut)
+}

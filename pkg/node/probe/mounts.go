@@ -163,7 +163,7 @@ func (s *probeState) isVolume(path string, point *mount.Point) (bool, error) {
 
 	if s.volume.Capability.Block {
 		// probeRawDevices has found out whether the device still has the image.
-		return s.prober.config.Volumes.HadRawDevice(s.volume.VolumeID, number), nil
+		return s.prober.config.Raw.Had(s.volume.VolumeID, number), nil
 	}
 
 	if s.attached != nil {
@@ -189,7 +189,7 @@ func (s *probeState) isImageDevice(number int, wasMount bool) (bool, error) {
 	}
 
 	if !wasMount && !s.last.attached.is(number, attachment.Sequence) {
-		ok, err = s.prober.config.Observer.HasImage(s.volume, number)
+		ok, err = s.prober.observe.HasImage(s.volume, number)
 	}
 
 	if ok {

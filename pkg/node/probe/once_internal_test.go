@@ -24,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -125,10 +126,10 @@ func (k onceKind) record(directory string) *staged.Volume {
 type onceNode struct {
 	*node
 
-	devices RawDevices
+	devices device.Attachments
 }
 
-func (n *onceNode) RawDevices(string) (RawDevices, error) { return n.devices, nil }
+func (n *onceNode) Found(string) (device.Attachments, error) { return n.devices, nil }
 
 // onceProbe is a prober in a directory.
 type onceProbe struct {
@@ -210,9 +211,11 @@ func (p *onceProbe) begin(ctx context.Context, directory string) error {
 	}
 
 	p.Prober = New(Config{
-		Volumes: used, Pools: p.pools, Dirs: dirs, Loops: loops, Observer: observe.New(dirs, loops), Operations: operation.NewGroup(),
-		Checker:        fsck.New(fsck.Config{Volumes: checks{}, Records: records, Pools: p.pools, Period: time.Hour, Log: log}),
-		MarkFilesystem: func(root *os.File) error { p.marked = root != nil; return nil }, IOErrorHold: time.Minute, Log: log,
+		Volumes: used, Stored: used, Raw: used, Assignments: used, Revoke: used.revokeLost, Pools: p.pools, Memory: NewMemory(),
+		Dirs: dirs, Loops: loops, Operations: operation.NewGroup(), Checker: newChecker(records, p.pools, log), Log: log,
+		Monitoring: Monitoring{
+			MarkFilesystem: func(root *os.File) error { p.marked = root != nil; return nil }, IOErrorHold: time.Minute,
+		},
 	})
 
 	if !p.kind.isUnused {
@@ -331,7 +334,7 @@ func (k onceKind) prepare(t *testing.T, directory string) {
 	stored, err := pools.Get("first")
 	require.NoError(t, err)
 
-	used, devices := k.record(directory), RawDevices{Staged: noDevice, ReadOnly: noDevice}
+	used, devices := k.record(directory), device.Attachments{Numbers: device.Numbers{Staged: device.None, ReadOnly: device.None}}
 	source, fsType, flags := stored.VolumePath(k.id(), used.Parameters.Backing), "", uintptr(unix.MS_BIND)
 
 	if used.IsImage() {
@@ -382,7 +385,7 @@ func (k onceKind) mount(t *testing.T, source, path, fsType string, flags uintptr
 }
 
 // attach attaches the image, a raw-block one twice, and returns the path of its device.
-func (k onceKind) attach(t *testing.T, stored *pool.Pool, devices *RawDevices) string {
+func (k onceKind) attach(t *testing.T, stored *pool.Pool, devices *device.Attachments) string {
 	t.Helper()
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: onceLoop})

@@ -102,7 +102,7 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 
 	p.observations.set(id, s.observation)
 
-	if _, _, inUse := p.config.Volumes.InUse(id); !inUse {
+	if _, _, inUse := p.config.Volumes.Get(id); !inUse {
 		p.observations.Forget(id)
 	}
 
@@ -172,12 +172,12 @@ func (s *probeState) add(reason health.Reason, message string) {
 // run probes a volume in use: first what cannot hang, then the pool, and last the volume's
 // own filesystem.
 func (s *probeState) run(ctx context.Context) error {
-	if err := s.prober.CheckReachable(s.volume.Parameters.Pool); err != nil {
+	if err := s.prober.config.Stored.CheckReachable(s.volume.Parameters.Pool); err != nil {
 		return err
 	}
 
 	var err error
-	if s.pool, err = s.prober.config.Volumes.PoolOf(s.volume); err != nil {
+	if s.pool, err = s.prober.config.Stored.Of(s.volume); err != nil {
 		return err
 	}
 

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -25,82 +25,94 @@ const DefaultIOErrorHold = 10 * time.Minute
 // monitorName names the node's view of volumes in metrics and reports.
 const monitorName = "node"
 
-// Volumes is the node, as far as probes depend on it. Its ids are those that the CO uses.
+// Volumes are the volumes in use on this node (staged.Volumes). Its ids are those that the CO uses.
 type Volumes interface {
-	// InUse returns the volume that is staged or published here, and the record it was made
+	// Get returns the volume that is staged or published here, and the record it was made
 	// of: another record means that an operation has changed the volume.
-	InUse(id string) (volume *staged.Volume, record staged.Record, ok bool)
-	// IDsInUse returns the ids of these volumes.
-	IDsInUse() []string
-	// PoolOf returns the pool that stores a volume in use.
-	PoolOf(volume *staged.Volume) (*pool.Pool, error)
-	// RawDevices returns the devices of a raw-block or direct volume.
-	RawDevices(volumeID string) (RawDevices, error)
-	// HadRawDevice reports whether the loop device was attached for the volume, also where
+	Get(id string) (volume *staged.Volume, record staged.Record, ok bool)
+	// IDs returns the ids of these volumes.
+	IDs() []string
+}
+
+// Stored finds the pools of volumes (staged.Pools).
+type Stored interface {
+	// Of returns the pool that stores a volume in use.
+	Of(volume *staged.Volume) (*pool.Pool, error)
+	// CheckReachable returns pool.ErrUnreachable for a pool that is known to be unreachable.
+	CheckReachable(poolName string) error
+}
+
+// RawDevices are the devices of raw-block and direct volumes (device.Raw).
+type RawDevices interface {
+	// Found returns the devices of a volume.
+	Found(volumeID string) (device.Attachments, error)
+	// Had reports whether the loop device was attached for the volume, also where
 	// another image is attached to it by now.
-	HadRawDevice(volumeID string, number int) bool
+	Had(volumeID string, number int) bool
+}
+
+// Assignments are those of direct volumes (direct.Assignments).
+type Assignments interface {
 	// GuestUsage asks the guest of a direct volume for its usage.
 	GuestUsage(ctx context.Context, volume *staged.Volume, deviceBytes int64) (mount.Usage, error)
-	// RevokeLostDevices revokes the publications of a direct volume whose device is gone.
-	RevokeLostDevices(ctx context.Context, volume *staged.Volume) error
+	// HasLost reports whether a device that is gone is still assigned.
+	HasLost(volume *staged.Volume) (bool, error)
 }
-
-// RawDevices are the loop devices of a raw-block or direct volume: the one of its staging,
-// and the second one of its read-only publications. A number of -1 is none.
-type RawDevices struct {
-	Staged, ReadOnly                 int
-	StagedSequence, ReadOnlySequence uint64
-}
-
-// noDevice is the number of no loop device.
-const noDevice = -1
 
 // Config has what a Prober depends on.
 type Config struct {
-	Volumes    Volumes
-	Checker    *fsck.Checker
-	Pools      *pool.Set
-	Dirs       *mount.AllowedDirs
-	Loops      *loop.Loops
-	Observer   *observe.Observer
-	Operations *operation.Group
+	Volumes     Volumes
+	Stored      Stored
+	Pools       *pool.Set
+	Memory      *Memory
+	Checker     *fsck.Checker
+	Dirs        *mount.AllowedDirs
+	Loops       *loop.Loops
+	Operations  *operation.Group
+	Raw         RawDevices
+	Assignments Assignments
+	// Revoke revokes, in an operation on the volume, the assignments of devices that are gone.
+	Revoke func(ctx context.Context, id string) error
+	// Registered returns the record of the controller in this process, false for a volume that
+	// does not exist; nil without such a controller.
+	Registered func(id string) (volume.Registered, bool)
+	Monitoring Monitoring
+	Log        *slog.Logger
+}
+
+// Monitoring is how volumes are monitored.
+type Monitoring struct {
 	// Health are the settings of the monitor, and Sources its sources of events.
 	Health  health.Settings
 	Sources []health.Source
 	// MarkFilesystem requests events about the errors of the filesystem that root is in; nil
 	// if no source supports that.
 	MarkFilesystem func(root *os.File) error
-	// Registered returns the record of the controller in this process, false for a volume that
-	// does not exist; nil without such a controller.
-	Registered func(id string) (volume.Registered, bool)
-	// Storage monitors the pools; nil if nothing does.
-	Storage *health.Monitor
 	// IOErrorHold is how long a volume is unhealthy after its last I/O error.
 	IOErrorHold time.Duration
-	Log         *slog.Logger
 }
 
 // Prober probes the volumes of a node. It is safe for concurrent use.
 type Prober struct {
-	config       Config
-	monitor      *health.Monitor
-	observations *Observations
-	gate         *Gate
+	*Memory
+
+	config  Config
+	monitor *health.Monitor
+	observe *observe.Observer
 	// pools limits the probes in each pool.
 	pools    *pool.Limiter
-	busy     *busyVolumes
 	failures *failedStagings
 }
 
 // New returns a Prober. Its Monitor must be run.
 func New(config Config) *Prober {
 	p := &Prober{
-		config: config, observations: NewObservations(), gate: NewGate(), pools: pool.NewLimiter(),
-		busy: newBusyVolumes(), failures: newFailedStagings(),
+		Memory: config.Memory, config: config, observe: observe.New(config.Dirs, config.Loops), pools: pool.NewLimiter(),
+		failures: newFailedStagings(),
 	}
 	p.monitor = health.New(health.Config{
-		Settings: config.Health, Name: monitorName, List: p.relist, Probe: p.probe,
-		Concern: p.volumesAffectedBy, Sources: config.Sources, Log: config.Log,
+		Settings: config.Monitoring.Health, Name: monitorName, List: p.relist, Probe: p.probe,
+		Concern: p.volumesAffectedBy, Sources: config.Monitoring.Sources, Log: config.Log,
 	})
 
 	return p
@@ -112,26 +124,6 @@ func (p *Prober) Monitor() *health.Monitor { return p.monitor }
 
 // Observations are the last observations of the volumes.
 func (p *Prober) Observations() *Observations { return p.observations }
-
-// CloseGate keeps probes out of a volume that is about to be unmounted until reopen is
-// called. See Gate.Close.
-func (p *Prober) CloseGate(volumeID string) (reopen func()) { return p.gate.Close(volumeID) }
-
-// Attached records the volume's new device before anything uses it. isSecond means that it is
-// a raw-block volume's second device, for its read-only publications.
-func (p *Prober) Attached(record *staged.Volume, device *loop.Device, imageBytes int64, isSecond bool) {
-	if isSecond {
-		p.observations.AddReader(record.VolumeID, device.Number)
-
-		return
-	}
-
-	p.observations.Attach(record.VolumeID, Attachment{Number: device.Number, Sequence: device.Sequence},
-		imageBytes, record.Ephemeral)
-}
-
-// Detached drops the mapping of a device that is about to be detached.
-func (p *Prober) Detached(number int) { p.observations.Detach(number) }
 
 // ProbeAfterOperation probes the volume after an operation that has changed it.
 func (p *Prober) ProbeAfterOperation(id string) {
@@ -158,20 +150,6 @@ func (p *Prober) SuspectPool(poolName string) {
 	}
 }
 
-// CheckReachable returns pool.ErrUnreachable for a pool that is known to be unreachable.
-func (p *Prober) CheckReachable(poolName string) error {
-	if p.config.Storage == nil {
-		return nil
-	}
-
-	record, ok := p.config.Storage.Get(health.PoolSubject(poolName))
-	if ok && record.Has(health.PoolUnreachable) {
-		return fmt.Errorf("pool %q: %w", poolName, pool.ErrUnreachable)
-	}
-
-	return nil
-}
-
 // relist returns the volumes to probe in a relist. It also has all checks planned again.
 func (p *Prober) relist() []string {
 	p.config.Checker.ChangedPool("")
@@ -195,7 +173,7 @@ func (p *Prober) view(id string) (volumeView, bool) {
 	view := volumeView{id: id, check: p.config.Checker.Get(id)}
 
 	var inUse bool
-	if view.volume, view.record, inUse = p.config.Volumes.InUse(id); inUse {
+	if view.volume, view.record, inUse = p.config.Volumes.Get(id); inUse {
 		return view, true
 	}
 
@@ -218,7 +196,7 @@ func (v *volumeView) poolName() string {
 
 // ids returns the volumes that have a view.
 func (p *Prober) ids() []string {
-	ids := p.config.Volumes.IDsInUse()
+	ids := p.config.Volumes.IDs()
 
 	for _, check := range p.config.Checker.All() {
 		if check.HasFinding() {
@@ -248,5 +226,5 @@ func (p *Prober) ioErrorHeldFor(at time.Time) time.Duration {
 		return 0
 	}
 
-	return max(0, p.config.IOErrorHold-time.Since(at))
+	return max(0, p.config.Monitoring.IOErrorHold-time.Since(at))
 }

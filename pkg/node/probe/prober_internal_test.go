@@ -295,7 +295,7 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 			f.StagingFailed(raw, errors.New("broken"))
 		}, codes.OK, []health.Reason{health.StagingFailed}},
 		"injected": {func(c *Config) {
-			c.Health.Inject = func(view, _ string) []health.Entry { return []health.Entry{health.NewEntry(health.IOErrors, view)} }
+			c.Monitoring.Health.Inject = func(view, _ string) []health.Entry { return []health.Entry{health.NewEntry(health.IOErrors, view)} }
 		}, image, codes.OK, []health.Reason{health.IOErrors}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -371,8 +371,9 @@ func TestAnUnreachablePoolIsNotProbed(t *testing.T) {
 	t.Parallel()
 
 	storage := health.New(health.Config{Name: "storage", List: func() []string { return nil }})
-	f := newFixture(t, func(c *Config) { c.Storage = storage })
-	require.NoError(t, f.CheckReachable("first"), "want: without a record a pool is reachable")
+	stored := staged.Pools{Storage: storage}
+	f := newFixture(t, func(c *Config) { c.Stored = stored })
+	require.NoError(t, stored.CheckReachable("first"), "want: without a record a pool is reachable")
 
 	set := func(reason health.Reason) {
 		observed := health.Observation{Entries: []health.Entry{health.NewEntry(reason, "it is so")}}
@@ -380,10 +381,10 @@ func TestAnUnreachablePoolIsNotProbed(t *testing.T) {
 	}
 
 	set(health.PoolNearlyFull)
-	require.NoError(t, f.CheckReachable("first"), "want: a full pool is reachable")
+	require.NoError(t, stored.CheckReachable("first"), "want: a full pool is reachable")
 	set(health.PoolUnreachable)
-	require.ErrorIs(t, f.CheckReachable("first"), pool.ErrUnreachable)
-	require.NoError(t, f.CheckReachable("second"))
+	require.ErrorIs(t, stored.CheckReachable("first"), pool.ErrUnreachable)
+	require.NoError(t, stored.CheckReachable("second"))
 
 	require.NoError(t, f.second.EnsureImage(f.id, 1<<20, false))
 
@@ -393,7 +394,7 @@ func TestAnUnreachablePoolIsNotProbed(t *testing.T) {
 
 	f.node.inUse[f.id] = f.image()
 	require.ErrorIs(t, f.state().run(t.Context()), pool.ErrUnreachable)
-	require.NoError(t, newFixture(t).CheckReachable("first"), "want: without a monitor a pool is reachable")
+	require.NoError(t, staged.Pools{}.CheckReachable("first"), "want: without a monitor a pool is reachable")
 }
 
 // TestProbesAfterAnOperation: what the operation has ended is forgotten.

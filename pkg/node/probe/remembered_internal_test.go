@@ -41,7 +41,7 @@ func TestForeignWritesAreConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s := &probeState{prober: &Prober{config: Config{IOErrorHold: time.Minute}}, volume: test.volume}
+			s := &probeState{prober: &Prober{config: Config{Monitoring: Monitoring{IOErrorHold: time.Minute}}}, volume: test.volume}
 			if test.replaced {
 				s.last.attached, s.attached = &Attachment{Sequence: 1}, &Attachment{Sequence: 2}
 			}

@@ -23,7 +23,7 @@ func (p *Prober) healthNotInUse(ctx context.Context, id string) (*health.Record,
 	s := p.newState(view)
 	exists, err := s.probeStored(ctx)
 
-	if inject := p.config.Health.Inject; inject != nil {
+	if inject := p.config.Monitoring.Health.Inject; inject != nil {
 		s.entries = append(s.entries, inject(monitorName, id)...)
 	}
 
@@ -135,7 +135,7 @@ func (s *probeState) findInPools(ctx context.Context, names []string) (storedVol
 }
 
 func (s *probeState) findInPool(ctx context.Context, name string) (storedVolume, error) {
-	if err := s.prober.CheckReachable(name); err != nil {
+	if err := s.prober.config.Stored.CheckReachable(name); err != nil {
 		return storedVolume{}, err
 	}
 

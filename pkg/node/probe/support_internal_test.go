@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -30,15 +31,17 @@ type node struct {
 	pool      *pool.Pool
 	meanwhile func()
 	revoking  error
+	// unreachable is of each pool.
+	unreachable error
 }
 
-func (n *node) InUse(id string) (*staged.Volume, staged.Record, bool) {
+func (n *node) Get(id string) (*staged.Volume, staged.Record, bool) {
 	found, ok := n.inUse[id]
 
 	return found, found, ok
 }
 
-func (n *node) IDsInUse() []string {
+func (n *node) IDs() []string {
 	var ids []string
 	for id := range n.inUse {
 		ids = append(ids, id)
@@ -47,18 +50,20 @@ func (n *node) IDsInUse() []string {
 	return ids
 }
 
-func (n *node) RawDevices(string) (RawDevices, error) {
-	return RawDevices{Staged: -1, ReadOnly: -1}, nil
+func (n *node) Found(string) (device.Attachments, error) {
+	return device.Attachments{Numbers: device.Numbers{Staged: device.None, ReadOnly: device.None}}, nil
 }
-func (n *node) HadRawDevice(string, int) bool { return n.attached }
+func (n *node) Had(string, int) bool { return n.attached }
 
 func (n *node) GuestUsage(context.Context, *staged.Volume, int64) (mount.Usage, error) {
 	return n.usage, n.guest
 }
 
-func (n *node) RevokeLostDevices(context.Context, *staged.Volume) error { return n.revoking }
+func (n *node) HasLost(*staged.Volume) (bool, error)     { return true, nil }
+func (n *node) revokeLost(context.Context, string) error { return n.revoking }
+func (n *node) CheckReachable(string) error              { return n.unreachable }
 
-func (n *node) PoolOf(*staged.Volume) (*pool.Pool, error) {
+func (n *node) Of(*staged.Volume) (*pool.Pool, error) {
 	if n.meanwhile != nil {
 		n.meanwhile()
 	}
@@ -70,13 +75,6 @@ func (n *node) PoolOf(*staged.Volume) (*pool.Pool, error) {
 	return n.pool, nil
 }
 
-// checks is the node as the checks depend on it. No check is made.
-type checks struct{ fsck.Volumes }
-
-func (checks) CheckReachable(string) error     { return nil }
-func (checks) LastPeriod(string) time.Duration { return 0 }
-func (checks) ProbeAfterOperation(string)      {}
-
 // fixture is a Prober of a node with two pools.
 type fixture struct {
 	*Prober
@@ -86,6 +84,16 @@ type fixture struct {
 	first, second *pool.Pool
 	records       *staged.Records[*fsck.Result]
 	id            string
+}
+
+// newChecker returns a checker that checks nothing.
+func newChecker(records *staged.Records[*fsck.Result], pools *pool.Set, log *slog.Logger) *fsck.Checker {
+	return fsck.New(fsck.Config{
+		Results: fsck.NewResults(fsck.ResultsConfig{Log: log}, records), Pools: pools, Period: time.Hour, Log: log,
+		Known: fsck.Known{
+			CheckReachable: func(string) error { return nil }, LastPeriod: func(string) time.Duration { return 0 },
+		},
+	})
 }
 
 func newFixture(t *testing.T, options ...func(*Config)) *fixture {
@@ -110,8 +118,9 @@ func newFixture(t *testing.T, options ...func(*Config)) *fixture {
 	require.NoError(t, err)
 
 	config := Config{
-		Volumes: f.node, Pools: pools, Loops: loop.NewLoops(loop.LoopsOptions{}), Operations: operation.NewGroup(), IOErrorHold: time.Minute, Log: log,
-		Checker: fsck.New(fsck.Config{Volumes: checks{}, Records: f.records, Pools: pools, Period: time.Hour, Log: log}),
+		Volumes: f.node, Stored: f.node, Raw: f.node, Assignments: f.node, Revoke: f.node.revokeLost, Pools: pools, Memory: NewMemory(),
+		Loops: loop.NewLoops(loop.LoopsOptions{}), Operations: operation.NewGroup(), Monitoring: Monitoring{IOErrorHold: time.Minute}, Log: log,
+		Checker: newChecker(f.records, pools, log),
 	}
 	for _, option := range options {
 		option(&config)

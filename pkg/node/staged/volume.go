@@ -37,6 +37,9 @@ type Volume struct {
 	Ephemeral bool `json:"-"`
 }
 
+// NoSlot is the Slot of a volume of which the CO passed on none.
+const NoSlot = -1
+
 // RecordID returns the key of the record in the store.
 func (v *Volume) RecordID() string { return v.VolumeID }
 
@@ -142,6 +145,10 @@ func (v *Volume) IsDirect() bool { return v.Parameters.DirectAssign && !v.Capabi
 // ExposesRawDevice reports whether the volume is used through its loop device itself,
 // which has no mount on the host.
 func (v *Volume) ExposesRawDevice() bool { return v.Capability.Block || v.IsDirect() }
+
+// IsMountedImage reports whether the volume's image is mounted on the host, so that its filesystem can be
+// frozen.
+func (v *Volume) IsMountedImage() bool { return v.IsImage() && !v.ExposesRawDevice() }
 
 // IsReadOnly reports whether this node may not write to the volume at all.
 func (v *Volume) IsReadOnly() bool { return v.ReadOnly || v.Capability.ReaderOnly() }

@@ -27,7 +27,7 @@ func (r *Reader) guestUsage(
 		return device, r.answered(v.VolumeID, record, nil), nil
 	}
 
-	usage, err := r.config.Access.GuestUsage(ctx, v, device[0].GetTotal())
+	usage, err := r.config.Assignments.GuestUsage(ctx, v, device[0].GetTotal())
 	record = r.answered(v.VolumeID, record, err)
 
 	if err != nil {

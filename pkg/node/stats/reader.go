@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/direct"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -21,7 +22,9 @@ import (
 
 // Config configures a Reader.
 type Config struct {
-	Access       *access.Provider
+	Ways         *access.Ways
+	Assignments  *direct.Assignments
+	Observer     *observe.Observer
 	Prober       *probe.Prober
 	Dirs         *mount.AllowedDirs
 	Capabilities capability.Set
@@ -174,7 +177,7 @@ func (r *Reader) usage(ctx context.Context, id string, v *staged.Volume, path st
 		defer at.Close()
 	}
 
-	stats, err := r.config.Access.For(v).Stats(ctx, v, at)
+	stats, err := r.config.Ways.For(v).Stats(ctx, v, at)
 	if err != nil {
 		return measured{}, err
 	}
@@ -204,7 +207,7 @@ func (r *Reader) mountedTarget(id string, v *staged.Volume, path string) (*mount
 			return target, nil
 		}
 
-		mounted, err = r.config.Access.Observer().IsMountOf(v, point)
+		mounted, err = r.config.Observer.IsMountOf(v, point)
 	}
 
 	if err == nil && mounted {

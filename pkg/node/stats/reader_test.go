@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/stats"
@@ -59,7 +60,8 @@ func TestAVolumeThatIsNotMountedHasNoUsage(t *testing.T) {
 			t.Parallel()
 
 			reader := stats.New(stats.Config{
-				Access: access.New(access.Config{Dirs: dirs, Log: log}), Prober: probe.New(probe.Config{Log: log}), Dirs: dirs, Capabilities: without,
+				Ways: access.New(access.Config{Dirs: dirs, Log: log}), Observer: observe.New(dirs, nil), Prober: probe.New(probe.Config{Memory: probe.NewMemory(), Log: log}),
+				Dirs: dirs, Capabilities: without,
 				InUse: func(id, path string) (*staged.Volume, error) {
 					require.Equal(t, v.VolumeID+" "+test.path, id+" "+path, "want: the volume and path of the call")
 

@@ -1,4 +1,4 @@
-package access
+package device
 
 import (
 	"context"
@@ -7,10 +7,7 @@ import (
 	"path"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -19,9 +16,9 @@ import (
 // unmount: a frozen filesystem stays, and other programs may have the device open, or have the volume
 // mounted in their mount namespaces. The record of the device says so until it is gone.
 
-// recordDevice records the device that a mounted image is attached to. It does not wait for the disk: a
+// Record records the device that a mounted image is attached to. It does not wait for the disk: a
 // power failure takes the device, too.
-func (p *Provider) recordDevice(v *staged.Volume, device *loop.Device) error {
+func (d *Devices) Record(v *staged.Volume, device *loop.Device) error {
 	attached := staged.Device{Number: device.Number, Sequence: device.Sequence}
 	if v.Device != nil && *v.Device == attached {
 		return nil
@@ -30,17 +27,17 @@ func (p *Provider) recordDevice(v *staged.Volume, device *loop.Device) error {
 	changed := v.Clone()
 	changed.Device = &attached
 
-	return p.config.Volumes.PutLazily(changed)
+	return d.config.Volumes.PutLazily(changed)
 }
 
 // Identify returns the volume with the filesystem and the device that are mounted at its staging path.
-func (p *Provider) Identify(v *staged.Volume) (*staged.Volume, error) {
-	point, mounted, err := p.observe.MountAt(v.StagingPath)
+func (d *Devices) Identify(v *staged.Volume) (*staged.Volume, error) {
+	point, mounted, err := d.config.Observer.MountAt(v.StagingPath)
 	if err != nil || !mounted {
 		return v, err
 	}
 
-	device, isImage, err := p.observe.DeviceAt(v, point)
+	device, isImage, err := d.config.Observer.DeviceAt(v, point)
 	if err != nil || !isImage {
 		return v, err
 	}
@@ -56,90 +53,90 @@ func (p *Provider) Identify(v *staged.Volume) (*staged.Volume, error) {
 }
 
 // RecordMounted records the device of a volume that is found mounted, if its record lacks it.
-func (p *Provider) RecordMounted(v *staged.Volume) error {
-	if v.Device != nil || !CanFreeze(v) {
+func (d *Devices) RecordMounted(v *staged.Volume) error {
+	if v.Device != nil || !v.IsMountedImage() {
 		return nil
 	}
 
-	found, err := p.Identify(v)
+	found, err := d.Identify(v)
 	if err != nil {
 		return err
 	}
 
-	return p.config.Volumes.PutLazily(found)
+	return d.config.Volumes.PutLazily(found)
 }
 
 // leftDevice returns the device of a mounted image as long as it is attached, false where there is none.
-func (p *Provider) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
-	if !CanFreeze(v) {
+func (d *Devices) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
+	if !v.IsMountedImage() {
 		return loop.Attachment{}, false, nil
 	}
 
 	if v.Device == nil {
-		return p.ephemeralDevice(v)
+		return d.ephemeralDevice(v)
 	}
 
-	attachment, attached, err := p.config.Loops.Attachment(v.Device.Number)
+	attachment, attached, err := d.config.Loops.Attachment(v.Device.Number)
 	attached = attached && attachment.Sequence == v.Device.Sequence
 
-	return attachment, attached, unknown(err, v, "attached to "+observe.LoopName(v.Device.Number))
+	return attachment, attached, observe.Unknown(err, v, "attached to "+observe.LoopName(v.Device.Number))
 }
 
 // ephemeralDevice finds the device by the name of its image, which only this node attaches.
-func (p *Provider) ephemeralDevice(v *staged.Volume) (loop.Attachment, bool, error) {
+func (d *Devices) ephemeralDevice(v *staged.Volume) (loop.Attachment, bool, error) {
 	if !v.Ephemeral {
 		return loop.Attachment{}, false, nil
 	}
 
-	all, err := p.config.Loops.Attachments()
+	all, err := d.config.Loops.Attachments()
 	for _, each := range all {
 		if path.Base(each.BackingPath) == observe.ImageName(v.VolumeID) {
 			return each, true, nil
 		}
 	}
 
-	return loop.Attachment{}, false, unknown(err, v, "attached")
+	return loop.Attachment{}, false, observe.Unknown(err, v, "attached")
 }
 
 // DetachLeft waits until the device of a mounted image that is not mounted any more is gone, and thaws
 // the filesystem that keeps it.
-func (p *Provider) DetachLeft(ctx context.Context, v *staged.Volume) error {
-	left, attached, err := p.leftDevice(v)
+func (d *Devices) DetachLeft(ctx context.Context, v *staged.Volume) error {
+	left, attached, err := d.leftDevice(v)
 	if err != nil || !attached {
 		return err
 	}
 
-	options, err := MountOptions(v.Capability, v.IsReadOnly())
+	options, err := v.MountOptions()
 	if err != nil {
 		return err
 	}
 
-	err = p.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), left.Number, options.ReadOnly())
+	err = d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), left.Number, options.ReadOnly())
 	if err != nil && !errors.Is(err, loop.ErrNotAttached) {
 		return err
 	}
 
-	return p.await(ctx, v, left.Number, left.Sequence, func(ctx context.Context) error {
-		return p.config.Loops.AwaitDetached(ctx, left.Number, left.Sequence)
+	return d.await(ctx, v, left.Number, left.Sequence, func(ctx context.Context) error {
+		return d.config.Loops.AwaitDetached(ctx, left.Number, left.Sequence)
 	})
 }
 
-// detachForgotten is DetachLeft for devices that no record names, such as those that an earlier release has
+// DetachForgotten is DetachLeft for devices that no record names, such as those that an earlier release has
 // left. The kernel detaches them with their last user. That of another node on this machine stays, since
 // the volume is mounted there.
-func (p *Provider) detachForgotten(ctx context.Context, v *staged.Volume) error {
-	image, err := p.openImage(v, os.O_RDONLY)
+func (d *Devices) DetachForgotten(ctx context.Context, v *staged.Volume) error {
+	image, err := d.config.Pools.OpenImage(v, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer image.Close()
 
-	found, err := p.config.Loops.Find(image)
+	found, err := d.config.Loops.Find(image)
 	if err != nil {
 		return err
 	}
 
-	options, err := MountOptions(v.Capability, v.IsReadOnly())
+	options, err := v.MountOptions()
 	if err != nil {
 		return err
 	}
@@ -152,9 +149,9 @@ func (p *Provider) detachForgotten(ctx context.Context, v *staged.Volume) error 
 			continue
 		}
 
-		err := p.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), each.Number, options.ReadOnly())
+		err := d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), each.Number, options.ReadOnly())
 		if err == nil {
-			err = p.config.Loops.AwaitDetached(ctx, each.Number, each.Sequence)
+			err = d.config.Loops.AwaitDetached(ctx, each.Number, each.Sequence)
 		}
 
 		if err != nil && !errors.Is(err, loop.ErrNotAttached) {
@@ -169,26 +166,8 @@ func (p *Provider) detachForgotten(ctx context.Context, v *staged.Volume) error 
 const forgottenLimit = time.Second
 
 // IsLeft reports whether the device of a mounted image is attached although the volume is not mounted.
-func (p *Provider) IsLeft(v *staged.Volume) (bool, error) {
-	_, attached, err := p.leftDevice(v)
+func (d *Devices) IsLeft(v *staged.Volume) (bool, error) {
+	_, attached, err := d.leftDevice(v)
 
 	return attached, err
-}
-
-// endUse thaws what another program has left frozen of a volume that is about to be unmounted: a frozen
-// filesystem outlives its last mount. Then it waits for a growth that is under way, which has the mount
-// open.
-func (p *Provider) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) error {
-	root, _, err := p.openMounted(v, at.Path())
-	if err != nil && !errors.Is(err, unix.EIO) { // which an XFS that has shut down returns for everything
-		return err
-	}
-
-	if root != nil {
-		if err := p.config.Freezer.ThawRoot(v.VolumeID, root); err != nil {
-			return err
-		}
-	}
-
-	return p.growths.wait(ctx, v.VolumeID, detachLimit)
 }

@@ -1,23 +1,21 @@
-package access
+package direct
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // grow lets the filesystem fill its device of that size: here while no guest can have it, else
 // in the guest. A CO also asks for it after a pod was restarted, whose volume was grown when
 // it was staged.
-func (d directVolume) grow(ctx context.Context, v *staged.Volume, size int64) error {
+func (d *Access) grow(ctx context.Context, v *staged.Volume, size int64) error {
 	if size <= v.FilledBytes {
 		return nil
 	}
@@ -53,17 +51,17 @@ func (d directVolume) grow(ctx context.Context, v *staged.Volume, size int64) er
 // errReadOnlyGuest means that a guest cannot grow a volume that it has read-only.
 var errReadOnlyGuest = fmt.Errorf("%w: it has the volume read-only", kata.ErrUnimplemented)
 
-func (d directVolume) growInGuest(ctx context.Context, v *staged.Volume, size int64) error {
+func (d *Access) growInGuest(ctx context.Context, v *staged.Volume, size int64) error {
 	if v.Publications[0].ReadOnly {
 		return errReadOnlyGuest
 	}
 
-	entry, err := d.assignmentOf(v)
+	entry, err := d.Assignments.assignmentOf(v)
 	if err != nil {
 		return err
 	}
 
-	return d.config.Direct.Guest.Resize(ctx, entry, size)
+	return d.config.Runtimes.Guest.Resize(ctx, entry, size)
 }
 
 // guestCause returns the part of a guest's failure that the answer contains. The message of a
@@ -83,8 +81,8 @@ func guestCause(failure error) error {
 }
 
 // growUnpublished grows the filesystem of a volume that is staged and not published.
-func (d directVolume) growUnpublished(ctx context.Context, v *staged.Volume) error {
-	if err := d.CheckNoGuest(v); err != nil {
+func (d *Access) growUnpublished(ctx context.Context, v *staged.Volume) error {
+	if err := d.Guard.CheckNoGuest(v); err != nil {
 		return err
 	}
 
@@ -93,39 +91,11 @@ func (d directVolume) growUnpublished(ctx context.Context, v *staged.Volume) err
 		return err
 	}
 
-	device, err := d.openDevice(ctx, v)
+	device, err := d.config.Devices.Open(ctx, v)
 	if err != nil {
 		return err
 	}
 	defer device.Close()
 
-	return growDevice(ctx, used, device)
-}
-
-// openDevice opens the device that the volume is attached to.
-func (p *Provider) openDevice(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
-	held, err := p.devices.get(v.VolumeID)
-	if err != nil {
-		return nil, err
-	}
-
-	image, err := p.openImage(v, os.O_RDWR)
-	if err != nil {
-		return nil, err
-	}
-	defer image.Close()
-
-	device, err := p.config.Loops.Attach(ctx, image, loop.AttachOptions{
-		Buffered: v.Parameters.BlockSize == volume.SmallBlockSize, BlockSize: v.Parameters.BlockSize, PreferredNumber: NoDevice,
-		NoDiscard: v.Parameters.Provisioning == volume.Thick,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("volume %s: %w", v.VolumeID, err)
-	}
-
-	if device.Number != held.Staged {
-		return nil, errors.Join(p.closeAndDetach(ctx, v, device), errDeviceTaken)
-	}
-
-	return device, nil
+	return access.Grow(ctx, used, device)
 }

@@ -1,8 +1,7 @@
-package access
+package direct
 
 import (
 	"context"
-	"errors"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
@@ -14,7 +13,7 @@ import (
 
 // Stage formats or checks the filesystem, and attaches the device last: until then the volume
 // is not staged.
-func (d directVolume) Stage(ctx context.Context, v *staged.Volume, _ *mount.Target) error {
+func (d *Access) Stage(ctx context.Context, v *staged.Volume, _ *mount.Target) error {
 	err := d.stage(ctx, v)
 	if err != nil {
 		d.config.Checker.RecordFailure(ctx, v, err)
@@ -23,8 +22,8 @@ func (d directVolume) Stage(ctx context.Context, v *staged.Volume, _ *mount.Targ
 	return err
 }
 
-func (d directVolume) stage(ctx context.Context, v *staged.Volume) error {
-	if err := d.CheckNoGuest(v); err != nil {
+func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
+	if err := d.Guard.CheckNoGuest(v); err != nil {
 		return err
 	}
 
@@ -33,7 +32,7 @@ func (d directVolume) stage(ctx context.Context, v *staged.Volume) error {
 		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
-	if err := d.checkNotAttached(v); err != nil {
+	if err := d.Guard.checkNotAttached(v); err != nil {
 		return err
 	}
 
@@ -44,7 +43,7 @@ func (d directVolume) stage(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	fresh, err := d.formatIfBlank(ctx, v, made)
+	fresh, err := d.config.Ways.Image.Filesystems.FormatIfBlank(ctx, v, made)
 
 	switch {
 	case err != nil:
@@ -52,7 +51,7 @@ func (d directVolume) stage(ctx context.Context, v *staged.Volume) error {
 	case fresh:
 		d.config.Checker.RecordFormatted(ctx, v)
 	default:
-		if err := d.prepareImage(ctx, v, made); err != nil {
+		if err := d.config.Ways.Image.Filesystems.Prepare(ctx, v, made); err != nil {
 			return err
 		}
 	}
@@ -61,13 +60,13 @@ func (d directVolume) stage(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	_, err = d.attachDevice(ctx, v, v.IsReadOnly())
+	_, err = d.config.Devices.AttachRaw(ctx, v, v.IsReadOnly())
 
 	return err
 }
 
-func (p *Provider) imageBytes(v *staged.Volume) (int64, error) {
-	stored, err := p.PoolOf(v)
+func (d *Access) imageBytes(v *staged.Volume) (int64, error) {
+	stored, err := d.config.Pools.Of(v)
 	if err != nil {
 		return 0, err
 	}
@@ -76,22 +75,9 @@ func (p *Provider) imageBytes(v *staged.Volume) (int64, error) {
 }
 
 // recordFilledBytes records the size of the device that the filesystem fills.
-func (p *Provider) recordFilledBytes(ctx context.Context, v *staged.Volume, bytes int64) error {
+func (d *Access) recordFilledBytes(ctx context.Context, v *staged.Volume, bytes int64) error {
 	changed := v.Clone()
 	changed.FilledBytes = bytes
 
-	return p.config.Volumes.Put(ctx, changed)
-}
-
-// prepareImage checks the filesystem and grows it to the size of its image, through a device
-// that the kernel detaches with its last user. A mount for that is detached.
-func (p *Provider) prepareImage(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) (err error) {
-	device, err := p.attachByName(ctx, v, false, true)
-	if err != nil {
-		return err
-	}
-
-	defer func() { err = errors.Join(err, p.closeAndDetach(ctx, v, device)) }()
-
-	return p.checkAndGrow(ctx, v, used, device)
+	return d.config.Volumes.Put(ctx, changed)
 }

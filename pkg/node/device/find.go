@@ -1,4 +1,4 @@
-package access
+package device
 
 import (
 	"errors"
@@ -12,76 +12,76 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// FindDevices finds the devices of raw-block and direct volumes after a restart. It must be
+// Find finds the devices after a restart. It must be
 // called once, after the records are loaded.
-func (p *Provider) FindDevices() error {
-	attached, err := p.config.Loops.Attachments()
+func (r *Raw) Find() error {
+	attached, err := r.config.Loops.Attachments()
 	if err != nil {
 		return err
 	}
 
-	p.findByName(attached)
-	p.findRenamed(attached)
+	r.findByName(attached)
+	r.findRenamed(attached)
 
 	return nil
 }
 
 // findByName finds the devices by the names of their images, so that it also finds those of
 // a deleted image.
-func (p *Provider) findByName(attached []loop.Attachment) {
+func (r *Raw) findByName(attached []loop.Attachment) {
 	for _, attachment := range attached {
 		id := strings.TrimSuffix(path.Base(attachment.BackingPath), layout.ImageSuffix)
 
-		v, known := p.config.Volumes.Get(id)
+		v, known := r.config.Volumes.Get(id)
 		if !known || !v.ExposesRawDevice() {
 			continue
 		}
 
-		p.devices.add(v.VolumeID, attachment.Number, attachment.Sequence, attachment.ReadOnly && !v.IsReadOnly())
+		r.Add(v.VolumeID, attachment.Number, attachment.Sequence, attachment.ReadOnly && !v.IsReadOnly())
 	}
 }
 
 // findRenamed finds the devices of volumes whose images have another name by now. If it fails
 // for a volume, its devices are searched for again when they are needed.
-func (p *Provider) findRenamed(attached []loop.Attachment) {
-	for _, v := range p.config.Volumes.All() {
-		if !v.ExposesRawDevice() || p.devices.recorded(v.VolumeID).deviceNumbers != noDevices() {
+func (r *Raw) findRenamed(attached []loop.Attachment) {
+	for _, v := range r.config.Volumes.All() {
+		if !v.ExposesRawDevice() || r.recorded(v.VolumeID).Numbers != noNumbers() {
 			continue
 		}
 
-		if err := p.findByPublication(v, attached); err != nil {
-			p.config.Log.Error("the devices of a volume could not be found", "volume", v.VolumeID, "error", err)
-			p.devices.addNotFound(v.VolumeID)
+		if err := r.findByPublication(v, attached); err != nil {
+			r.config.Log.Error("the devices of a volume could not be found", "volume", v.VolumeID, "error", err)
+			r.addNotFound(v.VolumeID)
 		}
 	}
 }
 
 // findAgain is findRenamed for one volume.
-func (p *Provider) findAgain(volumeID string) error {
-	v, known := p.config.Volumes.Get(volumeID)
+func (r *Raw) findAgain(volumeID string) error {
+	v, known := r.config.Volumes.Get(volumeID)
 	if !known {
 		return nil
 	}
 
-	attached, err := p.config.Loops.Attachments()
+	attached, err := r.config.Loops.Attachments()
 	if err != nil {
 		return err
 	}
 
-	return p.findByPublication(v, attached)
+	return r.findByPublication(v, attached)
 }
 
 // findByPublication finds the devices through the publications and the device slot, and
 // compares the image's name at the attachment.
-func (p *Provider) findByPublication(v *staged.Volume, attached []loop.Attachment) error {
-	candidates, err := p.candidateNumbers(v)
+func (r *Raw) findByPublication(v *staged.Volume, attached []loop.Attachment) error {
+	candidates, err := r.candidateNumbers(v)
 	if err != nil {
 		return err
 	}
 
 	for _, number := range candidates {
-		status, isAttached, err := p.config.Loops.Status(number)
-		if errors.Is(err, loop.ErrBackingUnresponsive) && v.Slot != NoDevice && number == p.config.Loops.NumberOfSlot(v.Slot) {
+		status, isAttached, err := r.config.Loops.Status(number)
+		if errors.Is(err, loop.ErrBackingUnresponsive) && v.Slot != None && number == r.config.Loops.NumberOfSlot(v.Slot) {
 			// The number is only preferred for this volume: another program has it (decision 0025).
 			continue
 		}
@@ -100,7 +100,7 @@ func (p *Provider) findByPublication(v *staged.Volume, attached []loop.Attachmen
 
 		for _, each := range attached {
 			if at >= 0 && each.BackingPath == attached[at].BackingPath {
-				p.devices.add(v.VolumeID, each.Number, each.Sequence, each.ReadOnly && !v.IsReadOnly())
+				r.Add(v.VolumeID, each.Number, each.Sequence, each.ReadOnly && !v.IsReadOnly())
 			}
 		}
 	}
@@ -110,15 +110,15 @@ func (p *Provider) findByPublication(v *staged.Volume, attached []loop.Attachmen
 
 // candidateNumbers returns the numbers that the volume's devices may have: the preferred one
 // of its slot, those in assignments, and those whose nodes are bound to target paths.
-func (p *Provider) candidateNumbers(v *staged.Volume) ([]int, error) {
+func (r *Raw) candidateNumbers(v *staged.Volume) ([]int, error) {
 	var numbers []int
 
-	if v.Slot != NoDevice {
-		numbers = append(numbers, p.config.Loops.NumberOfSlot(v.Slot))
+	if v.Slot != None {
+		numbers = append(numbers, r.config.Loops.NumberOfSlot(v.Slot))
 	}
 
 	for _, publication := range v.Publications {
-		number, assigned, err := p.assignedNumber(v, publication)
+		number, assigned, err := r.config.Assigned(v, publication)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +127,7 @@ func (p *Provider) candidateNumbers(v *staged.Volume) ([]int, error) {
 			numbers = append(numbers, number)
 		}
 
-		point, mounted, err := p.observe.MountAt(publication.TargetPath)
+		point, mounted, err := r.config.Observer.MountAt(publication.TargetPath)
 		if err != nil {
 			return nil, err
 		}

@@ -1,9 +1,9 @@
-package access
+package direct
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 
@@ -18,9 +18,17 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
+// Guard keeps the host out of the filesystems of volumes that a guest may have.
+type Guard struct {
+	root    *kata.Root
+	pools   staged.Pools
+	observe *observe.Observer
+	log     *slog.Logger
+}
+
 // CheckNoGuest returns FAILED_PRECONDITION where a guest may have the volume: it is published,
 // also without a record, or its device is assigned.
-func (p *Provider) CheckNoGuest(v *staged.Volume) error {
+func (g *Guard) CheckNoGuest(v *staged.Volume) error {
 	points, err := mount.List()
 	if err != nil {
 		return err
@@ -31,38 +39,38 @@ func (p *Provider) CheckNoGuest(v *staged.Volume) error {
 			"it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
 	}
 
-	assigned, err := p.config.Direct.Root.List()
+	assigned, err := g.root.List()
 	if err != nil {
 		return err
 	}
 
-	return p.checkNotAmong(assigned, v)
+	return g.checkNotAmong(assigned, v)
 }
 
 // CheckNotAssigned is CheckNoGuest for a volume that is not a direct one. An unsafe directory of
 // the runtime does not keep other volumes from being used.
-func (p *Provider) CheckNotAssigned(v *staged.Volume) error {
-	if p.lockImage(v, flock.TryLock) == nil {
+func (g *Guard) CheckNotAssigned(v *staged.Volume) error {
+	if g.lockImage(v, flock.TryLock) == nil {
 		return nil // not attached anywhere: no need to read all assignments
 	}
 
-	assigned, err := p.config.Direct.Root.List()
+	assigned, err := g.root.List()
 	if errors.Is(err, kata.ErrUnsafeRoot) {
-		p.config.Log.Debug("the assignments to virtual machines are unknown", "volume", v.VolumeID, "error", err)
+		g.log.Debug("the assignments to virtual machines are unknown", "volume", v.VolumeID, "error", err)
 
 		return nil
 	}
 
 	if err != nil {
-		return unknown(err, v, "assigned to a virtual machine")
+		return observe.Unknown(err, v, "assigned to a virtual machine")
 	}
 
-	return p.checkNotAmong(assigned, v)
+	return g.checkNotAmong(assigned, v)
 }
 
-func (p *Provider) checkNotAmong(assigned []kata.Entry, v *staged.Volume) error {
+func (g *Guard) checkNotAmong(assigned []kata.Entry, v *staged.Volume) error {
 	for _, each := range assigned {
-		assigned, err := p.isDeviceOf(v, each.Device)
+		assigned, err := g.isDeviceOf(v, each.Device)
 		if err != nil {
 			return err
 		}
@@ -78,13 +86,13 @@ func (p *Provider) checkNotAmong(assigned []kata.Entry, v *staged.Volume) error 
 }
 
 // isDeviceOf reports whether a device, named by its path on the host, has the volume's image.
-func (p *Provider) isDeviceOf(v *staged.Volume, device string) (bool, error) {
+func (g *Guard) isDeviceOf(v *staged.Volume, device string) (bool, error) {
 	number, isLoop := mount.Point{Source: device}.LoopDevice()
 	if !isLoop {
 		return false, nil
 	}
 
-	found, err := p.observe.HasImage(v, number)
+	found, err := g.observe.HasImage(v, number)
 	if errors.Is(err, loop.ErrBackingUnresponsive) {
 		// The image has another name: those of other programs are ignored (decision 0025).
 		return false, nil
@@ -96,9 +104,9 @@ func (p *Provider) isDeviceOf(v *staged.Volume, device string) (bool, error) {
 // checkNotAttached returns FAILED_PRECONDITION for an image that is attached: a device that a
 // guest had open at its detach is detached with the guest, and until then the image is not
 // read.
-func (p *Provider) checkNotAttached(v *staged.Volume) error {
+func (g *Guard) checkNotAttached(v *staged.Volume) error {
 	// It waits shortly for a program that is about to unlock the image.
-	err := p.lockImage(v, flock.Lock)
+	err := g.lockImage(v, flock.Lock)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"%w: a virtual machine or a program has its device open still, or another node has it; that has to end first", loop.ErrImageLocked)
@@ -108,8 +116,8 @@ func (p *Provider) checkNotAttached(v *staged.Volume) error {
 }
 
 // lockImage locks the image exclusively and unlocks it at once. An attached image is locked.
-func (p *Provider) lockImage(v *staged.Volume, lock func(image *os.File, how int) error) error {
-	image, err := p.openImage(v, os.O_RDWR)
+func (g *Guard) lockImage(v *staged.Volume, lock func(image *os.File, how int) error) error {
+	image, err := g.pools.OpenImage(v, os.O_RDWR)
 	if err != nil {
 		return err
 	}
@@ -120,14 +128,4 @@ func (p *Provider) lockImage(v *staged.Volume, lock func(image *os.File, how int
 	}
 
 	return nil
-}
-
-// cancelCheck cancels a check that began before the volume was staged. Since then no other can
-// begin.
-func (p *Provider) cancelCheck(ctx context.Context, v *staged.Volume) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, detachLimit,
-		errdefs.Errorf(errdefs.ErrUnavailable, "a check of it does not come to its end; see the health of its pool"))
-	defer cancel()
-
-	return p.config.Checker.Cancel(ctx, v.VolumeID)
 }

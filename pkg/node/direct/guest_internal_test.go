@@ -1,4 +1,4 @@
-package access
+package direct
 
 import (
 	"encoding/base64"
@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/loopsys"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -25,7 +26,7 @@ func (m *machine) guest(t *testing.T, target, script string) {
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(m.root, base64.URLEncoding.EncodeToString([]byte(target)), "sandbox"), nil, 0o600))
 
-	m.config.Direct.Guest = kata.NewGuest(kata.GuestConfig{KataRuntime: program, Timeout: time.Minute})
+	m.config.Runtimes.Guest = kata.NewGuest(kata.GuestConfig{KataRuntime: program, Timeout: time.Minute})
 }
 
 // TestAGuestGrowsItsVolume has a published volume grow in a guest that can, cannot, and does not answer.
@@ -34,7 +35,7 @@ func TestAGuestGrowsItsVolume(t *testing.T) {
 
 	const size = 64 << 20
 
-	unassign := func(m *machine, target string) error { return m.config.Direct.Root.Remove(target) }
+	unassign := func(m *machine, target string) error { return m.config.Runtimes.Root.Remove(target) }
 
 	for name, test := range map[string]struct {
 		filled   int64
@@ -63,7 +64,7 @@ func TestAGuestGrowsItsVolume(t *testing.T) {
 				require.NoError(t, test.change(m, target))
 			}
 
-			err := directVolume{rawDevice{bound{m.Provider}}}.grow(t.Context(), v, size)
+			err := m.grow(t.Context(), v, size)
 			rpccode.Require(t, err, test.code)
 
 			want := test.filled
@@ -90,7 +91,7 @@ func TestTheUsageInAGuestIsNotTrusted(t *testing.T) {
 		m, v, target := assigned(t, nil)
 		m.guest(t, target, fmt.Sprintf(`echo '{"usage":[{"unit":1,"total":%d,"used":1,"available":2}]}'`, total))
 
-		usage, err := m.GuestUsage(t.Context(), v, size)
+		usage, err := m.Assignments.GuestUsage(t.Context(), v, size)
 		require.Equal(t, mount.Amount{Total: total, Used: 1, Available: 2}, usage.Bytes)
 
 		if reported {
@@ -99,9 +100,9 @@ func TestTheUsageInAGuestIsNotTrusted(t *testing.T) {
 			require.ErrorIs(t, err, kata.ErrNoAnswer)
 		}
 
-		require.NoError(t, m.config.Direct.Root.Remove(target))
+		require.NoError(t, m.config.Runtimes.Root.Remove(target))
 
-		_, err = m.GuestUsage(t.Context(), v, size)
+		_, err = m.Assignments.GuestUsage(t.Context(), v, size)
 		require.ErrorIs(t, err, kata.ErrNoSandbox)
 	}
 }
@@ -110,7 +111,7 @@ func TestTheUsageInAGuestIsNotTrusted(t *testing.T) {
 func TestDirectVolumesAreListed(t *testing.T) {
 	t.Parallel()
 
-	m, v, target := assigned(t, map[int]device{2: {image: "/pool/other.img", sequence: 9}})
+	m, v, target := assigned(t, map[int]loopsys.Device{2: {Image: "/pool/other.img", Sequence: 9}})
 	v.Publications = append(v.Publications, staged.Publication{TargetPath: filepath.Join(m.kubelet, "a"), ReadOnly: true, Capability: v.Capability})
 	m.guest(t, target, "exit 1")
 	require.NoError(t, m.config.Volumes.Put(t.Context(), v))
@@ -122,9 +123,9 @@ func TestDirectVolumesAreListed(t *testing.T) {
 	raw := used("01890000-0000-7000-8000-00000000000c", rawVolume)
 	raw.Publications = []staged.Publication{{TargetPath: filepath.Join(m.kubelet, "c"), Capability: raw.Capability}}
 	require.NoError(t, m.config.Volumes.Put(t.Context(), raw))
-	m.devices.add(idB, 2, 8, false)
+	m.devices.Raw().Add(idB, 2, 8, false)
 
-	listed, err := m.DirectVolumes(t.Context())
+	listed, err := m.Assignments.List(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []kata.AssignedVolume{
 		{VolumeID: idA, TargetPath: filepath.Join(m.kubelet, "a"), FSType: "ext4", Options: []string{"ro"}, ReadOnly: true},
@@ -132,14 +133,14 @@ func TestDirectVolumesAreListed(t *testing.T) {
 		{VolumeID: idA, TargetPath: target, FSType: "ext4", Options: []string{}, Device: "/dev/null/none/loop1", Sandbox: "sandbox"},
 	}, listed)
 
-	m.attach(t, 2, device{image: "/pool/other.img", broken: true})
+	m.sys.Attach(t, 2, loopsys.Device{Image: "/pool/other.img", Broken: true})
 
-	_, err = m.DirectVolumes(t.Context())
+	_, err = m.Assignments.List(t.Context())
 	require.Error(t, err, "want: an unreadable device is not listed as none")
 
-	m.attach(t, 2, device{image: "/pool/other.img", sequence: 9})
+	m.sys.Attach(t, 2, loopsys.Device{Image: "/pool/other.img", Sequence: 9})
 	require.NoError(t, os.Chmod(m.root, 0o777))
 
-	_, err = m.DirectVolumes(t.Context())
+	_, err = m.Assignments.List(t.Context())
 	require.Error(t, err, "want: what is unknown is not listed")
 }

@@ -1,4 +1,4 @@
-package access
+package direct
 
 import (
 	"bytes"
@@ -9,53 +9,84 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// assign publishes a direct volume. It writes the assignment before it mounts the target path:
-// the mount makes the volume published.
-func (d directVolume) assign(ctx context.Context, v *staged.Volume, wanted staged.Publication, target *mount.Target,
-	write func(kata.Assignment) error,
-) error {
-	if _, err := target.MakeDir(TargetDirectoryMode); err != nil {
-		return err
+// Assignments are what is assigned to guests on this node.
+type Assignments struct {
+	config *Config
+	guard  *Guard
+	raw    access.RawDevice
+}
+
+// List lists the assignments on this node, in the order of their target paths.
+func (a *Assignments) List(context.Context) ([]kata.AssignedVolume, error) {
+	listed := []kata.AssignedVolume{}
+
+	for _, v := range a.config.Volumes.All() {
+		if !v.IsDirect() {
+			continue
+		}
+
+		for _, publication := range v.Publications {
+			each, err := a.listed(v, publication)
+			if err != nil {
+				return nil, fmt.Errorf("list volume %s: %w", v.VolumeID, err)
+			}
+
+			listed = append(listed, each)
+		}
 	}
 
-	if err := d.cancelCheck(ctx, v); err != nil {
-		return err
-	}
+	slices.SortFunc(listed, func(a, b kata.AssignedVolume) int { return strings.Compare(a.TargetPath, b.TargetPath) })
 
-	number, err := d.deviceFor(ctx, v, wanted)
+	return listed, nil
+}
+
+func (a *Assignments) listed(v *staged.Volume, publication staged.Publication) (kata.AssignedVolume, error) {
+	entry, _, err := a.config.Runtimes.Root.Get(publication.TargetPath)
 	if err != nil {
-		return err
+		return kata.AssignedVolume{}, err
 	}
 
-	if err := d.limitNew(ctx, v, wanted); err != nil {
-		return err
-	}
-
-	assignment := d.assignment(v, wanted, number)
-
-	plugin, err := assignment.CSIPlugin()
+	number, err := a.raw.DeviceOf(v, publication)
 	if err != nil {
-		return err
+		return kata.AssignedVolume{}, err
 	}
 
-	if err := write(assignment); err != nil {
-		return err
+	assignment := a.assignment(v, publication, number)
+	each := kata.AssignedVolume{
+		VolumeID: v.VolumeID, TargetPath: publication.TargetPath, FSType: assignment.FSType,
+		Options: append([]string{}, assignment.Options...), ReadOnly: publication.ReadOnly || v.IsReadOnly(), Sandbox: entry.Sandbox,
 	}
 
-	return mountAssignment(v, plugin, target)
+	if number == device.None {
+		return each, nil
+	}
+
+	each.Device = assignment.Device
+
+	status, _, err := a.config.Loops.Status(number)
+	each.SizeBytes = status.SizeBytes
+
+	if each.SizeBytes > v.FilledBytes && !v.IsReadOnly() {
+		each.PendingBytes = each.SizeBytes
+	}
+
+	return each, err
 }
 
 // assignment returns what the runtime reads about a publication.
-func (p *Provider) assignment(v *staged.Volume, publication staged.Publication, number int) kata.Assignment {
+func (a *Assignments) assignment(v *staged.Volume, publication staged.Publication, number int) kata.Assignment {
 	options := mount.SplitFlags(publication.Capability.MountFlags)
 
 	if publication.ReadOnly || v.IsReadOnly() {
@@ -63,7 +94,7 @@ func (p *Provider) assignment(v *staged.Volume, publication staged.Publication, 
 	}
 
 	return kata.Assignment{
-		TargetPath: publication.TargetPath, Device: p.config.Direct.HostPaths.Host(p.config.Loops.Path(number)),
+		TargetPath: publication.TargetPath, Device: a.config.Runtimes.HostPaths.Host(a.config.Loops.Path(number)),
 		FSType: v.FSType(), Options: options, Group: publication.Capability.MountGroup,
 	}
 }
@@ -79,23 +110,23 @@ func mountAssignment(v *staged.Volume, plugin []byte, target *mount.Target) erro
 	return tree.Attach(target)
 }
 
-// RestoreAssignments writes again what was removed of the assignments of a direct volume. It
+// Restore writes again what was removed of the assignments of a direct volume. It
 // revokes those whose device is gone.
-func (p *Provider) RestoreAssignments(v *staged.Volume) error {
+func (a *Assignments) Restore(v *staged.Volume) error {
 	if !v.IsDirect() {
 		return nil
 	}
 
 	for _, publication := range v.Publications {
-		number, lost, err := p.lostDevice(v, publication)
+		number, lost, err := a.lostDevice(v, publication)
 
 		switch {
 		case err != nil:
 		case lost:
-			err = p.revoke(v, publication)
+			err = a.revoke(v, publication)
 		default:
-			assignment := p.assignment(v, publication, number)
-			if err = errors.Join(p.config.Direct.Root.Restore(assignment), p.restoreMount(v, assignment)); err != nil {
+			assignment := a.assignment(v, publication, number)
+			if err = errors.Join(a.config.Runtimes.Root.Restore(assignment), a.restoreMount(v, assignment)); err != nil {
 				err = fmt.Errorf("restore the assignment of volume %s: %w", v.VolumeID, err)
 			}
 		}
@@ -110,13 +141,13 @@ func (p *Provider) RestoreAssignments(v *staged.Volume) error {
 
 // restoreMount mounts the assignment again if its file at the target path was changed, which a
 // privileged container can do.
-func (p *Provider) restoreMount(v *staged.Volume, assignment kata.Assignment) error {
+func (a *Assignments) restoreMount(v *staged.Volume, assignment kata.Assignment) error {
 	plugin, err := assignment.CSIPlugin()
 	if err != nil {
 		return err
 	}
 
-	target, err := p.config.Dirs.Target(assignment.TargetPath)
+	target, err := a.config.Dirs.Target(assignment.TargetPath)
 	if err != nil {
 		return err
 	}
@@ -131,7 +162,7 @@ func (p *Provider) restoreMount(v *staged.Volume, assignment kata.Assignment) er
 		return nil
 	}
 
-	p.config.Log.Warn("the assignment at a target path was changed and is restored",
+	a.config.Log.Warn("the assignment at a target path was changed and is restored",
 		"volume", v.VolumeID, "target", assignment.TargetPath)
 
 	// It is mounted over the changed one: a driver that is killed between an unmount and a
@@ -157,20 +188,4 @@ func readPlugin(target *mount.Target) ([]byte, error) {
 	defer file.Close()
 
 	return io.ReadAll(io.LimitReader(file, enough))
-}
-
-// assignedNumber returns the number of the device in the assignment, false for none.
-func (p *Provider) assignedNumber(v *staged.Volume, publication staged.Publication) (int, bool, error) {
-	if !v.IsDirect() {
-		return NoDevice, false, nil
-	}
-
-	entry, ok, err := p.config.Direct.Root.Get(publication.TargetPath)
-	if err != nil || !ok {
-		return NoDevice, false, err
-	}
-
-	number, isLoop := mount.Point{Source: entry.Device}.LoopDevice()
-
-	return number, isLoop, nil
 }

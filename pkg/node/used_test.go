@@ -19,7 +19,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/node/ephemeral"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -58,18 +57,18 @@ func TestChecksSeeTheVolumesOfTheNode(t *testing.T) {
 	for _, kind := range []string{"image", "block", "directory", "inline"} {
 		t.Run(kind, func(t *testing.T) {
 			n := newNode(t, kind)
-			volumes, id := n.CheckedVolumes(), n.kind.id()
+			volumes, id := n.Local(), n.kind.id()
 
 			seen := func(at string) {
 				t.Helper()
 
-				_, staged := volumes.Staged(id)
-				require.Equal(t, at != "" && kind != "inline", staged, "want: the record of a staged volume")
-				require.Equal(t, at != "" && kind == "inline", volumes.IsEphemeral(id), "want: the record of an inline volume")
+				_, isStaged := volumes.Staged(id)
+				require.Equal(t, at != "" && kind != "inline", isStaged, "want: the record of a staged volume")
+				require.Equal(t, at != "" && kind == "inline", n.Used().IsInline(id), "want: the record of an inline volume")
 
 				path, used, err := volumes.InUse(id)
 				require.NoError(t, err)
-				require.Equal(t, staged, used, "want: a staged volume is in use")
+				require.Equal(t, isStaged, used, "want: a staged volume is in use")
 
 				if used {
 					require.Equal(t, n.in("kubelet/"+at), path)
@@ -82,8 +81,7 @@ func TestChecksSeeTheVolumesOfTheNode(t *testing.T) {
 					require.Zero(t, count, "want: no error is counted")
 				}
 
-				require.NoError(t, volumes.CheckNoGuest(id))
-				require.False(t, volumes.IsRegistered(id), "want: no controller is in this process")
+				require.NoError(t, n.Direct().Guard.CheckNoGuest(&staged.Volume{VolumeID: id}))
 			}
 
 			seen("")
@@ -92,14 +90,14 @@ func TestChecksSeeTheVolumesOfTheNode(t *testing.T) {
 			seen("target")
 
 			within := errors.New("within")
-			err := volumes.WithFrozen(t.Context(), id, func(context.Context) error {
+			err := volumes.WithFrozen(t.Context(), []string{id}, func(context.Context) error {
 				require.Equal(t, kind == "image", volumes.IsFrozen(id), "want: a mounted image is frozen")
 
 				return within
 			})
 			require.ErrorIs(t, err, within)
 			require.False(t, volumes.IsFrozen(id), "want: it is thawed")
-			require.ErrorIs(t, volumes.Do(t.Context(), id, "check", func(context.Context) error { return within }), within)
+			require.ErrorIs(t, n.Do(t.Context(), id, func(context.Context) error { return within }), within)
 
 			if kind == "image" {
 				n.countError(t)
@@ -131,17 +129,16 @@ func (n *onceNode) countError(t *testing.T) {
 // TestChecksSeeTheConditions of the monitor, and end those of volumes that are not in use.
 func TestChecksSeeTheConditions(t *testing.T) {
 	n := newNode(t, "image")
-	volumes, id, monitor := n.CheckedVolumes(), n.kind.id(), n.Prober().Monitor()
+	prober, id, monitor := n.Prober(), n.kind.id(), n.Prober().Monitor()
 
-	require.False(t, volumes.IsHanging(id), "want: nothing is known of the volume")
+	require.False(t, prober.IsHanging(id), "want: nothing is known of the volume")
 	require.True(t, monitor.Set(id, health.Observation{Entries: []health.Entry{health.NewEntry(health.IOErrors, "errors")}}, time.Now()), "want: the record is new")
-	require.False(t, volumes.IsHanging(id), "want: a volume with errors responds")
+	require.False(t, prober.IsHanging(id), "want: a volume with errors responds")
 	require.True(t, monitor.Set(id, health.Observation{Entries: []health.Entry{health.NewEntry(health.ProbeTimedOut, "hangs")}}, time.Now()), "want: the record is newer")
-	require.True(t, volumes.IsHanging(id), "want: a volume whose probe timed out hangs")
-	require.NoError(t, volumes.CheckReachable("default"))
-	require.Zero(t, volumes.LastPeriod(id), "want: no probe has read the period")
+	require.True(t, prober.IsHanging(id), "want: a volume whose probe timed out hangs")
+	require.Zero(t, prober.Observations().CheckPeriod(id), "want: no probe has read the period")
 
-	volumes.ProbeAfterOperation(id)
+	prober.ProbeAfterOperation(id)
 
 	_, known := monitor.Get(id)
 	require.False(t, known, "want: a volume that is not in use has no condition")
@@ -153,11 +150,11 @@ func TestALostDeviceOfAGuestIsRevoked(t *testing.T) {
 	require.NoError(t, n.stage(t.Context()))
 	require.NoError(t, n.publish(t.Context()))
 
-	volumes := n.ProbedVolumes()
-	record, _, used := volumes.InUse(n.kind.id())
+	volumes := n.Used()
+	record, _, used := volumes.Get(n.kind.id())
 	require.True(t, used, "want: the volume is in use")
-	require.Equal(t, []string{n.kind.id()}, volumes.IDsInUse())
-	require.NoError(t, volumes.RevokeLostDevices(t.Context(), record))
+	require.Equal(t, []string{n.kind.id()}, volumes.IDs())
+	require.NoError(t, n.RevokeLost(t.Context(), record))
 
 	assigned := func() []string {
 		found, err := filepath.Glob(n.in("kata/*"))
@@ -166,22 +163,22 @@ func TestALostDeviceOfAGuestIsRevoked(t *testing.T) {
 		return found
 	}
 	require.Len(t, assigned(), 1, "want: an assignment whose device is attached stays")
-	require.Error(t, n.CheckedVolumes().CheckNoGuest(n.kind.id()), "want: a guest may have it")
+	require.Error(t, n.Direct().Guard.CheckNoGuest(&staged.Volume{VolumeID: n.kind.id()}), "want: a guest may have it")
 
-	devices, err := volumes.RawDevices(n.kind.id())
+	devices, err := n.Raw().Found(n.kind.id())
 	require.NoError(t, err)
-	require.True(t, volumes.HadRawDevice(n.kind.id(), devices.Staged), "want: the device is the volume's")
+	require.True(t, n.Raw().Had(n.kind.id(), devices.Staged), "want: the device is the volume's")
 
 	device, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", devices.Staged), os.O_RDWR, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0))
 	require.NoError(t, device.Close())
-	require.NoError(t, volumes.RevokeLostDevices(t.Context(), record))
+	require.NoError(t, n.RevokeLost(t.Context(), record))
 	require.Empty(t, assigned(), "want: the assignment of a lost device is removed")
 
 	require.NoError(t, n.unpublish(t.Context()))
 	require.NoError(t, n.unstage(t.Context()))
-	require.NoError(t, volumes.RevokeLostDevices(t.Context(), record), "want: a volume that is not in use has nothing to revoke")
+	require.NoError(t, n.RevokeLost(t.Context(), record), "want: a volume that is not in use has nothing to revoke")
 }
 
 // storedRecords are the records of a node that is not running.
@@ -199,7 +196,7 @@ func (n *onceNode) withRecords(t *testing.T, use func(records storedRecords)) {
 	records := storedRecords{frozen: freeze.NewRecords(store), tuned: tuning.NewTunedRecords(store)}
 
 	staged.NewVolumes(store)
-	ephemeral.NewRecords(store)
+	staged.NewInlineRecords(store)
 	tuning.NewLimitedRecords(store)
 	fsck.NewRecords(store)
 	require.NoError(t, store.Open(t.Context()))
@@ -229,8 +226,8 @@ func TestTheStartThawsWhatWasLeftFrozen(t *testing.T) {
 		}))
 	})
 	require.ErrorIs(t, filesystem.Thaw(root), filesystem.ErrNotFrozen)
-	require.False(t, n.CheckedVolumes().IsFrozen(n.kind.id()), "want: the record is dropped")
-	require.False(t, n.CheckedVolumes().IsFrozen(missingID), "want: the record of a volume that is not staged is dropped")
+	require.False(t, n.Local().IsFrozen(n.kind.id()), "want: the record is dropped")
+	require.False(t, n.Local().IsFrozen(missingID), "want: the record of a volume that is not staged is dropped")
 	require.NoError(t, root.Close())
 	require.NoError(t, n.unstage(t.Context()))
 }

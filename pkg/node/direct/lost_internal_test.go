@@ -1,4 +1,4 @@
-package access
+package direct
 
 import (
 	"os"
@@ -10,19 +10,20 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/loopsys"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // assigned is a machine with a direct volume that is published at a target path.
-func assigned(t *testing.T, devices map[int]device) (*machine, *staged.Volume, string) {
+func assigned(t *testing.T, devices map[int]loopsys.Device) (*machine, *staged.Volume, string) {
 	t.Helper()
 
 	m := newMachine(t, devices)
 	target := filepath.Join(m.kubelet, "target")
 	v := used(idA, directly)
 	v.Publications = []staged.Publication{{TargetPath: target, Capability: v.Capability}}
-	m.devices.add(idA, 1, 7, false)
-	require.NoError(t, m.config.Direct.Root.Put(kata.Assignment{TargetPath: target, Device: "/dev/loop1", FSType: "ext4"}))
+	m.devices.Raw().Add(idA, 1, 7, false)
+	require.NoError(t, m.config.Runtimes.Root.Put(kata.Assignment{TargetPath: target, Device: "/dev/loop1", FSType: "ext4"}))
 
 	return m, v, target
 }
@@ -30,7 +31,7 @@ func assigned(t *testing.T, devices map[int]device) (*machine, *staged.Volume, s
 func (m *machine) isAssigned(t *testing.T, target string) bool {
 	t.Helper()
 
-	_, ok, err := m.config.Direct.Root.Get(target)
+	_, ok, err := m.config.Runtimes.Root.Get(target)
 	require.NoError(t, err)
 
 	return ok
@@ -40,13 +41,13 @@ func (m *machine) isAssigned(t *testing.T, target string) bool {
 func TestALostDeviceIsRevoked(t *testing.T) {
 	t.Parallel()
 
-	own := map[int]device{1: {image: "/pool/" + idA + ".img", sequence: 7}}
-	taken := map[int]device{1: {image: "/pool/other.img", sequence: 8}}
-	remove := func(m *machine, target string) error { return m.config.Direct.Root.Remove(target) }
+	own := map[int]loopsys.Device{1: {Image: "/pool/" + idA + ".img", Sequence: 7}}
+	taken := map[int]loopsys.Device{1: {Image: "/pool/other.img", Sequence: 8}}
+	remove := func(m *machine, target string) error { return m.config.Runtimes.Root.Remove(target) }
 	unsafe := func(m *machine, _ string) error { return os.Chmod(m.root, 0o777) }
 
 	for name, test := range map[string]struct {
-		devices map[int]device
+		devices map[int]loopsys.Device
 		change  func(m *machine, target string) error
 		direct  bool
 		want    bool
@@ -68,21 +69,21 @@ func TestALostDeviceIsRevoked(t *testing.T) {
 				require.NoError(t, test.change(m, target))
 			}
 
-			lost, err := m.IsLostDeviceAssigned(v, v.Publications[0])
+			lost, err := m.Assignments.HasLost(v)
 			require.NoError(t, err)
 			require.Equal(t, test.want, lost, "want: a device that is gone is assigned")
 
 			require.NoError(t, os.Chmod(m.root, 0o700))
-			require.NoError(t, m.RevokeLostDevices(v))
+			require.NoError(t, m.Assignments.RevokeLost(v))
 			require.Equal(t, !test.want && test.change == nil, m.isAssigned(t, target), "want: only a lost device is revoked")
 		})
 	}
 
-	m, v, target := assigned(t, map[int]device{1: {image: "/pool/other.img", sequence: 8, broken: true}})
+	m, v, target := assigned(t, map[int]loopsys.Device{1: {Image: "/pool/other.img", Sequence: 8, Broken: true}})
 
-	_, err := m.IsLostDeviceAssigned(v, v.Publications[0])
+	_, err := m.Assignments.HasLost(v)
 	rpccode.Require(t, err, codes.Unavailable, "unknown is not absent")
-	require.Error(t, m.RevokeLostDevices(v), "want: unknown is not lost")
+	require.Error(t, m.Assignments.RevokeLost(v), "want: unknown is not lost")
 	require.True(t, m.isAssigned(t, target), "want: what is unknown is not revoked")
 }
 
@@ -90,36 +91,36 @@ func TestALostDeviceIsRevoked(t *testing.T) {
 func TestAnUnrecordedAssignmentIsRemoved(t *testing.T) {
 	t.Parallel()
 
-	own := device{image: "/pool/" + idA + ".img", sequence: 7}
+	own := loopsys.Device{Image: "/pool/" + idA + ".img", Sequence: 7}
 	broken := own
-	broken.broken = true
+	broken.Broken = true
 
 	for name, test := range map[string]struct {
-		devices map[int]device
+		devices map[int]loopsys.Device
 		entry   string
 		want    bool
 		code    codes.Code
 	}{
 		"its device, gone":    {nil, "/dev/loop1", true, codes.OK},
-		"its device, unknown": {map[int]device{1: broken}, "/dev/loop1", false, codes.Unavailable},
-		"its device":          {map[int]device{1: own}, "/dev/loop1", true, codes.OK},
+		"its device, unknown": {map[int]loopsys.Device{1: broken}, "/dev/loop1", false, codes.Unavailable},
+		"its device":          {map[int]loopsys.Device{1: own}, "/dev/loop1", true, codes.OK},
 		"another disk":        {nil, "/dev/sda", false, codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			m, v, target := assigned(t, test.devices)
-			require.NoError(t, m.config.Direct.Root.Put(kata.Assignment{TargetPath: target, Device: test.entry, FSType: "ext4"}))
+			require.NoError(t, m.config.Runtimes.Root.Put(kata.Assignment{TargetPath: target, Device: test.entry, FSType: "ext4"}))
 			// It is staged, so that its device stays.
 			require.NoError(t, m.config.Volumes.Put(t.Context(), v.WithoutPublication(target)))
 
-			err := m.RemoveUnrecordedAssignment(t.Context(), idA, target)
+			err := m.Assignments.RemoveUnrecorded(t.Context(), idA, target)
 			rpccode.Require(t, err, test.code)
 			require.Equal(t, test.want, !m.isAssigned(t, target), "want: only the volume's assignment is removed")
-			require.NoError(t, m.RemoveUnrecordedAssignment(t.Context(), idA, filepath.Join(m.kubelet, "none")), "want: no assignment is no error")
+			require.NoError(t, m.Assignments.RemoveUnrecorded(t.Context(), idA, filepath.Join(m.kubelet, "none")), "want: no assignment is no error")
 
 			require.NoError(t, os.Chmod(m.root, 0o777))
-			require.NoError(t, m.RemoveUnrecordedAssignment(t.Context(), idA, target), "want: the volume may never have been a direct one")
+			require.NoError(t, m.Assignments.RemoveUnrecorded(t.Context(), idA, target), "want: the volume may never have been a direct one")
 		})
 	}
 }
@@ -128,31 +129,31 @@ func TestAnUnrecordedAssignmentIsRemoved(t *testing.T) {
 func TestNoGuestMayHaveIt(t *testing.T) {
 	t.Parallel()
 
-	own := map[int]device{1: {image: "/pool/" + idA + ".img", sequence: 7}}
+	own := map[int]loopsys.Device{1: {Image: "/pool/" + idA + ".img", Sequence: 7}}
 
 	for name, test := range map[string]struct {
-		devices map[int]device
+		devices map[int]loopsys.Device
 		of      *staged.Volume
 		says    string
 	}{
 		"its device":  {own, used(idA, directly), "its device /dev/loop1 is assigned to a virtual machine"},
 		"gone":        {nil, used(idA, directly), ""},
-		"unreadable":  {map[int]device{1: {image: "/pool/other.img", broken: true}}, used(idA, directly), "unknown whether"},
+		"unreadable":  {map[int]loopsys.Device{1: {Image: "/pool/other.img", Broken: true}}, used(idA, directly), "unknown whether"},
 		"of no image": {own, used("none", directly), "unknown whether"},
 	} {
 		m, _, target := assigned(t, test.devices)
 
-		err := m.CheckNoGuest(test.of)
+		err := m.Guard.CheckNoGuest(test.of)
 		if test.says == "" {
 			require.NoError(t, err, name)
 		} else {
 			require.ErrorContains(t, err, test.says, name)
 		}
 
-		require.NoError(t, m.config.Direct.Root.Remove(target))
-		require.NoError(t, m.CheckNoGuest(test.of), name)
+		require.NoError(t, m.config.Runtimes.Root.Remove(target))
+		require.NoError(t, m.Guard.CheckNoGuest(test.of), name)
 
 		require.NoError(t, os.Chmod(m.root, 0o777))
-		require.ErrorIs(t, m.CheckNoGuest(test.of), kata.ErrUnsafeRoot, name)
+		require.ErrorIs(t, m.Guard.CheckNoGuest(test.of), kata.ErrUnsafeRoot, name)
 	}
 }

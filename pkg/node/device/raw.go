@@ -1,0 +1,161 @@
+package device
+
+import (
+	"sync"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+)
+
+// Raw has the loop devices of raw-block and direct volumes, which are attached until the volume is
+// unstaged. The devices of mounted volumes are found through their mounts. It is safe for concurrent use.
+type Raw struct {
+	config *Config
+
+	mu       sync.Mutex
+	byVolume map[string]Attachments
+	// notFound are the volumes whose devices could not be searched for because of a failure.
+	notFound map[string]struct{}
+}
+
+// Numbers are the loop devices of a raw-block or direct volume: the one of the staging,
+// and a second one of the read-only publications if the first can be written (a read-only
+// bind mount of a device node does not prevent writes to the device).
+type Numbers struct {
+	Staged, ReadOnly int
+}
+
+// Attachments are the devices that a volume was attached to, with their disk sequence
+// attachments: if another program detaches an image, the kernel reuses its number.
+type Attachments struct {
+	Numbers
+
+	StagedSequence, ReadOnlySequence uint64
+}
+
+func noNumbers() Numbers { return Numbers{Staged: None, ReadOnly: None} }
+
+func newRaw(config *Config) *Raw {
+	return &Raw{config: config, byVolume: map[string]Attachments{}, notFound: map[string]struct{}{}}
+}
+
+// Get returns the attachments that are still the volume's, and None for those that have
+// another image by now.
+func (r *Raw) Get(volumeID string) (Numbers, error) {
+	attachments, err := r.Found(volumeID)
+	if err != nil {
+		return noNumbers(), err
+	}
+
+	if attachments.Staged, err = r.verify(attachments.Staged, attachments.StagedSequence); err != nil {
+		return noNumbers(), err
+	}
+
+	attachments.ReadOnly, err = r.verify(attachments.ReadOnly, attachments.ReadOnlySequence)
+
+	return attachments.Numbers, err
+}
+
+// Found returns what is recorded, after another search for devices that the start could not find.
+func (r *Raw) Found(volumeID string) (Attachments, error) {
+	r.mu.Lock()
+	_, notFound := r.notFound[volumeID]
+	r.mu.Unlock()
+
+	if notFound {
+		if err := r.findAgain(volumeID); err != nil {
+			return Attachments{Numbers: noNumbers()}, err
+		}
+
+		r.mu.Lock()
+		delete(r.notFound, volumeID)
+		r.mu.Unlock()
+	}
+
+	return r.recorded(volumeID), nil
+}
+
+func (r *Raw) recorded(volumeID string) Attachments {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if attachments, ok := r.byVolume[volumeID]; ok {
+		return attachments
+	}
+
+	return Attachments{Numbers: noNumbers()}
+}
+
+// verify returns None for a number that is attached for another image by now.
+func (r *Raw) verify(number int, sequence uint64) (int, error) {
+	if number == None {
+		return None, nil
+	}
+
+	now, attached, err := r.config.Loops.Attachment(number)
+	if err != nil || attached && now.Sequence != sequence {
+		return None, err
+	}
+
+	return number, nil
+}
+
+// Had reports whether the volume was attached to the number, whatever image has it by now.
+func (r *Raw) Had(volumeID string, number int) bool {
+	attachments := r.recorded(volumeID)
+
+	return number == attachments.Staged || number == attachments.ReadOnly
+}
+
+// Add records a device of the volume; second means the one of its read-only publications.
+func (r *Raw) Add(volumeID string, number int, sequence uint64, second bool) {
+	attachments := r.recorded(volumeID)
+	if second {
+		attachments.ReadOnly, attachments.ReadOnlySequence = number, sequence
+	} else {
+		attachments.Staged, attachments.StagedSequence = number, sequence
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.byVolume[volumeID] = attachments
+}
+
+// dropReader drops the second device of the volume.
+func (r *Raw) dropReader(volumeID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if attachments, ok := r.byVolume[volumeID]; ok {
+		attachments.ReadOnly, attachments.ReadOnlySequence = None, 0
+		r.byVolume[volumeID] = attachments
+	}
+}
+
+// drop drops both devices of the volume.
+func (r *Raw) drop(volumeID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	delete(r.byVolume, volumeID)
+	delete(r.notFound, volumeID)
+}
+
+// addNotFound records that the search for the volume's devices failed.
+func (r *Raw) addNotFound(volumeID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.notFound[volumeID] = struct{}{}
+}
+
+// Attachment returns the device of the volume's staging, false where it has none. It may be
+// one that is detached with its last user (AutoClear).
+func (r *Raw) Attachment(volumeID string) (loop.Attachment, bool, error) {
+	attachments, err := r.Get(volumeID)
+	if err != nil || attachments.Staged == None {
+		return loop.Attachment{}, false, err
+	}
+
+	return r.config.Loops.Attachment(attachments.Staged)
+}

@@ -1,0 +1,62 @@
+package direct
+
+import (
+	"log/slog"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+)
+
+// Config is what direct volumes depend on.
+type Config struct {
+	Runtimes kata.Runtimes
+	Pools    staged.Pools
+	Dirs     *mount.AllowedDirs
+	Loops    *loop.Loops
+	Observer *observe.Observer
+	Devices  *device.Devices
+	// Volumes are the records of staged volumes; that of a direct volume has how far its filesystem was
+	// grown.
+	Volumes *staged.Records[*staged.Volume]
+	Ways    *access.Ways
+	Checker access.Checker
+	// Run starts the tools of the filesystems; nil starts the real ones.
+	Run filesystem.Runner
+	Log *slog.Logger
+}
+
+// New returns the access of direct volumes.
+func New(config Config) *Access {
+	raw := access.NewRawDevice(config.Devices, config.Loops, config.Pools)
+	guard := &Guard{root: config.Runtimes.Root, pools: config.Pools, observe: config.Observer, log: config.Log}
+
+	return &Access{
+		Targets: config.Ways.Image.Targets, RawDevice: raw, Guard: guard,
+		Assignments: &Assignments{config: &config, guard: guard, raw: raw}, config: &config,
+	}
+}
+
+// AssignedBy returns what finds the number of the device that is assigned below root by a publication,
+// false for none.
+func AssignedBy(root *kata.Root) func(v *staged.Volume, publication staged.Publication) (int, bool, error) {
+	return func(v *staged.Volume, publication staged.Publication) (int, bool, error) {
+		if !v.IsDirect() {
+			return device.None, false, nil
+		}
+
+		entry, ok, err := root.Get(publication.TargetPath)
+		if err != nil || !ok {
+			return device.None, false, err
+		}
+
+		number, isLoop := mount.Point{Source: entry.Device}.LoopDevice()
+
+		return number, isLoop, nil
+	}
+}

@@ -1,0 +1,123 @@
+package node
+
+import (
+	"context"
+	"os"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
+	"github.com/touchstone-csi/touchstone/pkg/node/direct"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
+)
+
+// parts are what a node consists of. Each uses only those before it, and reports what it does to the memory
+// of the prober, which is made first. A checker is connected with the prober at last, by what each of them
+// asks and reports.
+type parts struct {
+	volumes staged.Volumes
+	pools   staged.Pools
+	loops   *loop.Loops
+	observe *observe.Observer
+	tuner   *tuning.Tuner
+	freezer *freeze.Freezer
+	devices *device.Devices
+	ways    *access.Ways
+	direct  *direct.Access
+	// used answers by the ids of volumes.
+	used    *access.Volumes
+	checker *fsck.Checker
+	prober  *probe.Prober
+	own     *ownOperations
+}
+
+func newParts(config *Config, runtimes kata.Runtimes) *parts {
+	store, memory := config.Store, probe.NewMemory()
+	p := &parts{
+		volumes: staged.Volumes{Staged: staged.NewVolumes(store), Inline: staged.NewInlineRecords(store)},
+		pools:   staged.Pools{Volumes: config.Pools, Ephemeral: config.Ephemeral, Storage: config.Storage},
+		loops:   loop.NewLoops(config.Loops), own: &ownOperations{group: config.Operations},
+		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log), store, config.Log),
+	}
+	p.observe = observe.New(config.Dirs, p.loops)
+	p.freezer = freeze.New(freeze.Config{Limit: config.FreezeLimit, Loops: p.loops, OpenRoot: p.openRoot, Log: config.Log}, store)
+	p.devices = device.New(device.Config{
+		Pools: p.pools, Loops: p.loops, Volumes: p.volumes.Staged, Observer: p.observe, Tuner: p.tuner, Freezer: p.freezer,
+		Assigned: direct.AssignedBy(runtimes.Root), Events: memory, Log: config.Log,
+	})
+
+	results := fsck.NewResults(fsck.ResultsConfig{Metrics: config.Health.Metrics, Log: config.Log}, fsck.NewRecords(store))
+	p.addAccess(config, runtimes, results, memory)
+	p.addProbes(config, results, memory)
+
+	return p
+}
+
+// addAccess adds the ways in which volumes are used.
+func (p *parts) addAccess(config *Config, runtimes kata.Runtimes, results *fsck.Results, memory *probe.Memory) {
+	p.ways = access.New(access.Config{
+		Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices, Tuner: p.tuner, Freezer: p.freezer,
+		Checker: results, Gate: memory.Gate(), Events: memory, Run: config.Run, Point: config.Point, Log: config.Log,
+	})
+	p.direct = direct.New(direct.Config{
+		Runtimes: runtimes, Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices,
+		Volumes: p.volumes.Staged, Ways: p.ways, Checker: results, Run: config.Run, Log: config.Log,
+	})
+	p.ways.Direct = p.direct
+	p.used = access.NewVolumes(p.volumes.Staged, p.ways, p.freezer)
+}
+
+// addProbes adds what checks and probes volumes.
+func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.Memory) {
+	p.checker = fsck.New(fsck.Config{
+		Results: results, Volumes: p.used, Pools: config.Pools, Loops: p.loops, Period: config.CheckPeriod, Run: config.Run,
+		Do: p.own.run, Log: config.Log,
+		Known: fsck.Known{
+			Registered: config.isRegistered, Ephemeral: p.volumes.IsInline, CheckNoGuest: p.direct.Guard.CheckNoGuest,
+			CheckReachable: p.pools.CheckReachable, LastPeriod: memory.Observations().CheckPeriod,
+		},
+	})
+	p.prober = probe.New(probe.Config{
+		Volumes: p.volumes, Stored: p.pools, Pools: config.Pools, Memory: memory, Checker: p.checker, Dirs: config.Dirs, Loops: p.loops,
+		Operations: config.Operations, Raw: p.devices.Raw(), Assignments: p.direct.Assignments, Revoke: p.revokeLost,
+		Registered: config.Registered, Log: config.Log,
+		Monitoring: probe.Monitoring{
+			Health: config.Health, Sources: config.Sources, MarkFilesystem: config.MarkFilesystem, IOErrorHold: config.IOErrorHold,
+		},
+	})
+	// A result changes the condition of its volume, and a volume that hangs is not checked.
+	results.OnChange(p.prober.ProbeAfterOperation)
+	p.checker.OnHanging(p.prober.IsHanging)
+}
+
+// openRoot opens the root of a staged volume's filesystem, nil where it is not mounted.
+func (p *parts) openRoot(volumeID string) (*os.File, error) {
+	v, known := p.volumes.Staged.Get(volumeID)
+	if !known {
+		return nil, nil //nolint:nilnil // documented
+	}
+
+	root, _, err := p.observe.OpenRoot(v)
+
+	return root, err
+}
+
+// revokeLost revokes, in an operation, the assignments of a volume whose devices are gone.
+func (p *parts) revokeLost(ctx context.Context, volumeID string) error {
+	return p.own.run(ctx, volumeID, "revoke", func(context.Context) error {
+		v, known := p.volumes.Staged.Get(volumeID)
+		if !known {
+			return nil
+		}
+
+		return p.direct.Assignments.RevokeLost(v)
+	})
+}

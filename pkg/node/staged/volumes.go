@@ -1,0 +1,47 @@
+package staged
+
+// Volumes are the volumes in use on a node. Their ids are those that the CO uses.
+type Volumes struct {
+	Staged *Records[*Volume]
+	Inline *InlineRecords
+}
+
+// Get returns the volume that is staged or published here, and the record it was made
+// of: another record means that an operation has changed the volume.
+func (v Volumes) Get(id string) (volume *Volume, record Record, ok bool) {
+	if staged, ok := v.Staged.Get(id); ok {
+		return staged, staged, true
+	}
+
+	inline, ok := v.Inline.Get(id)
+	if !ok {
+		return nil, nil, false
+	}
+
+	volume = inline.StagedVolume()
+
+	return volume, inline, true
+}
+
+// IDs returns the ids of these volumes.
+func (v Volumes) IDs() []string {
+	staged, inline := v.Staged.All(), v.Inline.All()
+	ids := make([]string, 0, len(staged)+len(inline))
+
+	for _, each := range staged {
+		ids = append(ids, each.VolumeID)
+	}
+
+	for _, each := range inline {
+		ids = append(ids, each.VolumeID)
+	}
+
+	return ids
+}
+
+// IsInline reports whether the volume is an inline ephemeral one.
+func (v Volumes) IsInline(id string) bool {
+	_, inline := v.Inline.Get(id)
+
+	return inline
+}
