@@ -97,9 +97,9 @@ func Errorf(category error, format string, args ...any) error {
 // get the same message:
 //
 //	defer errdefs.Wrap(&err, "capacity of pool %q", name)
-func Wrap(err *error, format string, args ...any) {
+func Wrap(err *error, format string, args ...any) { //nolint:gocritic,goprintffuncname // a deferred call changes the result
 	if *err != nil {
-		*err = fmt.Errorf(format+": %w", append(args, *err)...)
+		*err = fmt.Errorf(format+": %w", append(args, *err)...) //nolint:err113 // the caller's format is the message
 	}
 }
 

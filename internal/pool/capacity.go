@@ -3,8 +3,9 @@ package pool
 import (
 	"os"
 
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // Capacity is the space of a pool's filesystem, in bytes.
