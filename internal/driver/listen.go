@@ -95,7 +95,7 @@ const (
 
 // parseLoopback returns the host:port of the loopback that a flag names. Errors: socket.ErrAddress.
 func parseLoopback(flag, address string) (_ string, err error) {
-	defer errdefs.Wrap(&err, "%s", flag)
+	defer errdefs.Wrapf(&err, "%s", flag)
 
 	network, target, err := socket.ParseAddress(address)
 	if err != nil || network == "tcp" {

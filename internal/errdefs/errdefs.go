@@ -93,11 +93,11 @@ func Errorf(category error, format string, args ...any) error {
 	return &Error{category: category, cause: fmt.Errorf(format, args...)} //nolint:err113 // the caller's format is the message
 }
 
-// Wrap puts the message before *err, unless that is nil. It is deferred where the errors of several steps
+// Wrapf puts the message before *err, unless that is nil. It is deferred where the errors of several steps
 // get the same message:
 //
-//	defer errdefs.Wrap(&err, "capacity of pool %q", name)
-func Wrap(err *error, format string, args ...any) { //nolint:gocritic,goprintffuncname // a deferred call changes the result
+//	defer errdefs.Wrapf(&err, "capacity of pool %q", name)
+func Wrapf(err *error, format string, args ...any) { //nolint:gocritic // a deferred call changes the result
 	if *err != nil {
 		*err = fmt.Errorf(format+": %w", append(args, *err)...) //nolint:err113 // the caller's format is the message
 	}

@@ -36,11 +36,11 @@ func TestErrorsWithTheSameMessageAreDistinct(t *testing.T) {
 }
 
 // TestWrap: the message stands before an error, which stays itself, and makes none.
-func TestWrap(t *testing.T) {
+func TestWrapf(t *testing.T) {
 	t.Parallel()
 
 	wrapped := func(err error) error {
-		errdefs.Wrap(&err, "volume %s of %d%%", "a", 5)
+		errdefs.Wrapf(&err, "volume %s of %d%%", "a", 5)
 
 		return err
 	}

@@ -88,7 +88,7 @@ func (g *Guest) Stats(ctx context.Context, e Entry) (mount.Usage, error) {
 // wraps the context's error when that is why, and after which the guest may have
 // done it or not.
 func (g *Guest) Resize(ctx context.Context, e Entry, bytes int64) (err error) {
-	defer errdefs.Wrap(&err, "ask sandbox %q to resize %q to %d bytes", e.Sandbox, e.TargetPath, bytes)
+	defer errdefs.Wrapf(&err, "ask sandbox %q to resize %q to %d bytes", e.Sandbox, e.TargetPath, bytes)
 
 	answer, err := g.ask(ctx, e, func(ctx context.Context, e Entry) ([]byte, error) {
 		return g.route.resize(ctx, e, bytes)

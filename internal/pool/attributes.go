@@ -74,7 +74,7 @@ func (p *Pool) Attributes(id string) (found volume.Mutable, err error) {
 		return volume.Mutable{}, fmt.Errorf("attributes of volume %s in pool %q: %w", id, p.name, err)
 	}
 	defer file.Close()
-	defer errdefs.Wrap(&err, "attributes of volume %s in %s", id, p.AttributesPath())
+	defer errdefs.Wrapf(&err, "attributes of volume %s in %s", id, p.AttributesPath())
 
 	text, err := io.ReadAll(io.LimitReader(file, maxAttributesBytes))
 	if err != nil {

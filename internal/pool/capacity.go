@@ -31,7 +31,7 @@ func (c Capacity) NearlyFull() bool {
 // Capacity returns the space of the pool's filesystem. For an embedded pool it is limited by the
 // space of the filesystem that has the pool's image.
 func (p *Pool) Capacity() (own Capacity, err error) {
-	defer errdefs.Wrap(&err, "capacity of pool %q at %s", p.name, p.path)
+	defer errdefs.Wrapf(&err, "capacity of pool %q at %s", p.name, p.path)
 
 	own, used, err := space(p.path)
 	if err != nil || p.hostImage == "" {

@@ -40,7 +40,7 @@ func (p *Pool) LimitDirectory(id string, size int64) (err error) {
 		return err
 	}
 	defer directory.Close()
-	defer errdefs.Wrap(&err, "limit the size of volume %s in pool %q", id, p.name)
+	defer errdefs.Wrapf(&err, "limit the size of volume %s in pool %q", id, p.name)
 
 	if err := p.quotas.Limit(directory, size); err != nil {
 		return err

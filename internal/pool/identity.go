@@ -75,7 +75,7 @@ func ReadIdentity(directory string) (string, error) {
 // MoveIdentity moves the identity of a pool to another directory, which has none: when a pool
 // without volumes becomes an embedded pool.
 func MoveIdentity(from, to string) (err error) {
-	defer errdefs.Wrap(&err, "move the identity of a pool")
+	defer errdefs.Wrapf(&err, "move the identity of a pool")
 
 	outer, err := os.OpenRoot(from)
 	if err != nil {

@@ -90,7 +90,7 @@ func (p *Pool) renameFromScratch(object Object) (err error) {
 		return err
 	}
 	defer room.Close()
-	defer errdefs.Wrap(&err, "put %s in place", object)
+	defer errdefs.Wrapf(&err, "put %s in place", object)
 
 	name := object.fileName()
 

@@ -39,7 +39,7 @@ func (p *Pool) removeError(object string, err error) error {
 // is not in place any more, and its space is freed then or, if that takes long or fails, in the
 // background.
 func (p *Pool) Discard(ctx context.Context, object Object) (err error) {
-	defer errdefs.Wrap(&err, "discard %s in pool %q", object, p.name)
+	defer errdefs.Wrapf(&err, "discard %s in pool %q", object, p.name)
 
 	moved, err := p.unlinkObject(ctx, object)
 	if err != nil || !moved {

@@ -98,7 +98,7 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 // discardScratch removes the scratch that this process has locked, also if the caller was
 // cancelled. A directory is removed in the background.
 func (p *Pool) discardScratch(id string) (err error) {
-	defer errdefs.Wrap(&err, "clear scratch of %s in pool %q", id, p.name)
+	defer errdefs.Wrapf(&err, "clear scratch of %s in pool %q", id, p.name)
 
 	ctx := context.Background()
 

@@ -157,7 +157,7 @@ var errConfig = errors.New("bad configuration")
 // Recover schedules the removal of what a crash has left half-done, before RecoverPool
 // and the first call.
 func (s *Service) Recover(ctx context.Context) (err error) {
-	defer errdefs.Wrap(&err, "recover")
+	defer errdefs.Wrapf(&err, "recover")
 
 	if err := errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots()); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (s *Service) Recover(ctx context.Context) (err error) {
 // pool has failed, before the pool is served. What the store does not know is left
 // alone unless it is empty.
 func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
-	defer errdefs.Wrap(&err, "recover pool %q", p.Name())
+	defer errdefs.Wrapf(&err, "recover pool %q", p.Name())
 
 	// Calls do not get the pool yet, but everything here does.
 	recovering := *s
@@ -192,7 +192,7 @@ func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 // crash between making an image and its record leaves such. One with data is
 // only reported, for an administrator to decide.
 func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) (err error) {
-	defer errdefs.Wrap(&err, "look for orphans")
+	defer errdefs.Wrapf(&err, "look for orphans")
 
 	err = p.List(ctx, func(entry pool.Entry) error {
 		if s.existsOrCreating(entry.ID) {

@@ -61,7 +61,7 @@ func (s *Service) NodeExpandVolume(
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "size", "NodeExpandVolume", request),
 		func(ctx context.Context) (_ *csi.NodeExpandVolumeResponse, err error) {
-			defer errdefs.Wrap(&err, "expand volume %s at %s", id, path)
+			defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
 
 			v, err := s.usedAt(id, path)
 			if err != nil {

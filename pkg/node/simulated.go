@@ -144,7 +144,7 @@ func (s *Simulated) NodePublishVolume(ctx context.Context, request *csi.NodePubl
 	}
 
 	return recorded(ctx, s, id, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) (err error) {
-		defer errdefs.Wrap(&err, "publish volume %s at %s", id, wanted.TargetPath)
+		defer errdefs.Wrapf(&err, "publish volume %s at %s", id, wanted.TargetPath)
 
 		v, err := s.stagingOf(request)
 		if err != nil {

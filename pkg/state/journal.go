@@ -43,7 +43,7 @@ type journal struct {
 // append makes lines durable. After an error that is not errNoSpace no further append is allowed;
 // after errNoSpace none before wipe.
 func (j *journal) append(lines []byte) (err error) {
-	defer errdefs.Wrap(&err, "append to %s", journalName)
+	defer errdefs.Wrapf(&err, "append to %s", journalName)
 	if err := j.fill(j.end + int64(len(lines))); err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (s *Store) create(ctx context.Context) error {
 // dropTorn wipes what follows the last good line: a remnant must not be taken for a change once
 // other lines precede it.
 func (s *Store) dropTorn(torn *DamageError) (err error) {
-	defer errdefs.Wrap(&err, "drop the end of the journal")
+	defer errdefs.Wrapf(&err, "drop the end of the journal")
 	s.options.Log.Warn("dropping the end of the journal: a write was interrupted and never acknowledged",
 		"file", torn.File, "line", torn.Line, "reason", torn.Reason)
 	err = s.journal.wipe()

@@ -247,7 +247,7 @@ func describe(o object) string {
 }
 
 func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) (err error) {
-	defer errdefs.Wrap(&err, "look for leftovers")
+	defer errdefs.Wrapf(&err, "look for leftovers")
 
 	err = p.ListScratch(ctx, func(left pool.ScratchObject) error {
 		if left.InProgress {

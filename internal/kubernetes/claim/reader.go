@@ -102,7 +102,7 @@ func load(kubeconfig string) (_ *rest.Config, err error) {
 		return settings, nil
 	}
 
-	defer errdefs.Wrap(&err, "kubeconfig %s", kubeconfig)
+	defer errdefs.Wrapf(&err, "kubeconfig %s", kubeconfig)
 
 	// Not BuildConfigFromFlags, which silently uses the pod's service account if the
 	// file is empty.

@@ -331,7 +331,7 @@ func fillsDevice(path string, bytes int64) (full bool, err error) {
 		return false, fmt.Errorf("grow: %w", err)
 	}
 	defer file.Close()
-	defer errdefs.Wrap(&err, "grow %s", path)
+	defer errdefs.Wrapf(&err, "grow %s", path)
 
 	limit, err := ext4Limit(file)
 	if err != nil {

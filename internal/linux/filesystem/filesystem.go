@@ -346,7 +346,7 @@ func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command C
 	// "--" keeps a path that starts with a dash from being an option.
 	command.Args = append(slices.Clip(command.Args), "--", path)
 
-	defer errdefs.Wrap(&err, "make %s on %s", fs.Name(), path)
+	defer errdefs.Wrapf(&err, "make %s on %s", fs.Name(), path)
 
 	if err := runTool(ctx, run, command); err != nil {
 		return err

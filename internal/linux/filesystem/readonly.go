@@ -34,7 +34,7 @@ func readError(command Command, result Result) error {
 
 // runReader runs a check that only reads. Errors: ErrReadIncomplete.
 func runReader(ctx context.Context, run Runner, path string, command Command) (_ Result, err error) {
-	defer errdefs.Wrap(&err, "check %s", path)
+	defer errdefs.Wrapf(&err, "check %s", path)
 
 	result, err := run.Run(ctx, command)
 	if err != nil {

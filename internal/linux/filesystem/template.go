@@ -46,7 +46,7 @@ func readTemplate(key templateKey, path string) (made *template, err error) {
 		return nil, fmt.Errorf("read a template: %w", err)
 	}
 	defer file.Close()
-	defer errdefs.Wrap(&err, "read a template from %s", path)
+	defer errdefs.Wrapf(&err, "read a template from %s", path)
 
 	row, _ := typeByName(key.filesystem)
 	if _, err := row.personalize(file, uuid.New()); err != nil {

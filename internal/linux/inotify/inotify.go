@@ -134,7 +134,7 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 
 	following.Go(func() { end(w.follow(ctx, of, changed, watching)) })
 
-	defer errdefs.Wrap(&err, "watch directories")
+	defer errdefs.Wrapf(&err, "watch directories")
 
 	err = ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
 		defer ctxread.Pause(ctx, ctxread.BatchPause)

@@ -216,7 +216,7 @@ func (s *mounter) setRootOwner(root *os.File) (err error) {
 		return err
 	}
 
-	defer errdefs.Wrap(&err, "give the filesystem to the owner of %s", s.Directory)
+	defer errdefs.Wrapf(&err, "give the filesystem to the owner of %s", s.Directory)
 
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(s.directory.Fd()), &stat); err != nil {
