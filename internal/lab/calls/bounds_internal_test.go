@@ -81,7 +81,7 @@ func TestTheOldestCallsAreForgotten(t *testing.T) {
 
 			return found, next, missed
 		}
-		forgotten := uint64(6 - len(test.want)) //nolint:gosec // at most 6
+		forgotten := uint64(6 - len(test.want))
 
 		found, next, missed := numbers(0)
 		require.Equal(t, test.want, found, "want: the newest calls are kept: %s", name)
@@ -150,7 +150,7 @@ func TestLinesThatDoNotFitTheQueueAreCounted(t *testing.T) {
 	}()
 
 	require.NoError(t, f.close())
-	require.Equal(t, written, <-read+int(f.lost.Load()), "want: each line is read or counted as lost") //nolint:gosec // small
+	require.Equal(t, written, <-read+int(f.lost.Load()), "want: each line is read or counted as lost")
 	require.Equal(t, lost, f.lost.Load(), "want: no queued line is lost once the pipe is read")
 	require.NoError(t, reader.Close())
 }
@@ -159,7 +159,7 @@ func TestNamesOfCodes(t *testing.T) {
 	t.Parallel()
 
 	for number, name := range code.Code_name {
-		require.Equal(t, name, codeName(codes.Code(number)), "want: the name of code %d in the spec", number) //nolint:gosec // small
+		require.Equal(t, name, codeName(codes.Code(number)), "want: the name of code %d in the spec", number)
 	}
 
 	require.Equal(t, "Code(99)", codeName(99), "want: an unknown code has its number")
@@ -209,7 +209,7 @@ func TestInputOfACall(t *testing.T) {
 
 	volume := json.RawMessage(`{"volume":{"capacity_bytes":"5"}}`)
 	fields := input(&Call{Method: csi.Controller_CreateVolume_FullMethodName, Request: json.RawMessage(`{"name":"n"}`), Response: volume})
-	require.Equal(t, "n", fields["request"].(map[string]any)["name"], "want: the request") //nolint:forcetypeassert // fails either way
+	require.Equal(t, "n", fields["request"].(map[string]any)["name"], "want: the request")
 	require.EqualValues(t, 5, fields["response"].(map[string]any)["volume"].(map[string]any)["capacity_bytes"], "want: a number in the response")
 
 	fields = input(&Call{Method: csi.Controller_CreateVolume_FullMethodName})
@@ -220,10 +220,10 @@ func TestInputOfACall(t *testing.T) {
 	require.Equal(t, map[string]any{"volume": map[string]any{"capacity_bytes": "5"}}, fields["response"], "want: a message of an unknown service as it is")
 
 	fields = input(&Call{Method: csi.Controller_CreateVolume_FullMethodName, Response: json.RawMessage(`{"volume":"none"}`)})
-	require.Equal(t, `{"volume":"none"}`, fields["response"], "want: a message that cannot be read is its text")
+	require.Equal(t, any(`{"volume":"none"}`), fields["response"], "want: a message that cannot be read is its text")
 
 	fields = input(&Call{
 		Method: csi.SnapshotMetadata_GetMetadataDelta_FullMethodName, Messages: []json.RawMessage{json.RawMessage(`{"volume_capacity_bytes":"7"}`)},
 	})
-	require.EqualValues(t, 7, fields["messages"].([]any)[0].(map[string]any)["volume_capacity_bytes"], "want: a number in a message") //nolint:forcetypeassert // fails either way
+	require.EqualValues(t, 7, fields["messages"].([]any)[0].(map[string]any)["volume_capacity_bytes"], "want: a number in a message")
 }

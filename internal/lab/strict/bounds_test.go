@@ -213,8 +213,8 @@ func TestObjectsOfRecordsAreShortened(t *testing.T) {
 
 	for given, want := range map[string]string{
 		strings.Repeat("v", 256):       strings.Repeat("v", 256),
-		strings.Repeat("v", 257):       strings.Repeat("v", 256) + "…",
-		strings.Repeat("v", 255) + "ä": strings.Repeat("v", 255) + "…",
+		strings.Repeat("v", 257):       strings.Repeat("v", 256-len("…")) + "…",
+		strings.Repeat("ä", 128) + "v": strings.Repeat("ä", 126) + "…",
 	} {
 		f := newFixture(t, strict.Observe)
 		f.begin(t.Context(), &csi.DeleteVolumeRequest{VolumeId: given, Secrets: map[string]string{"": "x"}})(nil, errFailed)

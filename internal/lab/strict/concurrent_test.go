@@ -82,7 +82,7 @@ func TestWhichRequestsConflict(t *testing.T) {
 		end := f.begin(t.Context(), first)
 		excluded := map[string]bool{}
 
-		for _, other := range strings.Fields(conflicts[running]) {
+		for other := range strings.FieldsSeq(conflicts[running]) {
 			excluded[other] = true
 		}
 
