@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -123,7 +122,7 @@ func TestWhichCallsAreAdmitted(t *testing.T) {
 	undecoded := context.WithValue(t.Context(), undecodedKey{}, status.Error(codes.InvalidArgument, "it cannot be read"))
 
 	for name, test := range map[string]struct {
-		ctx      context.Context
+		ctx      context.Context //nolint:containedctx // it is that of the call
 		shut     bool
 		disabled []string
 		method   string
@@ -272,7 +271,7 @@ func TestAPanicOfACallIsInternal(t *testing.T) {
 	t.Parallel()
 
 	g, text := guardOf(t, slog.LevelError)
-	err := g.recovered(context.WithValue(t.Context(), callKey{}, call{number: 7}), fmt.Errorf("a secret"))
+	err := g.recovered(context.WithValue(t.Context(), callKey{}, call{number: 7}), errors.New("a secret"))
 	rpccode.Require(t, err, codes.Internal, "a panic")
 	require.Equal(t, "defect of the driver; see call 7 in its log", status.Convert(err).Message(), "want: the number of the call alone")
 	require.Contains(t, text.String(), "a secret", "want: the panic is logged")
