@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is the driver's by name has to be the driver's by meaning.
-func TestDoctorsFlagsAreTheDrivers(t *testing.T) {
+// A flag of the doctor that has the name of a driver's flag has its meaning, too.
+func TestDoctorFlagsMatchTheDriver(t *testing.T) {
 	t.Parallel()
 
 	page, err := os.ReadFile("../../docs/doctor.md")
@@ -73,7 +73,7 @@ func TestDoctorReadsTheDriversSettings(t *testing.T) {
 }
 
 // The arguments of the driver's process are readable in its container.
-func TestDoctorTakesTheArgumentsOfTheDriverBesideIt(t *testing.T) {
+func TestDoctorUsesTheDriversArguments(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -73,9 +73,9 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode(), "exit code of an incomplete drain")
 }
 
-// TestSIGTERMEndsWhateverHangs has the directory of the state or of a pool not answer, while the
-// driver starts, serves or ends.
-func TestSIGTERMEndsWhateverHangs(t *testing.T) {
+// TestSIGTERMEndsDespiteHangingDirectories has the directory of the state or of a pool not answer,
+// while the driver starts, serves or ends.
+func TestSIGTERMEndsDespiteHangingDirectories(t *testing.T) {
 	t.Parallel()
 	namespace.NeedRoot(t)
 

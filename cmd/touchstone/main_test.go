@@ -261,8 +261,8 @@ func TestEveryFlagIsInTheDocumentation(t *testing.T) {
 	require.Empty(t, documented, "docs/flags.md has flags that serve has not")
 }
 
-// TestManualPages has one for each command that is shown, without a date.
-func TestManualPages(t *testing.T) {
+// TestEachCommandHasAManualPage, without a date, if it is shown.
+func TestEachCommandHasAManualPage(t *testing.T) {
 	t.Parallel()
 
 	directory := filepath.Join(t.TempDir(), "man1")

@@ -14,10 +14,10 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 )
 
-// TestVerifyFindsWhatIsMissing damages the journal of a driver that was killed, and
+// TestVerifyFindsMissingChanges damages the journal of a driver that was killed, and
 // of one that ended cleanly: verify finds it, and never calls a state clean from
 // which an acknowledged volume is missing.
-func TestVerifyFindsWhatIsMissing(t *testing.T) {
+func TestVerifyFindsMissingChanges(t *testing.T) {
 	t.Parallel()
 
 	const volumes = 40

@@ -21,8 +21,8 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
-// TestOutputThatCannotBeWritten: no command succeeds whose answer was not printed.
-func TestOutputThatCannotBeWritten(t *testing.T) {
+// TestUnprintedOutputFailsTheCommand: a command fails if its answer was not printed.
+func TestUnprintedOutputFailsTheCommand(t *testing.T) {
 	t.Parallel()
 
 	s := &stopped{dir: t.TempDir()}
@@ -60,8 +60,8 @@ func failToPrint(t *testing.T, args ...string) {
 	require.Contains(t, problems.String(), errFull.Error(), "touchstone %q", args)
 }
 
-// TestOutputIsATerminalOrNot: the demo asks for the descriptor of its output.
-func TestOutputIsATerminalOrNot(t *testing.T) {
+// TestOutputHasTheDescriptorOfItsFile: the demo asks for the descriptor of its output.
+func TestOutputHasTheDescriptorOfItsFile(t *testing.T) {
 	t.Parallel()
 
 	require.Equal(t, os.Stderr.Fd(), (&output{Writer: os.Stderr}).Fd(), "want: the descriptor of the file")

@@ -237,8 +237,8 @@ var notSettings = map[string]string{
 	"Node.Loops.Sys": "for tests: devices elsewhere",
 }
 
-// TestEachFieldIsASetting finds a field of the configuration that no flag sets.
-func TestEachFieldIsASetting(t *testing.T) {
+// TestEachFieldHasAFlag finds a field of the configuration that no flag sets.
+func TestEachFieldHasAFlag(t *testing.T) {
 	t.Parallel()
 
 	flags, err := given(t, nil, nil, "")
@@ -272,8 +272,8 @@ func TestConfigFileCanBeNamedByTheEnvironment(t *testing.T) {
 	require.Equal(t, "node", flags.mode)
 }
 
-// TestThePackagesConfig has keys that there are.
-func TestThePackagesConfig(t *testing.T) {
+// TestPackagedConfigHasKnownKeys: each key in the configuration of the packages is a flag.
+func TestPackagedConfigHasKnownKeys(t *testing.T) {
 	t.Parallel()
 
 	file, err := os.ReadFile("../../deploy/systemd/config.yaml")
@@ -320,7 +320,7 @@ func TestWrongSettingsAreRefusedWithTheirSource(t *testing.T) {
 	}
 }
 
-func TestConfigOfTheDriver(t *testing.T) {
+func TestFlagsSetTheDriversConfig(t *testing.T) {
 	t.Parallel()
 
 	flags, err := given(t, []string{"--pool=a=/a,b=/b=c", "--topology=zone=z", "--max-volume-size=1Gi", "--pool-image-size=2Gi", "--pool-image-fs=btrfs"}, nil, "")
@@ -350,8 +350,8 @@ func TestConfigOfTheDriver(t *testing.T) {
 	}
 }
 
-// TestLogLines have one schema as text and as JSON.
-func TestLogLines(t *testing.T) {
+// TestLogLinesHaveOneSchema as text and as JSON.
+func TestLogLinesHaveOneSchema(t *testing.T) {
 	t.Parallel()
 
 	for format, want := range map[string]string{

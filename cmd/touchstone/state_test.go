@@ -155,7 +155,7 @@ func TestPoolsAreComparedAsJSON(t *testing.T) {
 	require.EqualValues(t, 8192, report.Pools.Findings[0].Bytes, "want: the finding has the size of the orphaned image")
 }
 
-func TestVerificationWithoutAPool(t *testing.T) {
+func TestVerifyFailsWithoutThePool(t *testing.T) {
 	t.Parallel()
 
 	s := serveAndStop(t)
@@ -253,9 +253,9 @@ func identityOf(t *testing.T, s *stopped) string {
 	return id
 }
 
-// TestForgetPool: a pool is lost and replaced by an empty directory. It is
+// TestForgetPoolAcceptsANewDirectory: a pool is lost and replaced by an empty directory. It is
 // refused until the state forgets the identity; all other records stay.
-func TestForgetPool(t *testing.T) {
+func TestForgetPoolAcceptsANewDirectory(t *testing.T) {
 	t.Parallel()
 
 	s := serveAndStop(t)
@@ -359,7 +359,7 @@ func TestPoolsInUseAreNotCompared(t *testing.T) {
 	require.FileExists(t, s.pool(t, "images", s.never+".img"))
 }
 
-func TestTheStateOfANodeTellsNothingOfPools(t *testing.T) {
+func TestNodeStateIsNotComparedWithPools(t *testing.T) {
 	t.Parallel()
 
 	s := serveAndStop(t)

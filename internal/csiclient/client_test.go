@@ -121,7 +121,7 @@ func TestWaitReadyGivesUpWithItsContext(t *testing.T) {
 	require.ErrorIs(t, co.WaitReady(ctx), context.Canceled)
 }
 
-func TestAControllerAloneIsNoErrorButCannotPublish(t *testing.T) {
+func TestControllerAloneCannotPublish(t *testing.T) {
 	co, socket := connect(t)
 	serve(t, socket, &slow{})
 
@@ -134,7 +134,7 @@ func TestAControllerAloneIsNoErrorButCannotPublish(t *testing.T) {
 	require.ErrorIs(t, err, csiclient.ErrNoNodeService)
 }
 
-func TestStepsFollowWhatIsAdvertised(t *testing.T) {
+func TestStepsFollowTheCapabilities(t *testing.T) {
 	co, _ := connect(t)
 	attach := []*csi.ControllerServiceCapability{{
 		Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{
@@ -201,7 +201,7 @@ func names(steps []csiclient.Step) []string {
 	return all
 }
 
-func TestPagesThatNeverEndDo(t *testing.T) {
+func TestSlowPagesEnd(t *testing.T) {
 	co, socket := connect(t)
 	serve(t, socket, &slow{})
 
@@ -222,7 +222,7 @@ func TestPagesThatNeverEndDo(t *testing.T) {
 	require.Equal(t, 2, found, "want: each volume is listed once before the repeated token")
 }
 
-func TestAFailedCallSaysWhichItWas(t *testing.T) {
+func TestFailedCallNamesItsRPC(t *testing.T) {
 	co, socket := connect(t)
 	serve(t, socket, &slow{})
 

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEndlessList: a server that always has another page does not keep its client
+// TestEndlessListFails: a server that always has another page does not keep its client
 // busy until its memory ends.
-func TestEndlessList(t *testing.T) {
+func TestEndlessListFails(t *testing.T) {
 	t.Parallel()
 
 	asked, last := 0, error(nil)

@@ -134,7 +134,7 @@ func startCopier(t *testing.T, opts ...grpc.DialOption) (*copier, *csiclient.Cli
 	return driver, co
 }
 
-func TestUntilReadyAsksAgain(t *testing.T) {
+func TestUntilReadyPolls(t *testing.T) {
 	busy := status.Error(codes.Aborted, "it is being copied")
 	full := status.Error(codes.ResourceExhausted, "the pool is full")
 
@@ -167,7 +167,7 @@ func TestUntilReadyAsksAgain(t *testing.T) {
 	}
 }
 
-func TestWhoGivesUpLearnsWhatIsThere(t *testing.T) {
+func TestCancelledWaitReturnsTheSnapshot(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	driver, co := startCopier(t, grpc.WithChainUnaryInterceptor(
 		func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
@@ -185,7 +185,7 @@ func TestWhoGivesUpLearnsWhatIsThere(t *testing.T) {
 	require.Equal(t, 1, driver.calls, "want: a caller that gives up makes no further call")
 }
 
-func TestSnapshotsAreWalkedAndGroupsFound(t *testing.T) {
+func TestSnapshotsAreListedAndGroupsFound(t *testing.T) {
 	_, co := startCopier(t)
 
 	var ids []string
@@ -202,7 +202,7 @@ func TestSnapshotsAreWalkedAndGroupsFound(t *testing.T) {
 	require.Equal(t, []string{"s2", "s3"}, members)
 }
 
-func TestASnapshotIsFoundEitherWay(t *testing.T) {
+func TestFindSnapshotListsOrGets(t *testing.T) {
 	_, co := startCopier(t)
 
 	var listing, getting csiclient.Capabilities
@@ -224,7 +224,7 @@ func TestASnapshotIsFoundEitherWay(t *testing.T) {
 	require.ErrorIs(t, err, csiclient.ErrNoSnapshot)
 }
 
-func TestAStreamThatBreaksSaysWhichItWas(t *testing.T) {
+func TestBrokenStreamNamesItsRPC(t *testing.T) {
 	_, co := startCopier(t)
 
 	offsets := func(id string) (found []int64, last error) {
@@ -247,7 +247,7 @@ func TestAStreamThatBreaksSaysWhichItWas(t *testing.T) {
 	require.EqualError(t, err, "GetMetadataAllocated: INTERNAL: lost my place")
 }
 
-func TestAStreamIsLeftWithItsReader(t *testing.T) {
+func TestStreamEndsWithItsReader(t *testing.T) {
 	driver, co := startCopier(t)
 
 	for message, err := range co.ChangedBlocks(t.Context(), &csi.GetMetadataDeltaRequest{}) {

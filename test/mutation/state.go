@@ -125,7 +125,7 @@ func stateMutants() []regression {
 			name: "state/pool-not-forgotten", in: "audit.ForgetPool",
 			old:    `return identities.In(tx).Delete(name)`,
 			new:    `return nil`,
-			breaks: "a pool that is lost permanently is refused permanently", tests: in("cmd/touchstone", "TestForgetPool"),
+			breaks: "a pool that is lost permanently is refused permanently", tests: in("cmd/touchstone", "TestForgetPoolAcceptsANewDirectory"),
 		},
 		{
 			name: "state/unknown-phase-accepted", in: "record.checkVolume",

@@ -16,8 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
-// TestWithoutDisablesWhatNeedsIt: the spec requires some capabilities with others.
-func TestWithoutDisablesWhatNeedsIt(t *testing.T) {
+// TestWithoutDisablesDependentCapabilities: the spec requires some capabilities with others.
+func TestWithoutDisablesDependentCapabilities(t *testing.T) {
 	t.Parallel()
 
 	for name, also := range map[string][]capability.Name{
@@ -117,7 +117,8 @@ func TestCheckAccessMode(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfOneService: the capabilities that both services have can be disabled in one of them.
+// TestCapabilitiesOfOneService: the capabilities that both services have can be disabled in one of
+// them.
 func TestCapabilitiesOfOneService(t *testing.T) {
 	t.Parallel()
 
@@ -140,9 +141,9 @@ func TestCapabilitiesOfOneService(t *testing.T) {
 	}
 }
 
-// TestAnswersHaveWhatIsNotDisabled: each capability is in the answers of its services, and no answer has
-// one that is disabled.
-func TestAnswersHaveWhatIsNotDisabled(t *testing.T) {
+// TestResponsesHaveEnabledCapabilities: each capability is in the answers of its services, and no
+// answer has one that is disabled.
+func TestResponsesHaveEnabledCapabilities(t *testing.T) {
 	t.Parallel()
 
 	all := answers(capability.Set{})
@@ -204,8 +205,8 @@ func answers(set capability.Set) []string {
 	return all
 }
 
-// TestReads: exactly the RPCs that begin with one of these verbs change nothing.
-func TestReads(t *testing.T) {
+// TestReadsHasTheReadingRPCs: exactly the RPCs that begin with one of these verbs change nothing.
+func TestReadsHasTheReadingRPCs(t *testing.T) {
 	t.Parallel()
 
 	verbs := regexp.MustCompile("/(Probe|((Controller|GroupController|Node)?(Get|List|Validate))[A-Za-z]*)$")

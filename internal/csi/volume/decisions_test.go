@@ -10,9 +10,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
-// TestModes says what each access mode of the spec allows, and which volumes can have it: an image,
-// an image of a pool that several nodes reach, a directory of such a pool.
-func TestModes(t *testing.T) {
+// TestAccessModesDecideTheUse: which use each access mode of the spec allows, and which volumes can
+// have it: an image, an image of a pool that several nodes reach, a directory of such a pool.
+func TestAccessModesDecideTheUse(t *testing.T) {
 	t.Parallel()
 
 	type row struct{ singleNode, readerOnly, singleTarget, image, sharedImage, sharedDirectory bool }
@@ -58,8 +58,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesThatAreRefused: a part is missing, or unknown.
-func TestCapabilitiesThatAreRefused(t *testing.T) {
+// TestUnsupportedCapabilitiesAreRefused: a part is missing, or unknown.
+func TestUnsupportedCapabilitiesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	mode := &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}
@@ -80,8 +80,8 @@ func TestCapabilitiesThatAreRefused(t *testing.T) {
 	require.NotEmpty(t, volume.FSTypes(), "the filesystems that a volume can have")
 }
 
-// TestIDs: an id that was made is one, and no other text is.
-func TestIDs(t *testing.T) {
+// TestIDsAreValidated: an id that was made is one, and no other text is.
+func TestIDsAreValidated(t *testing.T) {
 	t.Parallel()
 
 	id, err := volume.NewID()
@@ -100,8 +100,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestParameters parses each value of each parameter, and has a volume_context repeat it.
-func TestParameters(t *testing.T) {
+// TestParametersAreParsed with each value of each, and repeated by the volume_context.
+func TestParametersAreParsed(t *testing.T) {
 	t.Parallel()
 
 	defaults := volume.Parameters{
@@ -173,8 +173,8 @@ func TestParameters(t *testing.T) {
 	require.ErrorIs(t, defaults.CheckFSType(volume.Capability{FSType: "xfs"}), volume.ErrCapability)
 }
 
-// TestEphemeral: the size of an inline volume, and what it cannot have.
-func TestEphemeral(t *testing.T) {
+// TestEphemeralParametersAreValidated: the size of an inline volume, and what it cannot have.
+func TestEphemeralParametersAreValidated(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]int64{
@@ -205,8 +205,8 @@ func TestEphemeral(t *testing.T) {
 	require.False(t, volume.IsEphemeral(map[string]string{volume.KeyEphemeral: "false"}), "want: it is not ephemeral")
 }
 
-// TestValues checks small values: groups, limits of the size, parameters of snapshots.
-func TestValues(t *testing.T) {
+// TestValuesAreParsed: groups, limits of the size, parameters of snapshots.
+func TestValuesAreParsed(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]uint32{"0": 0, "4294967294": 4294967294} {

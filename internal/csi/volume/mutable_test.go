@@ -43,8 +43,8 @@ func TestParseMutable(t *testing.T) {
 	require.True(t, parse(t, map[string]string{"readIOPS": "007"}).Equal(parse(t, map[string]string{"readIOPS": "7"})), "want: numbers are compared by value")
 }
 
-// TestSchedulersAreAnyNames: the kernel says which of them it has.
-func TestSchedulersAreAnyNames(t *testing.T) {
+// TestAnySchedulerNameIsAccepted: the kernel says which of them it has.
+func TestAnySchedulerNameIsAccepted(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range []string{"a", "az", "z09", "-_", "fifteen-letters"} {

@@ -45,7 +45,7 @@ func recordCall(t *testing.T, recorder *calls.Recorder, number uint64, method st
 	recording.End(response, err)
 }
 
-func TestCalls(t *testing.T) {
+func TestCallsFiltersTheLog(t *testing.T) {
 	_, endpoint := startRecorded(t)
 
 	for want, args := range map[string][]string{
@@ -90,8 +90,8 @@ func TestCalls(t *testing.T) {
 	require.Empty(t, out, "want: no call is listed")
 }
 
-// TestCallsJQ: a filter gets calls with numbers and defaults, as fault rules do.
-func TestCallsJQ(t *testing.T) {
+// TestCallsFilterWithJQ: a filter gets calls with numbers and defaults, as fault rules do.
+func TestCallsFilterWithJQ(t *testing.T) {
 	_, endpoint := startRecorded(t)
 
 	for filter, want := range map[string]string{
@@ -117,7 +117,7 @@ func TestCallsJQ(t *testing.T) {
 	}
 }
 
-func TestCallsWait(t *testing.T) {
+func TestCallsWaitReturnsTheCall(t *testing.T) {
 	recorder, endpoint := startRecorded(t)
 
 	out, err := run(t, "calls", "wait", "--method", "CreateVolume", "-o", "name", "--endpoint", endpoint)
@@ -143,7 +143,7 @@ func TestCallsWait(t *testing.T) {
 	require.NoError(t, await.Receive(t, ended, "the wait"))
 }
 
-func TestCallsFollow(t *testing.T) {
+func TestCallsFollowPrintsNewCalls(t *testing.T) {
 	recorder, endpoint := startRecorded(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	shown, output := io.Pipe()
@@ -172,7 +172,7 @@ func TestCallsFollow(t *testing.T) {
 	require.NoError(t, await.Receive(t, ended, "the end of --follow"))
 }
 
-func TestViolations(t *testing.T) {
+func TestViolationsPrintsTheRecords(t *testing.T) {
 	monitor, err := strict.New(strict.Config{Mode: strict.Observe, Log: slog.New(slog.DiscardHandler)}, prometheus.NewRegistry())
 	require.NoError(t, err)
 
@@ -208,7 +208,7 @@ func TestViolations(t *testing.T) {
 	require.Empty(t, monitor.List(), "want: --clear removes all violations")
 }
 
-func TestADriverThatDoesNotRecord(t *testing.T) {
+func TestDisabledServiceNamesItsFlag(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	for _, args := range [][]string{{"calls"}, {"calls", "--follow"}, {"calls", "wait"}, {"calls", "counts"}, {"calls", "clear"}} {
@@ -226,8 +226,8 @@ func TestADriverThatDoesNotRecord(t *testing.T) {
 	}
 }
 
-// TestFiltersThatDoNotFit are refused before the driver is asked.
-func TestFiltersThatDoNotFit(t *testing.T) {
+// TestUnfitFiltersAreRefused before the driver is asked.
+func TestUnfitFiltersAreRefused(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	_, err := run(t, "violations", "--clear", "--jq", ".id", "--endpoint", endpoint)

@@ -19,7 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
-func TestTablesOfCopies(t *testing.T) {
+func TestCopiesPrintTables(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	for name, test := range map[string]struct {
@@ -93,7 +93,7 @@ KIND  OBJECT  DONE  FOR
 	}
 }
 
-func TestCopiesSpeakJSON(t *testing.T) {
+func TestCopiesPrintJSON(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	for name, test := range map[string]struct {
@@ -132,7 +132,7 @@ func TestCopiesSpeakJSON(t *testing.T) {
 	require.Empty(t, *list.NextToken, "want: the document of all pages has no token of a next one")
 }
 
-func TestCopiesAskForWhatTheFlagsSay(t *testing.T) {
+func TestCopyFlagsSetTheRequest(t *testing.T) {
 	driver, endpoint := startFake(t)
 	must := func(args ...string) {
 		t.Helper()
@@ -178,7 +178,7 @@ func requireAsked[T proto.Message](t *testing.T, driver *fake, want T) {
 	requireSame(t, want, asked[len(asked)-1])
 }
 
-func TestAVolumeIsMadeOfItsSource(t *testing.T) {
+func TestCreateCopiesTheSource(t *testing.T) {
 	fromSnapshot := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
 		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "snapshot-1"},
 	}}
@@ -218,7 +218,7 @@ func TestAVolumeIsMadeOfItsSource(t *testing.T) {
 	}
 }
 
-func TestWaitAsksUntilItIsReady(t *testing.T) {
+func TestWaitPollsUntilReady(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	out, err := run(t, "snapshot", "create", "volume-1", "copied", "--endpoint", endpoint, "--wait")
@@ -232,7 +232,7 @@ func TestWaitAsksUntilItIsReady(t *testing.T) {
 	require.Len(t, requests[*csi.CreateVolumeGroupSnapshotRequest](driver), 2, "want: --wait calls CreateVolumeGroupSnapshot until the group is ready")
 }
 
-func TestWithoutWaitItSaysThatItIsNotReady(t *testing.T) {
+func TestWithoutWaitNotReadyIsPrinted(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	out, err := run(t, "snapshot", "create", "volume-1", "copied", "--endpoint", endpoint)
@@ -241,7 +241,7 @@ func TestWithoutWaitItSaysThatItIsNotReady(t *testing.T) {
 	require.Len(t, requests[*csi.CreateSnapshotRequest](driver), 1, "want: without --wait CreateSnapshot is called once")
 }
 
-func TestWhatWasCutIsShownWhenWaitingFails(t *testing.T) {
+func TestFailedWaitPrintsTheSnapshot(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	out, err := run(t, "snapshot", "create", "volume-1", "lost", "--endpoint", endpoint, "--wait")
@@ -249,7 +249,7 @@ func TestWhatWasCutIsShownWhenWaitingFails(t *testing.T) {
 	require.Contains(t, out, "snapshot-1")
 }
 
-func TestProgressIsToldBesideTheAnswer(t *testing.T) {
+func TestProgressIsPrintedToStderr(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	// Other work, which this command does not print.
@@ -263,7 +263,7 @@ func TestProgressIsToldBesideTheAnswer(t *testing.T) {
 	require.Regexp(t, `^(restore of volume slow: 512 MiB of 1\.0 GiB \(50 %\), .+/s\n)+$`, side.String())
 }
 
-func TestACopyThatIsAllThereIsOnItsWayToTheDisk(t *testing.T) {
+func TestProgressOfACompleteCopyIsSyncing(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	// Begun by an earlier call, which this one may have joined.
@@ -280,7 +280,7 @@ func TestACopyThatIsAllThereIsOnItsWayToTheDisk(t *testing.T) {
 	require.Contains(t, side.String(), "restore of volume slow: 512 MiB")
 }
 
-func TestWithoutATerminalNothingIsToldUnlessAsked(t *testing.T) {
+func TestWithoutATerminalProgressNeedsTheFlag(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	var side bytes.Buffer
@@ -291,7 +291,7 @@ func TestWithoutATerminalNothingIsToldUnlessAsked(t *testing.T) {
 	require.Empty(t, requests[*emptypb.Empty](driver), "want: the driver is not asked for progress")
 }
 
-func TestOnATerminalABarIsShownUntilTheAnswer(t *testing.T) {
+func TestTerminalShowsABarUntilTheAnswer(t *testing.T) {
 	driver, endpoint := startFake(t)
 	driver.release = make(chan struct{})
 	terminal, screen := openTerminal(t)
@@ -309,7 +309,7 @@ func TestOnATerminalABarIsShownUntilTheAnswer(t *testing.T) {
 	requireCleared(t, terminal, screen)
 }
 
-func TestOnATerminalABarIsShownUntilTheVerdict(t *testing.T) {
+func TestTerminalShowsABarUntilTheVerdict(t *testing.T) {
 	driver, endpoint := startReporting(t)
 	driver.release = make(chan struct{})
 	terminal, screen := openTerminal(t)
@@ -397,7 +397,7 @@ func TestOperationsAreListed(t *testing.T) {
 	require.Regexp(t, `\nsnapshot +one +256 MiB of 1\.0 GiB \(25 %\) +\d+s\n$`, out)
 }
 
-func TestWhatFailsOfCopiesSaysSo(t *testing.T) {
+func TestCopyErrorsNameTheCall(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	for name, test := range map[string]struct {

@@ -43,7 +43,7 @@ func runBeside(t *testing.T, side io.Writer, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestTables(t *testing.T) {
+func TestCommandsPrintTables(t *testing.T) {
 	_, endpoint := startFake(t)
 	staging, target := filepath.Join(t.TempDir(), "staging"), filepath.Join(t.TempDir(), "target")
 
@@ -117,7 +117,7 @@ node              STAGE_UNSTAGE_VOLUME
 	}
 }
 
-func TestJSONIsTheAnswerItself(t *testing.T) {
+func TestJSONIsTheResponse(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	out, err := run(t, "volume", "list", "-o", "json", "--endpoint", endpoint)
@@ -139,7 +139,7 @@ func TestJSONIsTheAnswerItself(t *testing.T) {
 	}`, out)
 }
 
-func TestEveryCommandSpeaksJSON(t *testing.T) {
+func TestEveryCommandPrintsJSON(t *testing.T) {
 	_, endpoint := startFake(t)
 	staging, target := filepath.Join(t.TempDir(), "staging"), filepath.Join(t.TempDir(), "target")
 
@@ -166,7 +166,7 @@ func TestEveryCommandSpeaksJSON(t *testing.T) {
 	}
 }
 
-func TestCreateAsksForWhatTheFlagsSay(t *testing.T) {
+func TestCreateFlagsSetTheRequest(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	_, err := run(t, "volume", "create", "data", "--endpoint", endpoint, "--size", "1Gi", "--limit", "2G",
@@ -213,7 +213,7 @@ func requireSame(t *testing.T, want, got proto.Message) {
 	require.True(t, proto.Equal(want, got), "want %v\ngot  %v", want, got)
 }
 
-func TestPublishHandsOnWhatEachCallAnswers(t *testing.T) {
+func TestPublishPassesOnEachResponse(t *testing.T) {
 	driver, endpoint := startFake(t)
 	staging, target := filepath.Join(t.TempDir(), "staging"), filepath.Join(t.TempDir(), "pod", "target")
 	where := []string{"volume-1", "--staging", staging, "--target", target, "--endpoint", endpoint}
@@ -282,7 +282,7 @@ func TestTheEnvironmentNamesTheEndpoint(t *testing.T) {
 	require.ErrorContains(t, err, "/nowhere/csi.sock")
 }
 
-func TestWhatFailsSaysSo(t *testing.T) {
+func TestErrorsNameTheCall(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	for name, test := range map[string]struct {

@@ -208,8 +208,8 @@ func TestExpansionCommands(t *testing.T) {
 	require.Equal(t, again, (&expansion{id: "v", known: without}).mountAgain())
 }
 
-// TestNodesPart decides what the node has to do without asking it.
-func TestNodesPart(t *testing.T) {
+// TestExpandDecidesTheNodesPart without asking the node.
+func TestExpandDecidesTheNodesPart(t *testing.T) {
 	t.Parallel()
 
 	needed, notNeeded := &csi.ControllerExpandVolumeResponse{NodeExpansionRequired: true}, &csi.ControllerExpandVolumeResponse{}
@@ -311,8 +311,8 @@ type failing struct{ error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.error }
 
-// TestChangesThatCannotBeWritten are an error.
-func TestChangesThatCannotBeWritten(t *testing.T) {
+// TestUnwritableChangesFail: the error of the output is returned.
+func TestUnwritableChangesFail(t *testing.T) {
 	t.Parallel()
 
 	full := errors.New("no space left on device")

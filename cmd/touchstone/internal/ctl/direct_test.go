@@ -12,7 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 )
 
-func TestDirectVolumesTable(t *testing.T) {
+func TestDirectVolumesPrintsATable(t *testing.T) {
 	driver, endpoint := startAssigning(t)
 
 	out, err := run(t, "direct-volumes", "list", "--endpoint", endpoint)
@@ -31,7 +31,7 @@ volume-3   /kubelet/pods/c/mount  /dev/loop1026  btrfs  1.0 GiB  -        -     
 	require.Equal(t, "VOLUME ID  TARGET  DEVICE  FS  SIZE  PENDING  OPTIONS  SANDBOX\n", out)
 }
 
-func TestDirectVolumesAsJSON(t *testing.T) {
+func TestDirectVolumesPrintsJSON(t *testing.T) {
 	driver, endpoint := startAssigning(t)
 
 	out, err := run(t, "direct-volumes", "list", "-o", "json", "--endpoint", endpoint)
@@ -50,7 +50,7 @@ func TestDirectVolumesAsJSON(t *testing.T) {
 	require.JSONEq(t, `{"directVolumes": []}`, out)
 }
 
-func TestDirectVolumesThatCannotBeListed(t *testing.T) {
+func TestDirectVolumesListFails(t *testing.T) {
 	_, other := startFake(t)
 	driver, failing := startAssigning(t)
 	driver.err = status.Error(codes.Unavailable, "the direct-volume root can't be read")

@@ -50,7 +50,7 @@ func controllerMachine(t *testing.T) (root string, flags []string) {
 	}
 }
 
-func TestDoctorFindsAMachineWell(t *testing.T) {
+func TestDoctorFindsAHealthyMachine(t *testing.T) {
 	root, flags := controllerMachine(t)
 
 	out, err := run(t, append([]string{"doctor", "--without-driver", "state", "kernel", "socket"}, flags...)...)
@@ -66,7 +66,7 @@ func TestDoctorFindsAMachineWell(t *testing.T) {
 	require.Regexp(t, `^socket +- +skipped +no driver is expected`, lines[3])
 }
 
-func TestDoctorSaysWhatToDo(t *testing.T) {
+func TestDoctorPrintsRemedies(t *testing.T) {
 	root, flags := controllerMachine(t)
 	require.NoError(t, os.Remove(filepath.Join(root, "pool")))
 
@@ -82,7 +82,7 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestDoctorForPrograms(t *testing.T) {
+func TestDoctorPrintsJSON(t *testing.T) {
 	root, flags := controllerMachine(t)
 
 	out, err := run(t, append([]string{"doctor", "-o", "json"}, flags...)...)
@@ -146,7 +146,7 @@ func TestDoctorTakesTheDriversFlags(t *testing.T) {
 	require.Contains(t, out, "served by fake.example.org, not by csi.touchstone.dev")
 }
 
-func TestDoctorIsAskedWrongly(t *testing.T) {
+func TestDoctorRefusesBadArguments(t *testing.T) {
 	_, flags := controllerMachine(t)
 
 	for name, test := range map[string]struct {

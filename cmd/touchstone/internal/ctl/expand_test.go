@@ -56,9 +56,9 @@ func runRemedy(t *testing.T, run func(...string) (string, error), failure error)
 	}
 }
 
-// TestExpandGrowsWhatIsMounted: `volume expand` of a volume in use grows device and filesystem, at
-// the path that it finds, and refuses a smaller size.
-func TestExpandGrowsWhatIsMounted(t *testing.T) {
+// TestExpandGrowsTheMountedFilesystem: `volume expand` of a volume in use grows device and
+// filesystem, at the path that it finds, and refuses a smaller size.
+func TestExpandGrowsTheMountedFilesystem(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -96,9 +96,9 @@ func TestExpandGrowsWhatIsMounted(t *testing.T) {
 	}
 }
 
-// TestExpandSaysWhatRemains: `volume expand` that could not grow the filesystem fails with the command
-// that does.
-func TestExpandSaysWhatRemains(t *testing.T) {
+// TestExpandPrintsTheRemainingCommand: `volume expand` that could not grow the filesystem fails
+// with the command that does.
+func TestExpandPrintsTheRemainingCommand(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -130,9 +130,9 @@ func TestExpandSaysWhatRemains(t *testing.T) {
 	requireSays("unmounted", "volume", "umount", "data")
 }
 
-// TestExpandOfTwoSockets: on the controller's socket, `volume expand` of a volume that a node uses fails
-// with the command for the node's socket.
-func TestExpandOfTwoSockets(t *testing.T) {
+// TestExpandNamesTheNodesCommand: on the controller's socket, `volume expand` of a volume that a
+// node uses fails with the command for the node's socket.
+func TestExpandNamesTheNodesCommand(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -239,8 +239,8 @@ func TestEachCallOfACommandFailsOnce(t *testing.T) {
 
 var errFull = errors.New("no space left on device")
 
-// TestOutputThatCannotBeWritten: what was not printed is a failure, in each format.
-func TestOutputThatCannotBeWritten(t *testing.T) {
+// TestUnprintedOutputFailsTheCommand: what was not printed is a failure, in each format.
+func TestUnprintedOutputFailsTheCommand(t *testing.T) {
 	for _, command := range eachCommand(t) {
 		if command.silent || command.args()[0] == "check" {
 			continue // check prints each verdict as it comes, and the program fails at its end.

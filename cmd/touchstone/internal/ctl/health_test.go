@@ -16,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-func TestHealthTables(t *testing.T) {
+func TestHealthPrintsTables(t *testing.T) {
 	_, touchstone := startReporting(t)
 	lists := startForeign(t, []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_LIST_VOLUMES, csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
@@ -121,7 +121,7 @@ func TestHealthIsTheReportAsJSON(t *testing.T) {
 	require.Len(t, report.Storage, 1, "want: the report has the pool")
 }
 
-func TestGetTellsOfHealth(t *testing.T) {
+func TestGetPrintsTheHealth(t *testing.T) {
 	driver, endpoint := startReporting(t)
 
 	out, err := run(t, "volume", "get", "volume-1", "--endpoint", endpoint)
@@ -215,7 +215,7 @@ volume-3  -         it is raw block
 	}
 }
 
-func TestCheckOfAllThatCanBe(t *testing.T) {
+func TestCheckAllContinuesAfterARefusal(t *testing.T) {
 	driver, endpoint := startReporting(t)
 	driver.refused["volume-2"] = status.Error(codes.NotFound, "volume volume-2: no such volume")
 
@@ -255,7 +255,7 @@ func TestCheckOfAllThatCanBe(t *testing.T) {
 	require.NoError(t, yaml.UnmarshalStrict([]byte(out), &map[string]any{}))
 }
 
-func TestCheckOfWhatIsNotTouchstone(t *testing.T) {
+func TestCheckRefusesOtherDrivers(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	for _, args := range [][]string{{"--all"}, {"volume-1"}} {

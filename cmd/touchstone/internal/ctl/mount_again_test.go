@@ -27,9 +27,9 @@ func hiddenStaging(t *testing.T, d *harness.Driver) string {
 	return found[0]
 }
 
-// TestMountMakesWhatIsMissing: `volume mount` of a volume that another program has unmounted mounts it
-// again, and says "already" only if no mount was missing.
-func TestMountMakesWhatIsMissing(t *testing.T) {
+// TestMountCompletesMissingMounts: `volume mount` of a volume that another program has unmounted
+// mounts it again, and says "already" only if no mount was missing.
+func TestMountCompletesMissingMounts(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -140,9 +140,9 @@ func TestCreateObservesTheVolume(t *testing.T) {
 	requireSays("deleted", "volume", "rm", "data")
 }
 
-// TestUmountCompletesWhatFailed: a repeated `volume umount` detaches a volume whose staging was busy,
-// and a failed `volume mount` leaves the attachment of a volume that was attached before.
-func TestUmountCompletesWhatFailed(t *testing.T) {
+// TestUmountCompletesAFailedUmount: a repeated `volume umount` detaches a volume whose staging was
+// busy, and a failed `volume mount` leaves the attachment of a volume that was attached before.
+func TestUmountCompletesAFailedUmount(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -40,9 +40,9 @@ func commands(t *testing.T, d *harness.Driver) (run func(...string) (string, err
 	}
 }
 
-// TestVolumesByName are made, mounted and removed by a line of `touchstone ctl` each, and stay
-// mounted while the driver restarts.
-func TestVolumesByName(t *testing.T) {
+// TestVolumesAreManagedByName: they are made, mounted and removed by a line of `touchstone ctl`
+// each, and stay mounted while the driver restarts.
+func TestVolumesAreManagedByName(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

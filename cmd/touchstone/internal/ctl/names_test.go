@@ -40,7 +40,7 @@ func startNamed(t *testing.T) (*fake, string) {
 	return startFake(t, reported.register, func(to grpc.ServiceRegistrar) { named.Register(to) })
 }
 
-func TestNamesAreIDs(t *testing.T) {
+func TestNamesResolveToIDs(t *testing.T) {
 	driver, endpoint := startNamed(t)
 
 	for _, args := range [][]string{
@@ -70,7 +70,7 @@ func TestNamesAreIDs(t *testing.T) {
 	require.Equal(t, []string{"volume-1", "volume-2"}, requests[*csi.CreateVolumeGroupSnapshotRequest](driver)[0].GetSourceVolumeIds())
 }
 
-func TestChecksByName(t *testing.T) {
+func TestCheckResolvesNames(t *testing.T) {
 	_, endpoint := startNamed(t)
 
 	out, err := check(t, "data", "--endpoint", endpoint)
@@ -82,7 +82,7 @@ func TestChecksByName(t *testing.T) {
 	require.Equal(t, 2, ctl.ExitCode(err), "want: an unknown volume exits with 2")
 }
 
-func TestWhatIsNotThere(t *testing.T) {
+func TestUnknownNamesAreNotFound(t *testing.T) {
 	driver, endpoint := startNamed(t)
 
 	out, err := run(t, "volume", "delete", "dat", "raw", "--endpoint", endpoint)
@@ -98,7 +98,7 @@ func TestWhatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "no snapshot has the name or id friday")
 }
 
-func TestListOfNamedVolumes(t *testing.T) {
+func TestListPrintsNames(t *testing.T) {
 	_, endpoint := startNamed(t)
 
 	for format, want := range map[string]string{
@@ -122,14 +122,14 @@ raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErr
 	require.Contains(t, out, "    volume_id: volume-1\n")
 }
 
-func TestASocketThatIsNotThere(t *testing.T) {
+func TestMissingSocketFails(t *testing.T) {
 	_, err := run(t, "volume", "list", "--endpoint", "unix://"+t.TempDir()+"/csi.sock")
 	require.ErrorContains(t, err, "is the driver running?")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: a missing socket exits with 1")
 }
 
-// TestWatchShowsWhatHasChanged, and ends with its context.
-func TestWatchShowsWhatHasChanged(t *testing.T) {
+// TestWatchPrintsChanges, and ends with its context.
+func TestWatchPrintsChanges(t *testing.T) {
 	driver, endpoint := startNamed(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	shown, output := io.Pipe()

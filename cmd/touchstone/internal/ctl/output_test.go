@@ -9,8 +9,9 @@ import (
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 )
 
-// TestPrintable: control characters of a driver's text do not reach the terminal.
-func TestPrintable(t *testing.T) {
+// TestPrintableEscapesControlCharacters: control characters of a driver's text do not reach the
+// terminal.
+func TestPrintableEscapesControlCharacters(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-// TestUmountFindsTheMount by a name, id or path, and leaves what is mounted elsewhere attached.
+// TestUmountFindsTheMount by a name, id or path, and keeps other mounts.
 func TestUmountFindsTheMount(t *testing.T) {
 	driver := &reporting{report: health.Report{Volumes: []health.VolumeReport{
 		{ID: "volume-1", Name: "data", Staged: "/stage/1", Published: []string{"/mnt/data"}},
@@ -65,8 +65,8 @@ func TestUmountFindsTheMount(t *testing.T) {
 	}
 }
 
-// TestMountRefuses what would hide files, and flags of a volume that is not made.
-func TestMountRefuses(t *testing.T) {
+// TestMountRefusesToHideFiles, and refuses flags of a volume that is not made.
+func TestMountRefusesToHideFiles(t *testing.T) {
 	full := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(full, "file"), nil, 0o600))
 

@@ -37,7 +37,7 @@ func TestEveryCheckIsInTheDocumentation(t *testing.T) {
 	require.Equal(t, doctor.Names(), documented)
 }
 
-func TestReport(t *testing.T) {
+func TestReportHasTheWorstVerdict(t *testing.T) {
 	t.Parallel()
 
 	report := doctor.Report{Findings: []doctor.Finding{{Verdict: doctor.OK}, {Verdict: doctor.Skipped}}}
@@ -51,9 +51,9 @@ func TestReport(t *testing.T) {
 	require.Equal(t, 2, report.Count(doctor.Warning), "want: the report counts both warnings")
 }
 
-// TestAPoolThatHangs uses a pool whose server does not respond: a process that accesses it
+// TestHangingPoolIsReported uses a pool whose server does not respond: a process that accesses it
 // cannot exit. The child is abandoned, and the caller gets its report.
-func TestAPoolThatHangs(t *testing.T) {
+func TestHangingPoolIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	served := faults.Serve(t)
@@ -79,7 +79,7 @@ func TestAPoolThatHangs(t *testing.T) {
 	require.Positive(t, served.Met(t), "want: the hanging pool is asked")
 }
 
-func TestApartIsCalledOff(t *testing.T) {
+func TestExamineInChildIsCancelled(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	served := faults.Serve(t)
@@ -101,7 +101,7 @@ func TestApartIsCalledOff(t *testing.T) {
 	served.Release(t)
 }
 
-func TestAChildThatSaysNothing(t *testing.T) {
+func TestChildWithoutAReportFails(t *testing.T) {
 	t.Parallel()
 
 	// No test has this name, so the child prints no report.
@@ -109,13 +109,13 @@ func TestAChildThatSaysNothing(t *testing.T) {
 	require.ErrorIs(t, err, doctor.ErrChildFailed)
 }
 
-func TestServeRefusesGarbage(t *testing.T) {
+func TestServeChildRefusesInvalidInput(t *testing.T) {
 	t.Parallel()
 	require.ErrorContains(t, doctor.ServeChild(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "configuration of the checks")
 }
 
-// TestAsNobody runs without privileges, as a user without sudo or an unprivileged pod.
-func TestAsNobody(t *testing.T) {
+// TestAsUnprivilegedUser runs without privileges, as a user without sudo or an unprivileged pod.
+func TestAsUnprivilegedUser(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	// Not t.TempDir and the binary's directory: other users cannot enter their parents.

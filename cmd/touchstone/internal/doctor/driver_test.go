@@ -78,7 +78,7 @@ func socketOf(t *testing.T, c doctor.Config) string {
 	return filepath.Join(filepath.Dir(c.StateDir), "csi.sock")
 }
 
-func TestSocket(t *testing.T) {
+func TestSocketIsChecked(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(t *testing.T, path string)
 		verdict doctor.Verdict
@@ -161,7 +161,7 @@ func deaf(t *testing.T, path string) {
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
 }
 
-func TestWhatTheDriverTells(t *testing.T) {
+func TestDriversReportIsChecked(t *testing.T) {
 	c := machine(t)
 	good := func() *health.Report {
 		return &health.Report{
@@ -205,7 +205,7 @@ func TestWhatTheDriverTells(t *testing.T) {
 	finds(t, look(t, c, "driver", ""), doctor.Skipped, "not Touchstone")
 }
 
-func TestRegistration(t *testing.T) {
+func TestRegistrationIsChecked(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "registration", ""), doctor.Skipped, "no kubelet")
 

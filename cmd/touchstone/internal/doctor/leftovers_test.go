@@ -66,7 +66,7 @@ func attachLost(t *testing.T, directory string) *loop.Device {
 	return device
 }
 
-func TestLeftoverDeviceWithoutADriver(t *testing.T) {
+func TestLeftoverDeviceIsReported(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "leftover-devices", ""), doctor.OK)
 
@@ -205,7 +205,7 @@ func tree(t *testing.T, root string, timeless ...string) map[string]string {
 	return found
 }
 
-func TestLeftoversOfARunningDriver(t *testing.T) {
+func TestLeftoversOfARunningDriverAreReported(t *testing.T) {
 	d, c, claims := use(t)
 
 	// A mount that only the mount table lists.

@@ -15,7 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestThisKernelHasWhatIsNeeded(t *testing.T) {
+func TestThisKernelPasses(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	c := machine(t)
@@ -30,7 +30,7 @@ func TestThisKernelHasWhatIsNeeded(t *testing.T) {
 	finds(t, look(t, c, "events", "mounts"), doctor.Skipped, "--health-events=false")
 }
 
-func TestAControllerNeedsLittle(t *testing.T) {
+func TestControllerSkipsTheNodesChecks(t *testing.T) {
 	c := machine(t)
 	c.Mode = doctor.ModeController
 
@@ -48,7 +48,7 @@ func TestAControllerNeedsLittle(t *testing.T) {
 }
 
 // Not parallel: other tests that make an XFS at the same time would fail.
-func TestMissingTool(t *testing.T) {
+func TestMissingToolIsReported(t *testing.T) {
 	path, err := filesystem.Tool{Name: "xfs_repair"}.Find()
 	require.NoError(t, err)
 
@@ -68,7 +68,7 @@ func TestMissingTool(t *testing.T) {
 	finds(t, look(t, c, "tools", "xfs"), doctor.Problem, "xfs_repair")
 }
 
-func TestState(t *testing.T) {
+func TestStateIsChecked(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "state", ""), doctor.OK, c.StateDir, "on disk after")
 	require.Empty(t, names(t, c.StateDir), "want: the state directory is empty again")
@@ -124,7 +124,7 @@ func names(t *testing.T, directory string) []string {
 	return found
 }
 
-func TestClock(t *testing.T) {
+func TestClockIsChecked(t *testing.T) {
 	c := machine(t)
 	c.Built = time.Now().Add(-time.Hour)
 	finds(t, look(t, c, "clock", ""), doctor.OK, time.Now().UTC().Format("2006-"))
@@ -143,8 +143,8 @@ func TestClock(t *testing.T) {
 	finds(t, look(t, c, "clock", ""), doctor.Problem, "built "+tomorrow.UTC().Format("2006-01-02"))
 }
 
-// TestKubeletPropagation covers mountPropagation None, HostToContainer and Bidirectional.
-func TestKubeletPropagation(t *testing.T) {
+// TestKubeletPropagationIsChecked for mountPropagation None, HostToContainer and Bidirectional.
+func TestKubeletPropagationIsChecked(t *testing.T) {
 	c := machine(t)
 	mountAt(t, c.KubeletDir, c.KubeletDir, "", unix.MS_BIND, "")
 	require.NoError(t, unix.Mount("", c.KubeletDir, "", unix.MS_PRIVATE, ""))
@@ -176,7 +176,7 @@ func TestKubeletPropagation(t *testing.T) {
 	finds(t, look(t, c, "kubelet", ""), doctor.Problem, "none")
 }
 
-func TestQueues(t *testing.T) {
+func TestQueuesAreChecked(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "queues", ""), doctor.OK, "/sys/block")
 
@@ -185,7 +185,7 @@ func TestQueues(t *testing.T) {
 	finds(t, look(t, c, "queues", ""), doctor.Warning, "read-only")
 }
 
-func TestCgroups(t *testing.T) {
+func TestCgroupsAreChecked(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "cgroups", ""), doctor.OK, "cgroup v2", c.CgroupRoot)
 
@@ -205,7 +205,7 @@ func TestCgroups(t *testing.T) {
 	finds(t, look(t, c, "cgroups", ""), doctor.Warning, "io controller")
 }
 
-func TestDirectVolumes(t *testing.T) {
+func TestDirectVolumesAreChecked(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "direct-volumes", ""), doctor.OK, "is created")
 

@@ -27,7 +27,7 @@ func withPool(t *testing.T, directory string) doctor.Config {
 	return c
 }
 
-func TestPoolThatReflinks(t *testing.T) {
+func TestReflinkingPoolPasses(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	directory := harness.ReflinkPool(t, 320<<20)
@@ -40,7 +40,7 @@ func TestPoolThatReflinks(t *testing.T) {
 	require.Empty(t, names(t, directory), "want: the pool is empty again")
 }
 
-func TestPoolThatDoesNotReflink(t *testing.T) {
+func TestPoolWithoutReflinkIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	directory := harness.PlainPool(t, 1<<30)
@@ -82,7 +82,7 @@ func numbers(t *testing.T) []int {
 	return found
 }
 
-func TestPoolInMemory(t *testing.T) {
+func TestPoolInMemoryIsReported(t *testing.T) {
 	c := machine(t)
 	directory := c.Pools["default"]
 
@@ -119,7 +119,7 @@ func fill(t *testing.T, path string, bytes int64) {
 	require.NoError(t, unix.Fallocate(int(file.Fd()), 0, 0, bytes))
 }
 
-func TestPoolThatIsNone(t *testing.T) {
+func TestMissingPoolIsReported(t *testing.T) {
 	c := machine(t)
 	file := filepath.Join(c.StateDir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -138,7 +138,7 @@ func TestPoolThatIsNone(t *testing.T) {
 	require.NoDirExists(t, c.Pools["missing"])
 }
 
-func TestEmbeddedPool(t *testing.T) {
+func TestEmbeddedPoolIsChecked(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	c := machine(t)

@@ -18,8 +18,8 @@ import (
 // otherUser is the id of a user without files and privileges.
 const otherUser = 65534
 
-// TestWithoutPrivileges checks a node as a user who may not enter the driver's directories.
-func TestWithoutPrivileges(t *testing.T) {
+// TestUnprivilegedUserGetsAReport: the user may not enter the driver's directories.
+func TestUnprivilegedUserGetsAReport(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
