@@ -64,9 +64,9 @@ func TestViewsOfAVolumeAreMerged(t *testing.T) {
 	require.Equal(t, node, mergeVolume(node, health.VolumeReport{ID: "b"}))
 }
 
-// TestLevelOfACall: failures of the driver are logged at any verbosity, calls that change nothing only
-// with a high one.
-func TestLevelOfACall(t *testing.T) {
+// TestCallsAreLoggedAtTheirLevel: failures of the driver are logged at any verbosity, calls that
+// change nothing only with a high one.
+func TestCallsAreLoggedAtTheirLevel(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {
@@ -117,8 +117,8 @@ func TestLogLinesAreBounded(t *testing.T) {
 	require.Equal(t, "string", stripped{"no message"}.LogValue().String())
 }
 
-// TestFieldThatIsNotUTF8 is found wherever it is, and nothing else is taken for it.
-func TestFieldThatIsNotUTF8(t *testing.T) {
+// TestInvalidUTF8IsFound in any field, and nothing else is taken for it.
+func TestInvalidUTF8IsFound(t *testing.T) {
 	t.Parallel()
 
 	text := func(number protowire.Number, value string) []byte {
@@ -152,8 +152,8 @@ func TestFieldThatIsNotUTF8(t *testing.T) {
 	}
 }
 
-// TestGate has each call at each phase of a driver.
-func TestGate(t *testing.T) {
+// TestGateAtEachPhase of a driver.
+func TestGateAtEachPhase(t *testing.T) {
 	t.Parallel()
 
 	ended, cancel := context.WithCancel(t.Context())
@@ -199,9 +199,9 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestMemoryOfLists: few entries are not counted; others are given back once, by release or by the end
-// of the call.
-func TestMemoryOfLists(t *testing.T) {
+// TestListEntriesAreReleasedOnce: few entries are not counted; others are given back once, by
+// release or by the end of the call.
+func TestListEntriesAreReleasedOnce(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -258,9 +258,9 @@ func TestMemoryOfLists(t *testing.T) {
 	require.NoError(t, err, "want: the end of a call frees its entries")
 }
 
-// TestRemovalsThatFailed: one condition names the first object, unless the pool or the state is the
-// cause, which have a condition of their own.
-func TestRemovalsThatFailed(t *testing.T) {
+// TestFailedRemovalsAreOneCondition: one condition names the first object, unless the pool or the
+// state is the cause, which have a condition of their own.
+func TestFailedRemovalsAreOneCondition(t *testing.T) {
 	t.Parallel()
 
 	failed := func(object string, cause error) removal.Failure { return removal.Failure{Object: object, Cause: cause} }
@@ -282,8 +282,8 @@ func TestRemovalsThatFailed(t *testing.T) {
 	}
 }
 
-// TestWhyAPoolCannotBeUsed is short, and says what to do.
-func TestWhyAPoolCannotBeUsed(t *testing.T) {
+// TestPoolConditionNamesTheRemedy, and is short.
+func TestPoolConditionNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 
 	o := &opener{shared: shared{config: &Config{Pools: map[string]string{"a": "/pools/a"}}}}
@@ -304,9 +304,8 @@ func TestWhyAPoolCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestNamesInTheKernel are those of the state directory: the same at each start, and of each driver
-// others.
-func TestNamesInTheKernel(t *testing.T) {
+// TestInstanceNameFollowsTheStateDirectory: the same at each start, and of each driver others.
+func TestInstanceNameFollowsTheStateDirectory(t *testing.T) {
 	t.Parallel()
 
 	name := (&Config{StateDir: "/a"}).instance()
@@ -315,8 +314,8 @@ func TestNamesInTheKernel(t *testing.T) {
 	require.Regexp(t, "^touchstone-[0-9a-f]{12}$", name)
 }
 
-// TestManifest says what the driver is, and leaves out what is not so.
-func TestManifest(t *testing.T) {
+// TestManifestDescribesTheDriver, and leaves out what is not so.
+func TestManifestDescribesTheDriver(t *testing.T) {
 	t.Parallel()
 
 	plain := manifest(&Config{Mode: ModeNode})
@@ -329,8 +328,8 @@ func TestManifest(t *testing.T) {
 	require.Equal(t, []string{"c0ffee", "simulated: nothing is mounted", "observe"}, []string{full["commit"], full["node"], full["strict"]})
 }
 
-// TestTopologyOfTheNode is its own segments and its id, unless all nodes have the pools.
-func TestTopologyOfTheNode(t *testing.T) {
+// TestNodeTopologyHasItsSegments and its id, unless all nodes have the pools.
+func TestNodeTopologyHasItsSegments(t *testing.T) {
 	t.Parallel()
 
 	given := map[string]string{"zone": "z"}
@@ -353,8 +352,8 @@ func TestTopologyOfTheNode(t *testing.T) {
 	require.Equal(t, map[string]string{"zone": "z"}, given, "want: the configuration is left as it was")
 }
 
-// TestEndpointOfTheRegistration is the driver's socket, or what is configured, as an absolute path.
-func TestEndpointOfTheRegistration(t *testing.T) {
+// TestRegistrationEndpointIsAbsolute: it is the driver's socket, or what is configured.
+func TestRegistrationEndpointIsAbsolute(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct{ driver, given, want string }{

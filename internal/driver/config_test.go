@@ -53,8 +53,8 @@ func onNode(change func(c *driver.Config)) func(c *driver.Config) {
 	}
 }
 
-// TestNumbersOfTheConfiguration has each at its limits and beyond.
-func TestNumbersOfTheConfiguration(t *testing.T) {
+// TestConfigNumbersAreLimited: each has a value at its limits and beyond.
+func TestConfigNumbersAreLimited(t *testing.T) {
 	t.Parallel()
 
 	const negative = "cannot be negative"
@@ -93,8 +93,8 @@ func TestNumbersOfTheConfiguration(t *testing.T) {
 	}.run(t)
 }
 
-// TestNamesOfTheConfiguration has names of each kind.
-func TestNamesOfTheConfiguration(t *testing.T) {
+// TestConfigNamesAreValidated, of each kind.
+func TestConfigNamesAreValidated(t *testing.T) {
 	t.Parallel()
 
 	printable := "has unprintable characters"
@@ -124,8 +124,8 @@ func TestNamesOfTheConfiguration(t *testing.T) {
 	}.run(t)
 }
 
-// TestPathsOfTheConfiguration are absolute where the working directory must not matter.
-func TestPathsOfTheConfiguration(t *testing.T) {
+// TestConfigPathsAreAbsolute where the working directory must not matter.
+func TestConfigPathsAreAbsolute(t *testing.T) {
 	t.Parallel()
 
 	absolute := "is not an absolute path"
@@ -173,8 +173,8 @@ func TestPathsOfTheConfiguration(t *testing.T) {
 	}.run(t)
 }
 
-// TestAddressesOfTheConfiguration are refused where a server or client would use another one.
-func TestAddressesOfTheConfiguration(t *testing.T) {
+// TestConfigAddressesAreValidated: one is refused where a server or client would use another one.
+func TestConfigAddressesAreValidated(t *testing.T) {
 	t.Parallel()
 
 	otlp := func(endpoint string) func(c *driver.Config) {
@@ -216,8 +216,8 @@ func TestAddressesOfTheConfiguration(t *testing.T) {
 	}.run(t)
 }
 
-// TestCheckOfTheEndpoint: a bad endpoint has an error of its own.
-func TestCheckOfTheEndpoint(t *testing.T) {
+// TestConfigEndpointIsValidated: a bad endpoint has an error of its own.
+func TestConfigEndpointIsValidated(t *testing.T) {
 	t.Parallel()
 
 	config, _ := configFor(t)
@@ -225,8 +225,8 @@ func TestCheckOfTheEndpoint(t *testing.T) {
 	require.ErrorIs(t, config.Check(), driver.ErrEndpoint)
 }
 
-// TestCheckReadsTheFiles: Check reads the rules and the kubeconfig, and changes nothing.
-func TestCheckReadsTheFiles(t *testing.T) {
+// TestConfigFilesAreRead: Check reads the rules and the kubeconfig, and changes nothing.
+func TestConfigFilesAreRead(t *testing.T) {
 	t.Parallel()
 
 	config, _ := configFor(t)
@@ -240,8 +240,8 @@ func TestCheckReadsTheFiles(t *testing.T) {
 	require.NoDirExists(t, config.StateDir)
 }
 
-// TestCheckOfAProxy: CheckProxy refuses what a proxy could not forward to.
-func TestCheckOfAProxy(t *testing.T) {
+// TestConfigOfAProxyIsValidated: CheckProxy refuses what a proxy could not forward to.
+func TestConfigOfAProxyIsValidated(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -164,7 +164,7 @@ func TestDrainEndsCallsThatHang(t *testing.T) {
 	rpccode.Require(t, await.Receive(t, answer, "the call to end with the driver"), codes.Unavailable)
 }
 
-func TestDrainAwaitsWhatFollowsTheOpeningOfAPool(t *testing.T) {
+func TestDrainAwaitsTheReopeningOfAPool(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, nil)

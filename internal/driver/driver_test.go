@@ -169,7 +169,7 @@ func TestDriverServesItsModeAndNothingElse(t *testing.T) {
 	rpccode.Require(t, err, codes.Unimplemented)
 }
 
-func TestServicesThatEachModeRegisters(t *testing.T) {
+func TestEachModeRegistersItsServices(t *testing.T) {
 	t.Parallel()
 
 	const identity, controller, group, node = "csi.v1.Identity", "csi.v1.Controller", "csi.v1.GroupController", "csi.v1.Node"
@@ -245,7 +245,7 @@ func TestPanicOfAFaultRuleIsInternal(t *testing.T) {
 	require.Contains(t, r.log.String(), "a defect with a detail")
 }
 
-func TestStoreThatIsInUseEndsTheStartWithTheOthersName(t *testing.T) {
+func TestStartNamesTheOwnerOfALockedStore(t *testing.T) {
 	t.Parallel()
 
 	first := start(t, nil)
@@ -260,8 +260,8 @@ func TestStoreThatIsInUseEndsTheStartWithTheOthersName(t *testing.T) {
 	require.NoFileExists(t, strings.TrimPrefix(config.Endpoint, "unix://"))
 }
 
-// TestAPoolThatIsGoneLeavesTheDriverReady: the calls for it fail, the others don't.
-func TestAPoolThatIsGoneLeavesTheDriverReady(t *testing.T) {
+// TestMissingPoolLeavesTheDriverReady: the calls for it fail, the others don't.
+func TestMissingPoolLeavesTheDriverReady(t *testing.T) {
 	t.Parallel()
 
 	address := served.Address()
@@ -286,7 +286,7 @@ func TestAPoolThatIsGoneLeavesTheDriverReady(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, body)
 }
 
-func TestHTTPAddressThatIsTakenEndsTheStart(t *testing.T) {
+func TestTakenHTTPAddressFailsTheStart(t *testing.T) {
 	t.Parallel()
 
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

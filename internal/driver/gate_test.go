@@ -15,9 +15,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestGateThatIsShutTurnsAwayEveryCall and not only those that happen to ask
-// about its being shut before its having been opened.
-func TestGateThatIsShutTurnsAwayEveryCall(t *testing.T) {
+// TestShutGateRefusesEveryCall: of a gate that is both open and shut, each call observes that it is
+// shut.
+func TestShutGateRefusesEveryCall(t *testing.T) {
 	t.Parallel()
 
 	pass := driver.ShutGate()

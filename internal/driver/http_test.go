@@ -84,7 +84,7 @@ func TestHTTPIsServedToKnownHostsOnly(t *testing.T) {
 	}
 }
 
-func TestHTTPSettingsThatCannotWork(t *testing.T) {
+func TestUnusableHTTPSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, change := range map[string]func(*driver.Config){

@@ -118,7 +118,7 @@ func (rawCodec) Name() string                  { return "proto" }
 func (rawCodec) Unmarshal([]byte, any) error   { return nil }
 func (rawCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
 
-func TestTextThatIsNotUTF8IsTheCallersFault(t *testing.T) {
+func TestInvalidUTF8IsTheCallersError(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, nil)
@@ -225,7 +225,7 @@ func secretive(t *testing.T, secret string) map[protoreflect.MethodDescriptor]pr
 	return found
 }
 
-func TestLogLinesCarryTheCallTheyBelongTo(t *testing.T) {
+func TestLogLinesNameTheirCall(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, nil)
@@ -308,8 +308,8 @@ func TestACallIsLoggedWithItsSubject(t *testing.T) {
 	}
 }
 
-// TestTheLogNamesWhatACallHasMade: its request could not name it.
-func TestTheLogNamesWhatACallHasMade(t *testing.T) {
+// TestLogNamesCreatedObjects: its request could not name it.
+func TestLogNamesCreatedObjects(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, nil)

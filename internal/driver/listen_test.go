@@ -42,7 +42,7 @@ func TestSocketPath(t *testing.T) {
 	}
 }
 
-func TestSocketIsItsOwnersInADirectoryThatIsMade(t *testing.T) {
+func TestSocketIsPrivateInANewDirectory(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, func(config *driver.Config) {
@@ -63,7 +63,7 @@ func TestSocketIsItsOwnersInADirectoryThatIsMade(t *testing.T) {
 	require.NoFileExists(t, r.socket())
 }
 
-func TestSocketThatNobodyServesIsReplaced(t *testing.T) {
+func TestUnservedSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, func(config *driver.Config) {
@@ -119,7 +119,7 @@ func TestSocketOfAnEndedProcessIsReplaced(t *testing.T) {
 	require.FileExists(t, r.config.ReadyFile)
 }
 
-func TestSocketThatIsServedIsRefusedByName(t *testing.T) {
+func TestServedSocketIsRefused(t *testing.T) {
 	t.Parallel()
 
 	first := start(t, nil)
@@ -140,7 +140,7 @@ func TestSocketThatIsServedIsRefusedByName(t *testing.T) {
 	require.NoFileExists(t, config.ReadyFile)
 }
 
-func TestSocketPathThatHoldsSomethingElseIsLeftAlone(t *testing.T) {
+func TestOtherFileAtTheSocketPathIsKept(t *testing.T) {
 	t.Parallel()
 
 	config, _ := configFor(t)
@@ -156,7 +156,7 @@ func TestSocketPathThatHoldsSomethingElseIsLeftAlone(t *testing.T) {
 	require.Equal(t, "mine", string(kept))
 }
 
-func TestSocketOfAnotherIsNotRemovedAtTheEnd(t *testing.T) {
+func TestAnotherDriversSocketIsNotRemoved(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, nil)
@@ -174,7 +174,7 @@ func TestSocketOfAnotherIsNotRemovedAtTheEnd(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
+func TestOneOfTwoConcurrentStartsServes(t *testing.T) {
 	t.Parallel()
 
 	// An old socket makes both want to remove it.
@@ -208,8 +208,8 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	require.NoError(t, await.Receive(t, results, "Run of the only driver to return"))
 }
 
-// TestReadyFileReplacesNothingElse: a directory or link at its path is not the driver's.
-func TestReadyFileReplacesNothingElse(t *testing.T) {
+// TestReadyFileReplacesNoOtherFile: a directory or link at its path is not the driver's.
+func TestReadyFileReplacesNoOtherFile(t *testing.T) {
 	t.Parallel()
 
 	for name, put := range map[string]func(path string) error{

@@ -19,7 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
-func TestSocketAndPageTellTheSame(t *testing.T) {
+func TestSocketAndPageAgree(t *testing.T) {
 	t.Parallel()
 
 	address := served.Address()
@@ -83,9 +83,9 @@ func TestSocketAndPageTellTheSame(t *testing.T) {
 	require.Contains(t, body, `touchstone_volume_conditions{reason="VolumeNotFound",status="INACCESSIBLE",view="controller"} 1`)
 }
 
-// TestAPoolThatComesBack has a condition and an error of its calls while it is gone, and is served again
-// by itself. Another pool at its path is not.
-func TestAPoolThatComesBack(t *testing.T) {
+// TestRecoveredPoolIsServedAgain: while it is gone it has a condition, and its calls fail. Another
+// pool at its path is not.
+func TestRecoveredPoolIsServedAgain(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, func(config *driver.Config) { config.Health.RelistPeriod = 20 * time.Millisecond })
@@ -148,7 +148,7 @@ func TestAPoolThatComesBack(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestNothingIsNullInTheReport(t *testing.T) {
+func TestReportHasNoNulls(t *testing.T) {
 	t.Parallel()
 
 	address := served.Address()
@@ -160,7 +160,7 @@ func TestNothingIsNullInTheReport(t *testing.T) {
 	require.Contains(t, body, `"controller":[]`)
 }
 
-func TestChecksAreTheNodes(t *testing.T) {
+func TestCheckNeedsTheNodeService(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, nil)
@@ -170,7 +170,7 @@ func TestChecksAreTheNodes(t *testing.T) {
 	require.ErrorContains(t, err, "no node service")
 }
 
-func TestThePageSaysThatTheDriverIsNotReady(t *testing.T) {
+func TestPageShowsThatTheDriverIsNotReady(t *testing.T) {
 	t.Parallel()
 
 	require.ErrorContains(t, driver.ReportBeforeReady(), "starting")

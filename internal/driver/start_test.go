@@ -15,9 +15,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
-// TestAStartThatFails has one thing that a start needs fail each time: the driver ends, says what
-// failed, and leaves neither its socket, its ready-file, its addresses nor a lock.
-func TestAStartThatFails(t *testing.T) {
+// TestFailedStartLeavesNothing has one thing that a start needs fail each time: the driver ends,
+// says what failed, and leaves neither its socket, its ready-file, its addresses nor a lock.
+func TestFailedStartLeavesNothing(t *testing.T) {
 	t.Parallel()
 
 	directory, damaged := t.TempDir(), t.TempDir()

@@ -11,7 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 )
 
-// TestNamesFollowTheSpec has the rules for GetPluginInfoResponse.name and for Topology.
+// TestNamesFollowTheSpec's rules for GetPluginInfoResponse.name and for Topology.
 func TestNamesFollowTheSpec(t *testing.T) {
 	t.Parallel()
 

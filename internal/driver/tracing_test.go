@@ -10,7 +10,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
-// TestCallsAreTraced: the collector gets the spans of the calls, at the end of the driver at the latest.
+// TestCallsAreTraced: the collector gets the spans of the calls, at the end of the driver at the
+// latest.
 func TestCallsAreTraced(t *testing.T) {
 	t.Parallel()
 
@@ -24,8 +25,8 @@ func TestCallsAreTraced(t *testing.T) {
 	require.Contains(t, spans(), "csi.v1.Identity/GetPluginInfo")
 }
 
-// TestACollectorThatDoesNotAnswer delays neither calls nor the end.
-func TestACollectorThatDoesNotAnswer(t *testing.T) {
+// TestSilentCollectorDelaysNothing, neither calls nor the end.
+func TestSilentCollectorDelaysNothing(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, func(config *driver.Config) { config.OTLPEndpoint = "http://127.0.0.1:1" })

@@ -10,8 +10,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-// TestAnAnswerHasAnOldRecordProbed is about conditions that no event announces.
-func TestAnAnswerHasAnOldRecordProbed(t *testing.T) {
+// TestAnswerProbesAnOldRecord is about conditions that no event announces.
+func TestAnswerProbesAnOldRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a")
@@ -42,8 +42,8 @@ func TestAnAnswerHasAnOldRecordProbed(t *testing.T) {
 	})
 }
 
-// TestAnswersProbeOneAtATime while the probe hangs.
-func TestAnswersProbeOneAtATime(t *testing.T) {
+// TestAnswersShareAProbe while it hangs.
+func TestAnswersShareAProbe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a")

@@ -21,7 +21,7 @@ func observed(reasons ...health.Reason) health.Observation {
 	return found
 }
 
-func TestSetKeepsOnlyWhatIsNewer(t *testing.T) {
+func TestSetKeepsNewerObservations(t *testing.T) {
 	t.Parallel()
 
 	monitor := health.New(newFakes().config())
@@ -133,7 +133,7 @@ func TestAbnormalIsInOrder(t *testing.T) {
 	require.Len(t, monitor.All(), 5, "want: all subjects are listed")
 }
 
-func TestTheWireSaysWhatIsKnown(t *testing.T) {
+func TestConditionIsThatOfTheLastProbe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a")
@@ -208,7 +208,7 @@ type waiting struct {
 	asked   time.Time
 }
 
-func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
+func TestAwaitWaitsForANewerRecord(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -313,7 +313,7 @@ func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 	})
 }
 
-func TestForgetDropsWhatIsKnownOfTheFuture(t *testing.T) {
+func TestForgetDropsFutureObservations(t *testing.T) {
 	t.Parallel()
 
 	monitor := health.New(newFakes().config())
@@ -327,7 +327,7 @@ func TestForgetDropsWhatIsKnownOfTheFuture(t *testing.T) {
 	require.False(t, monitor.Set("a", observed(health.DiskFailure), ahead), "Set keeps an observation from before Forget")
 }
 
-func TestForgetDropsWhatWasObservedBefore(t *testing.T) {
+func TestForgetDropsEarlierObservations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes()

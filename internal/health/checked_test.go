@@ -10,7 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-func TestTheFirstDamageIsAnIncrease(t *testing.T) {
+func TestCheckMetricsBeginAtZero(t *testing.T) {
 	t.Parallel()
 
 	registry := prometheus.NewRegistry()

@@ -92,7 +92,7 @@ func markGoroutines(t *testing.T) (count func() int) {
 	}
 }
 
-func TestHangingProbe(t *testing.T) {
+func TestHangingProbeTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		goroutines := markGoroutines(t)
@@ -138,7 +138,7 @@ func TestHangingProbe(t *testing.T) {
 	})
 }
 
-func TestLateObservation(t *testing.T) {
+func TestLateObservationKeepsNewerRecords(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -258,7 +258,7 @@ func TestForgottenIDIsUsedAgain(t *testing.T) {
 	})
 }
 
-func TestProbeErrors(t *testing.T) {
+func TestProbeErrorsKeepTheRecord(t *testing.T) {
 	t.Parallel()
 
 	const message = "the last probe failed"

@@ -11,7 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
-func TestHistoryTellsWhatCameAndWent(t *testing.T) {
+func TestHistoryRecordsBeginAndEnd(t *testing.T) {
 	t.Parallel()
 
 	history, at := health.NewHistory(100), time.Now().Add(-time.Hour)
@@ -45,7 +45,7 @@ func TestHistoryTellsWhatCameAndWent(t *testing.T) {
 	}, changes)
 }
 
-func TestHistoryHoldsTheNewest(t *testing.T) {
+func TestHistoryKeepsTheNewest(t *testing.T) {
 	t.Parallel()
 
 	for size, want := range map[int][]string{
@@ -67,7 +67,7 @@ func TestHistoryHoldsTheNewest(t *testing.T) {
 	}
 }
 
-func TestHistoryOfSeveralMonitorsAtOnce(t *testing.T) {
+func TestHistoryTakesConcurrentMonitors(t *testing.T) {
 	t.Parallel()
 
 	const each = 500

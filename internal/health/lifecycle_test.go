@@ -40,8 +40,8 @@ func TestTheFirstRelistIsAwaited(t *testing.T) {
 	})
 }
 
-// TestNothingAwaitsAMonitorThatHasEnded has it end while its first probe hangs.
-func TestNothingAwaitsAMonitorThatHasEnded(t *testing.T) {
+// TestAwaitReturnsAfterTheEnd, also if the first probe hangs.
+func TestAwaitReturnsAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a")
@@ -65,7 +65,7 @@ func TestNothingAwaitsAMonitorThatHasEnded(t *testing.T) {
 	})
 }
 
-func TestAllAreSuspected(t *testing.T) {
+func TestSuspectAllProbesEachSubject(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a", "b")
@@ -95,8 +95,8 @@ func TestAnOldAnswerBeforeRunProbesNothing(t *testing.T) {
 	})
 }
 
-// TestTheAgeOfAnswers is that of the newest probe, at its limit.
-func TestTheAgeOfAnswers(t *testing.T) {
+// TestAgeIsOfTheNewestProbe, at its limit.
+func TestAgeIsOfTheNewestProbe(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -128,7 +128,7 @@ func TestTheAgeOfAnswers(t *testing.T) {
 	}
 }
 
-func TestInjectedConditions(t *testing.T) {
+func TestInjectedConditionsAreReported(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

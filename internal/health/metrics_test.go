@@ -174,7 +174,7 @@ func TestMetricsOfSourcesAndEvents(t *testing.T) {
 	})
 }
 
-func TestTheLatencyGoesOnUntilALookCanTell(t *testing.T) {
+func TestLatencyIncludesInconclusiveProbes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		registry, w, errs := prometheus.NewRegistry(), newFakes("a"), newSource("errors")
@@ -202,9 +202,9 @@ type stage struct {
 	monitor *health.Monitor
 }
 
-// TestMissedEvents sickens a volume behind the sources' backs, or before their
-// eyes, and lets relists find it.
-func TestMissedEvents(t *testing.T) {
+// TestMissedEventsAreCounted for a volume that becomes unhealthy with or without an event, if a
+// relist finds it.
+func TestMissedEventsAreCounted(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -277,8 +277,8 @@ func TestMissedEvents(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhereNobodyTells has no source, or one that is not to be had.
-func TestNothingIsMissedWhereNobodyTells(t *testing.T) {
+// TestNoEventIsMissedWithoutASource, or with an unsupported one.
+func TestNoEventIsMissedWithoutASource(t *testing.T) {
 	t.Parallel()
 
 	for name, names := range map[string][]string{"no source": nil, "one of two": {"here", "missing"}} {

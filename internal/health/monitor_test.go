@@ -168,7 +168,7 @@ func reasons(t *testing.T, monitor *health.Monitor, id string) []health.Reason {
 	return found
 }
 
-func TestRelistLooksAtAll(t *testing.T) {
+func TestRelistProbesAllSubjects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a", "b")
@@ -188,7 +188,7 @@ func TestRelistLooksAtAll(t *testing.T) {
 	})
 }
 
-func TestSuspectLooksNowAndAgain(t *testing.T) {
+func TestSuspectProbesImmediatelyAndLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a")

@@ -8,7 +8,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-// TestMergeHasEachReasonOnce merges the conditions of a volume in two views.
+// TestMergeHasEachReasonOnce of the conditions of a volume in two views.
 func TestMergeHasEachReasonOnce(t *testing.T) {
 	t.Parallel()
 

@@ -234,7 +234,7 @@ func TestNewestObservationSchedulesTheNextProbe(t *testing.T) {
 	})
 }
 
-func TestLookProbesImmediately(t *testing.T) {
+func TestProbeNowProbesImmediately(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -279,9 +279,9 @@ func TestLookProbesImmediately(t *testing.T) {
 	}
 }
 
-// TestLookPrecedesRelists calls ProbeNow while a relist of many subjects uses the
+// TestProbeNowPrecedesRelists calls ProbeNow while a relist of many subjects uses the
 // concurrency limit.
-func TestLookPrecedesRelists(t *testing.T) {
+func TestProbeNowPrecedesRelists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes(manyIDs()[:1000]...)

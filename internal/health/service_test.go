@@ -46,7 +46,7 @@ func sample(volumes int) health.Report {
 	return report
 }
 
-func TestAReportArrivesAsItWasSent(t *testing.T) {
+func TestReportIsTransferredUnchanged(t *testing.T) {
 	t.Parallel()
 
 	for _, volumes := range []int{0, 1, 20000} {
@@ -59,7 +59,7 @@ func TestAReportArrivesAsItWasSent(t *testing.T) {
 	}
 }
 
-func TestAChecksFindingsArrive(t *testing.T) {
+func TestCheckFindingsAreTransferred(t *testing.T) {
 	t.Parallel()
 
 	var asked []string
@@ -109,7 +109,7 @@ func TestOtherDriversHaveNoReport(t *testing.T) {
 	rpccode.Require(t, err, codes.Unimplemented)
 }
 
-func TestAReportThatFailsIsTheCallersError(t *testing.T) {
+func TestFailedReportFailsTheCall(t *testing.T) {
 	t.Parallel()
 
 	service := &health.Service{

@@ -97,7 +97,7 @@ func (s *source) ranAt(began time.Time) []time.Duration {
 	return at
 }
 
-func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
+func TestEventProbesItsSubjects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, errs := newFakes("a", "b"), newSource("errors")
@@ -167,8 +167,8 @@ func TestUnsupportedSource(t *testing.T) {
 	})
 }
 
-// TestReconnects has a source refuse for an hour.
-func TestReconnects(t *testing.T) {
+// TestRefusedSourceIsReconnected: it refuses for an hour.
+func TestRefusedSourceIsReconnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		errs := newSource("errors")
@@ -201,7 +201,7 @@ func TestReconnects(t *testing.T) {
 	})
 }
 
-func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
+func TestReconnectBackoffResetsAfterAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		errs := newSource("errors")
@@ -371,7 +371,7 @@ func TestLostEventsProbeAllVolumes(t *testing.T) {
 	})
 }
 
-func TestASourcesPanicIsItsFailure(t *testing.T) {
+func TestPanicDisconnectsTheSource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, errs := newFakes("a"), newSource("errors")

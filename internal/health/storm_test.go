@@ -107,9 +107,9 @@ func (s *storm) act(ctx context.Context) {
 	}
 }
 
-// TestAfterAStormAllIsKnown requires, after any sequence of events, that the records
-// have the actual conditions, and that metrics, history and records agree.
-func TestAfterAStormAllIsKnown(t *testing.T) {
+// TestRecordsAreRightAfterAStorm: after any sequence of events, the records have the actual
+// conditions, and metrics, history and records agree.
+func TestRecordsAreRightAfterAStorm(t *testing.T) {
 	t.Parallel()
 
 	for seed := range uint64(30) {

@@ -11,8 +11,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-// TestARepairIsFoundWithoutAnEvent is of each reason, with no source at all.
-func TestARepairIsFoundWithoutAnEvent(t *testing.T) {
+// TestRepairIsFoundWithoutAnEvent, for each reason, with no source at all.
+func TestRepairIsFoundWithoutAnEvent(t *testing.T) {
 	t.Parallel()
 
 	for _, reason := range health.Reasons() {
@@ -37,8 +37,7 @@ func TestARepairIsFoundWithoutAnEvent(t *testing.T) {
 	}
 }
 
-// TestManyUnhealthySubjectsAreProbedInTurn shows the bound, and that none is passed
-// over.
+// TestManyUnhealthySubjectsAreProbedInTurn, within the bound, and none is omitted.
 func TestManyUnhealthySubjectsAreProbedInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +70,7 @@ func TestManyUnhealthySubjectsAreProbedInTurn(t *testing.T) {
 	})
 }
 
-func TestAPatientSubjectIsNotProbedBeforeItsTime(t *testing.T) {
+func TestSubjectIsNotProbedBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a")
@@ -87,9 +86,8 @@ func TestAPatientSubjectIsNotProbedBeforeItsTime(t *testing.T) {
 	})
 }
 
-// TestAProbeThatHangsIsNotAskedForAgain keeps what hangs from being probed without
-// an end once it answers.
-func TestAProbeThatHangsIsNotAskedForAgain(t *testing.T) {
+// TestHangingProbeIsNotRequestedAgain, so that it is not repeated without an end once it returns.
+func TestHangingProbeIsNotRequestedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakes("a")

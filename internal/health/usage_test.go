@@ -11,7 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-func TestUsageIsCollectedWhereItIsKnown(t *testing.T) {
+func TestUsageMetricsNeedAnObservation(t *testing.T) {
 	t.Parallel()
 
 	monitor := health.New(health.Config{Name: "storage", List: func() []string { return nil }})

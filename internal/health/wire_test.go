@@ -136,7 +136,7 @@ func TestEveryReasonAtOnceFitsTheLegacyCondition(t *testing.T) {
 	require.True(t, strings.HasPrefix(text, string(entries[0].Reason)), text)
 }
 
-func TestConditionStandsBehindWhatIsThere(t *testing.T) {
+func TestPutConditionKeepsOtherFields(t *testing.T) {
 	t.Parallel()
 
 	other := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 7)
@@ -153,7 +153,7 @@ func TestConditionStandsBehindWhatIsThere(t *testing.T) {
 	require.Zero(t, spare[:cap(spare)][len(other)], "bytes beyond the message were written")
 }
 
-func TestVolumeHealthHasTheSpecsWords(t *testing.T) {
+func TestVolumeHealthHasTheSpecsValues(t *testing.T) {
 	t.Parallel()
 
 	var none *health.Record
@@ -198,7 +198,7 @@ func TestStorageHealthHasOneEntryPerReason(t *testing.T) {
 	require.Equal(t, "ProbeTimedOut", told[2].GetReason())
 }
 
-func TestRecordForPeople(t *testing.T) {
+func TestRecordReportsItsEntries(t *testing.T) {
 	t.Parallel()
 
 	var none *health.Record

@@ -227,8 +227,8 @@ func TestInterceptorsSeeTheCall(t *testing.T) {
 	require.Equal(t, number{Value: 2}, got)
 }
 
-// TestLargeAnswers exceed grpc's default limit.
-func TestLargeAnswers(t *testing.T) {
+// TestLargeAnswersPass grpc's default limit.
+func TestLargeAnswersPass(t *testing.T) {
 	t.Parallel()
 
 	connection := connect(t)
@@ -253,8 +253,8 @@ func (rawCodec) Name() string                  { return "proto" }
 func (rawCodec) Unmarshal([]byte, any) error   { return nil }
 func (rawCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
 
-// TestRequestsThatCannotBeRead are not answered, and calls without a connection fail.
-func TestRequestsThatCannotBeRead(t *testing.T) {
+// TestUnreadableRequestsFail: they are not answered, and calls without a connection fail.
+func TestUnreadableRequestsFail(t *testing.T) {
 	t.Parallel()
 
 	connection := connect(t)

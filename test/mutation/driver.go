@@ -21,7 +21,7 @@ func driverMutants() []regression {
 			name: "driver/socket-of-another-removed", in: "socket.Listener.remove",
 			old:    "	if inPlace {\n",
 			new:    "	if inPlace || err == nil {\n",
-			breaks: "a driver that ends removes the socket of its successor", tests: tests("TestSocketOfAnotherIsNotRemovedAtTheEnd"),
+			breaks: "a driver that ends removes the socket of its successor", tests: tests("TestAnotherDriversSocketIsNotRemoved"),
 		},
 		{
 			name: "driver/secrets-logged", in: "driver.stripped.LogValue",
@@ -72,7 +72,7 @@ func driverMutants() []regression {
 			name: "driver/draining-takes-calls", in: "driver.gate.pass",
 			old:    `if g.shutting() {`,
 			new:    `if g.shutting() && !g.opened() {`,
-			breaks: "a driver that ends begins new work", tests: tests("TestGateThatIsShutTurnsAwayEveryCall"),
+			breaks: "a driver that ends begins new work", tests: tests("TestShutGateRefusesEveryCall"),
 		},
 		{
 			name: "driver/hang-outlasts-the-drain", in: "driver.UntilSignal",

@@ -9,14 +9,14 @@ func healthMutants() []regression {
 			name: "health/older-observation-wins", in: "health.cache.isNewer",
 			old:    `return at.After(old.ObservedAt)`,
 			new:    `return !at.IsZero()`,
-			breaks: "a slow probe overwrites what a later one has found", tests: monitor("TestSetKeepsOnlyWhatIsNewer", "TestLateObservation"),
+			breaks: "a slow probe overwrites what a later one has found", tests: monitor("TestSetKeepsNewerObservations", "TestLateObservationKeepsNewerRecords"),
 		},
 		{
 			name: "health/forgotten-comes-back", in: "health.cache.isNewer",
 			old:    `forgotten && !at.After(forgottenAt) {`,
 			new:    `forgotten && at.After(forgottenAt) {`,
 			breaks: "a deleted volume gets a condition again",
-			tests:  monitor("TestForgetDropsWhatWasObservedBefore", "TestForgetDropsRunningProbes", "TestForgetDropsWhatIsKnownOfTheFuture"),
+			tests:  monitor("TestForgetDropsEarlierObservations", "TestForgetDropsRunningProbes", "TestForgetDropsFutureObservations"),
 		},
 		{
 			name: "health/repaired-stays-listed", in: "health.cache.put",
@@ -34,7 +34,7 @@ func healthMutants() []regression {
 			name: "health/relist-forgets-nothing", in: "health.cache.relisted",
 			old:    `changes = append(changes, c.drop(record)...)`,
 			new:    `_ = record`,
-			breaks: "volumes that are gone keep their conditions", tests: monitor("TestRelistLooksAtAll", "TestRelistKeepsNewerRecords"),
+			breaks: "volumes that are gone keep their conditions", tests: monitor("TestRelistProbesAllSubjects", "TestRelistKeepsNewerRecords"),
 		},
 		{
 			name: "health/usage-lost", in: "health.cache.set",
@@ -71,7 +71,7 @@ func healthMutants() []regression {
 			old: `	m.storeFailure(p, probeTimedOut)
 `,
 			new:    ``,
-			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestHangingProbe"),
+			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestHangingProbeTimesOut"),
 		},
 		{
 			name: "health/relists-too-rarely", in: "health.Monitor.untilRelist",

@@ -215,7 +215,7 @@ func eachText(value any, member string, fn func(member string, set func(string),
 	}
 }
 
-// TestContradictionsAreFound puts records together of which each is right by itself.
+// TestContradictionsAreFound between records of which each is valid by itself.
 func TestContradictionsAreFound(t *testing.T) {
 	t.Parallel()
 

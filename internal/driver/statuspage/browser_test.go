@@ -57,7 +57,7 @@ func browse(t *testing.T, url string, lasting time.Duration, flags ...string) st
 	return string(document)
 }
 
-func TestTheBrowserShowsTheReport(t *testing.T) {
+func TestBrowserShowsTheReport(t *testing.T) {
 	t.Parallel()
 
 	document := browse(t, serve(t, always(abnormalReport(time.Now()))).URL+"/", time.Second)
@@ -80,7 +80,7 @@ func TestTheBrowserShowsTheReport(t *testing.T) {
 	}
 }
 
-func TestTheBrowserTakesDataForText(t *testing.T) {
+func TestBrowserShowsDataAsText(t *testing.T) {
 	t.Parallel()
 
 	const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
@@ -96,7 +96,7 @@ func TestTheBrowserTakesDataForText(t *testing.T) {
 	require.GreaterOrEqual(t, strings.Count(document, "&lt;img src=x"), 6, "want: markup in names and messages is escaped")
 }
 
-func TestTheBrowserShowsAFewOfMany(t *testing.T) {
+func TestBrowserLimitsTheRows(t *testing.T) {
 	t.Parallel()
 
 	const many = 3000
@@ -123,7 +123,7 @@ func TestTheBrowserShowsAFewOfMany(t *testing.T) {
 	require.Contains(t, browse(t, url+"/#abnormal=1&filter=metrics", time.Second), "No volume fits the filter.")
 }
 
-func TestTheBrowserKeepsUpWithTheDriver(t *testing.T) {
+func TestBrowserRefreshesTheReport(t *testing.T) {
 	t.Parallel()
 
 	healthy := abnormalReport(time.Now())
@@ -163,7 +163,7 @@ func TestTheBrowserKeepsUpWithTheDriver(t *testing.T) {
 	require.Regexp(t, `id="lost"[^>]* hidden`, document)
 }
 
-func TestPicturesForPeople(t *testing.T) {
+func TestScreenshotsAreTaken(t *testing.T) {
 	t.Parallel()
 
 	directory := os.Getenv(screenshots)

@@ -170,7 +170,7 @@ func abnormalReport(now time.Time) health.Report {
 	}
 }
 
-func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
+func TestPageIsSelfContained(t *testing.T) {
 	t.Parallel()
 
 	got := ask(t, http.MethodGet, serve(t, always(health.Report{})).URL+"/")
@@ -186,7 +186,7 @@ func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
 	}
 }
 
-func TestThePageMayDoOnlyWhatItHasTo(t *testing.T) {
+func TestPageHasAStrictSecurityPolicy(t *testing.T) {
 	t.Parallel()
 
 	server := serve(t, always(health.Report{}))
@@ -218,7 +218,7 @@ func TestThePageMayDoOnlyWhatItHasTo(t *testing.T) {
 	}
 }
 
-func TestThePageIsReadOnly(t *testing.T) {
+func TestPageIsReadOnly(t *testing.T) {
 	t.Parallel()
 
 	server := serve(t, always(health.Report{}))
@@ -240,7 +240,7 @@ func TestThePageIsReadOnly(t *testing.T) {
 	}
 }
 
-func TestTheDataAreTheReport(t *testing.T) {
+func TestDataAreTheReport(t *testing.T) {
 	t.Parallel()
 
 	report := abnormalReport(time.Now())
@@ -265,7 +265,7 @@ func TestTheDataAreTheReport(t *testing.T) {
 	require.Equal(t, string(want), string(unpacked))
 }
 
-func TestThereAreNoDataYet(t *testing.T) {
+func TestDataAreUnavailableDuringTheStart(t *testing.T) {
 	t.Parallel()
 
 	server := serve(t, func(context.Context) (health.Report, error) { return health.Report{}, errStarting })

@@ -180,8 +180,8 @@ func TestBlockErrorsTakesOver(t *testing.T) {
 	require.NoDirExists(t, instance)
 }
 
-// TestBlockErrorsSweeps requires a source to remove the trace instances of killed
-// drivers, but none that is another program's, in use or new.
+// TestBlockErrorsSweeps the trace instances of killed drivers, but none that is another program's,
+// in use or new.
 func TestBlockErrorsSweeps(t *testing.T) {
 	namespace.NeedRoot(t)
 	withTracefs(t)

@@ -108,7 +108,7 @@ func TestFilesSilent(t *testing.T) {
 	require.Empty(t, running.barrier(t, dir), "want: a change below the directory has no event")
 }
 
-// What a loop device does to its image is not what others do to it.
+// A loop device's access to its image causes no event.
 func TestFilesOfLoopDevices(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -181,7 +181,7 @@ func TestFilesLost(t *testing.T) {
 	running.next(t, ofKind(health.Lost))
 }
 
-// A storm of writes is not a storm of events.
+// A storm of writes causes few events.
 func TestFilesStorm(t *testing.T) {
 	const storm = 20_000
 

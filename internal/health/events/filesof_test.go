@@ -99,8 +99,8 @@ func TestFilesOfAChangingSet(t *testing.T) {
 	require.NoError(t, os.Rename(first+"-moved", first))
 }
 
-// TestADirectoryThatCannotBeWatchedEndsTheSource at the begin, and when it is added.
-func TestADirectoryThatCannotBeWatchedEndsTheSource(t *testing.T) {
+// TestUnwatchableDirectoryEndsTheSource at the begin, and when it is added.
+func TestUnwatchableDirectoryEndsTheSource(t *testing.T) {
 	dir := t.TempDir()
 	set := &directorySet{}
 	set.set(dir)

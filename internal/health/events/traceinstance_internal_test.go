@@ -71,8 +71,8 @@ func TestAnInstanceIsSetUp(t *testing.T) {
 	}
 }
 
-// TestShutdownsAreTurnedOnWithTheirModule is of two filesystems, of which one is loaded later.
-func TestShutdownsAreTurnedOnWithTheirModule(t *testing.T) {
+// TestShutdownEventsAreEnabledWithTheirModule is of two filesystems, of which one is loaded later.
+func TestShutdownEventsAreEnabledWithTheirModule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const here, later, never = "events/xfs/xfs_force_shutdown", "events/ext4/ext4_shutdown", "events/ext4/half"
