@@ -31,7 +31,7 @@ func full() kata.Assignment {
 	}
 }
 
-func TestBothFilesAreByteForByteWhatRuntimesRead(t *testing.T) {
+func TestFilesHaveTheRuntimesFormat(t *testing.T) {
 	t.Parallel()
 
 	for name, assignment := range map[string]kata.Assignment{"plain": plain(), "full": full()} {
@@ -58,7 +58,7 @@ func golden(t *testing.T, name string) string {
 	return string(content)
 }
 
-func TestOfContradictingOptionsTheLastStaysLast(t *testing.T) {
+func TestLastContradictingOptionStaysLast(t *testing.T) {
 	t.Parallel()
 
 	for given, want := range map[string]string{
@@ -76,7 +76,7 @@ func TestOfContradictingOptionsTheLastStaysLast(t *testing.T) {
 	}
 }
 
-func TestWhatNoRuntimeUnderstandsIsRefused(t *testing.T) {
+func TestUnsupportedAssignmentIsRefused(t *testing.T) {
 	t.Parallel()
 
 	root := kata.NewRoot(filepath.Join(t.TempDir(), "root"))

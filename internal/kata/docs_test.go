@@ -10,9 +10,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 )
 
-// TestThePageShowsWhatIsWritten wants the page's example to be what the driver
-// would write, byte for byte.
-func TestThePageShowsWhatIsWritten(t *testing.T) {
+// TestPageExampleIsUpToDate: the page's example is what the driver would write, byte for byte.
+func TestPageExampleIsUpToDate(t *testing.T) {
 	t.Parallel()
 
 	page, err := os.ReadFile("../../docs/direct-assignment.md")

@@ -39,7 +39,7 @@ func newShim(t *testing.T) (*guest.Shim, *kata.Guest) {
 	return shim, kata.NewGuest(kata.GuestConfig{ShimRoots: []string{root}, Timeout: time.Minute})
 }
 
-func TestAGuestIsAskedInKatasWords(t *testing.T) {
+func TestGuestRequestsHaveKatasFormat(t *testing.T) {
 	t.Parallel()
 
 	shim, asked := newShim(t)
@@ -54,7 +54,7 @@ func TestAGuestIsAskedInKatasWords(t *testing.T) {
 	}, shim.Requests())
 }
 
-func TestAGuestThatKnowsTheOlderWordsIsAskedInThem(t *testing.T) {
+func TestOlderGuestGetsTheOlderRequests(t *testing.T) {
 	t.Parallel()
 
 	shim, asked := newShim(t)
@@ -72,8 +72,8 @@ func TestAGuestThatKnowsTheOlderWordsIsAskedInThem(t *testing.T) {
 	}, shim.Requests())
 }
 
-// Kata unescapes the query, and what it finds there once more.
-func TestADevicesNameArrivesWhole(t *testing.T) {
+// Kata unescapes the query, and its value once more.
+func TestDeviceNameSurvivesUnescaping(t *testing.T) {
 	t.Parallel()
 
 	shim, asked := newShim(t)
@@ -92,7 +92,7 @@ func TestADevicesNameArrivesWhole(t *testing.T) {
 	require.Equal(t, url.Values{"path": {entry.Device}}, uri.Query())
 }
 
-func TestEachFailureOfAShimHasItsName(t *testing.T) {
+func TestShimFailuresAreDistinguished(t *testing.T) {
 	t.Parallel()
 
 	for mode, want := range map[guest.Mode]struct{ stats, resize error }{
@@ -142,7 +142,7 @@ func failedAs(t *testing.T, err, want error) {
 	}
 }
 
-func TestUnimplementedIsKnownInAllSpellings(t *testing.T) {
+func TestUnimplementedIsRecognizedInEachSpelling(t *testing.T) {
 	t.Parallel()
 
 	shim, asked := newShim(t)
@@ -169,7 +169,7 @@ func TestUnimplementedIsKnownInAllSpellings(t *testing.T) {
 }
 
 // A message quotes 256 bytes of an answer. An answer of 64 KiB is taken, and a longer one is not.
-func TestAnAnswerIsTakenUpToItsLimit(t *testing.T) {
+func TestAnswersHaveALimit(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -206,7 +206,7 @@ func TestAnAnswerIsTakenUpToItsLimit(t *testing.T) {
 	}
 }
 
-func TestANumberIsBelievedOnlyIfItCanBe(t *testing.T) {
+func TestImplausibleUsageIsRefused(t *testing.T) {
 	t.Parallel()
 
 	shim, asked := newShim(t)
@@ -260,7 +260,7 @@ func TestANumberIsBelievedOnlyIfItCanBe(t *testing.T) {
 	}
 }
 
-func TestAGuestThatNeverAnswersIsGivenUp(t *testing.T) {
+func TestSilentGuestTimesOut(t *testing.T) {
 	t.Parallel()
 
 	for _, mode := range []guest.Mode{guest.Hanging, guest.Stalling, guest.Switching} {
@@ -282,7 +282,7 @@ func TestAGuestThatNeverAnswersIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestACallerWhoGoesIsNotKept(t *testing.T) {
+func TestCancelledCallReturns(t *testing.T) {
 	t.Parallel()
 
 	shim, asked := newShim(t)
@@ -304,7 +304,7 @@ func TestACallerWhoGoesIsNotKept(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestWithoutASandboxNobodyIsAsked(t *testing.T) {
+func TestWithoutASandboxNoShimIsAsked(t *testing.T) {
 	t.Parallel()
 
 	shim, asked := newShim(t)
@@ -366,7 +366,7 @@ func TestTheShimIsFoundInTheFirstRootThatHasIt(t *testing.T) {
 	}
 }
 
-func TestASandboxsNameLeadsNowhereElse(t *testing.T) {
+func TestSandboxNameStaysInItsRoot(t *testing.T) {
 	t.Parallel()
 
 	top := t.TempDir()
@@ -393,7 +393,7 @@ func TestASandboxsNameLeadsNowhereElse(t *testing.T) {
 	require.Empty(t, shim.Requests(), "want: no shim outside of the root is asked")
 }
 
-func TestNoProxyIsAsked(t *testing.T) {
+func TestGuestRequestsIgnoreProxies(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")

@@ -37,7 +37,7 @@ func TestHostPathsOfTheRoot(t *testing.T) {
 	require.Equal(t, "/host/dev/loop7", paths.Host("/dev/loop7"))
 }
 
-func TestHostPathsThatMakeNoSense(t *testing.T) {
+func TestInvalidHostPathsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for _, given := range [][]string{{""}, {"/dev"}, {"dev=/dev"}, {"/dev=dev"}, {"=/dev"}, {"/dev=/a", "/dev/=/b"}} {

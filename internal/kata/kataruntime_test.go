@@ -30,7 +30,7 @@ func newProgram(t *testing.T) (*guest.KataRuntime, *kata.Guest) {
 	})
 }
 
-func TestKataRuntimeIsRunAsItWantsToBe(t *testing.T) {
+func TestKataRuntimeGetsItsArguments(t *testing.T) {
 	t.Parallel()
 
 	program, asked := newProgram(t)
@@ -47,7 +47,7 @@ func TestKataRuntimeIsRunAsItWantsToBe(t *testing.T) {
 	}, program.Calls(t))
 }
 
-func TestEachFailureOfKataRuntimeHasItsName(t *testing.T) {
+func TestKataRuntimeFailuresAreDistinguished(t *testing.T) {
 	t.Parallel()
 
 	for mode, want := range map[guest.Mode]struct{ stats, resize error }{
@@ -73,7 +73,7 @@ func TestEachFailureOfKataRuntimeHasItsName(t *testing.T) {
 	}
 }
 
-func TestAKataRuntimeThatIsNotThereIsNamed(t *testing.T) {
+func TestMissingKataRuntimeIsNamed(t *testing.T) {
 	t.Parallel()
 
 	asked := kata.NewGuest(kata.GuestConfig{KataRuntime: filepath.Join(t.TempDir(), "kata-runtime")})
@@ -84,7 +84,7 @@ func TestAKataRuntimeThatIsNotThereIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "--kata-runtime")
 }
 
-func TestAKataRuntimeThatHangsGoesWithItsChildren(t *testing.T) {
+func TestHangingKataRuntimeIsKilledWithItsChildren(t *testing.T) {
 	t.Parallel()
 
 	program, asked := newProgram(t)
@@ -110,7 +110,7 @@ func TestAKataRuntimeThatHangsGoesWithItsChildren(t *testing.T) {
 	require.Eventually(t, func() bool { return !runs(t, child) }, time.Minute, time.Millisecond, "want: the child of kata-runtime is killed")
 }
 
-func TestWhatKataRuntimeLeavesBehindIsNotWaitedFor(t *testing.T) {
+func TestOrphansOfKataRuntimeAreNotAwaited(t *testing.T) {
 	t.Parallel()
 
 	program, asked := newProgram(t)
@@ -142,7 +142,7 @@ func runs(t *testing.T, pid int) bool {
 	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
-func TestAKataRuntimeThatHangsIsGivenUp(t *testing.T) {
+func TestHangingKataRuntimeTimesOut(t *testing.T) {
 	t.Parallel()
 
 	program := guest.NewKataRuntime(t)
@@ -157,7 +157,7 @@ func TestAKataRuntimeThatHangsIsGivenUp(t *testing.T) {
 	failedAs(t, asked.Resize(t.Context(), taken(), 1<<30), kata.ErrNoAnswer)
 }
 
-func TestKataRuntimeGetsNothingOfTheDriversEnvironment(t *testing.T) {
+func TestKataRuntimeInheritsNoEnvironment(t *testing.T) {
 	t.Setenv("SECRET", "secret")
 
 	program, asked := newProgram(t)

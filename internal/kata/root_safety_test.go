@@ -25,7 +25,7 @@ func refused(t *testing.T, root *kata.Root, what string) {
 	}
 }
 
-func TestARootThatOthersCouldChangeIsRefused(t *testing.T) {
+func TestRootWritableByOthersIsRefused(t *testing.T) {
 	t.Parallel()
 
 	for _, mode := range []fs.FileMode{0o720, 0o702, 0o777, 0o777 | fs.ModeSticky} {
@@ -53,7 +53,7 @@ func TestARootOfAnotherUserIsRefused(t *testing.T) {
 	require.Equal(t, map[string]string{".": "drwx------"}, tree(t, path))
 }
 
-func TestARootThatIsNoDirectoryIsRefused(t *testing.T) {
+func TestRootOfAnotherTypeIsRefused(t *testing.T) {
 	t.Parallel()
 
 	victim := t.TempDir()

@@ -87,7 +87,7 @@ func entryOf(t *testing.T, targetPath string) string {
 	return name
 }
 
-func TestAnAssignmentIsWhereKataLooksForIt(t *testing.T) {
+func TestAssignmentHasKatasPath(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)
@@ -112,7 +112,7 @@ func TestAnAssignmentIsWhereKataLooksForIt(t *testing.T) {
 	require.Equal(t, []kata.Entry{{Assignment: want}}, entries)
 }
 
-func TestTheSameAssignmentAgainTouchesNothing(t *testing.T) {
+func TestRepeatedAssignmentChangesNothing(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)
@@ -130,7 +130,7 @@ func TestTheSameAssignmentAgainTouchesNothing(t *testing.T) {
 	require.Equal(t, "sandbox", entry.Sandbox)
 }
 
-func TestAnotherAssignmentLeavesNothingOfTheOneBefore(t *testing.T) {
+func TestPutReplacesTheAssignment(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)
@@ -147,7 +147,7 @@ func TestAnotherAssignmentLeavesNothingOfTheOneBefore(t *testing.T) {
 	}, tree(t, path))
 }
 
-func TestRemoveLeavesNothingOfOneAndAllOfOthers(t *testing.T) {
+func TestRemoveKeepsOtherEntries(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)
@@ -175,8 +175,8 @@ func TestRemoveLeavesNothingOfOneAndAllOfOthers(t *testing.T) {
 	require.False(t, found, "want: no assignment is found")
 }
 
-// What a crash leaves half-removed must be found again.
-func TestTheAssignmentItselfGoesLast(t *testing.T) {
+// A removal that a crash interrupted must be found again.
+func TestAssignmentIsRemovedLast(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)
@@ -320,7 +320,7 @@ func TestFilesInPlaceOfADirectoryAreReplaced(t *testing.T) {
 	}
 }
 
-func TestADirectoryInAnEntryIsLeftAloneAndNamed(t *testing.T) {
+func TestDirectoryInAnEntryIsKeptAndNamed(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)
@@ -347,7 +347,7 @@ func TestADirectoryInAnEntryIsLeftAloneAndNamed(t *testing.T) {
 	require.Len(t, tree(t, path), 4, "the root, the entry, the directory, its file: no temporary")
 }
 
-func TestAnEntryIsClosedToOthers(t *testing.T) {
+func TestEntryIsPrivate(t *testing.T) {
 	t.Parallel()
 
 	root, path := madeRoot(t)
@@ -357,7 +357,7 @@ func TestAnEntryIsClosedToOthers(t *testing.T) {
 	require.Equal(t, "drwx------", tree(t, path)[entryOfTarget])
 }
 
-func TestOtherDriversEntriesAreListedAsFarAsTheyCanBeRead(t *testing.T) {
+func TestOtherDriversReadableEntriesAreListed(t *testing.T) {
 	t.Parallel()
 
 	root, path := madeRoot(t)
@@ -430,7 +430,7 @@ func TestAnAssignmentIsReadUpToItsLimit(t *testing.T) {
 	}
 }
 
-func TestNothingIsListedBeforeThereIsARoot(t *testing.T) {
+func TestMissingRootListsNothing(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)

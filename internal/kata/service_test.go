@@ -22,7 +22,7 @@ func connect(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc
 	return kata.NewClient(served.Connect(t, register, options...))
 }
 
-func TestAListArrivesAsItWasSent(t *testing.T) {
+func TestListIsTransferredUnchanged(t *testing.T) {
 	t.Parallel()
 
 	for _, volumes := range []int{0, 1, 30000} {
@@ -61,7 +61,7 @@ func TestNoVolumesAreAnEmptyList(t *testing.T) {
 	require.Equal(t, []kata.AssignedVolume{}, got)
 }
 
-func TestAnErrorArrivesWithItsCode(t *testing.T) {
+func TestErrorKeepsItsCode(t *testing.T) {
 	t.Parallel()
 
 	service := &kata.Service{List: func(context.Context) ([]kata.AssignedVolume, error) {

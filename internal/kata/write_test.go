@@ -57,8 +57,8 @@ func watch(t *testing.T, directories ...string) func() []string {
 	}
 }
 
-// A sandbox's id is looked for at any time, and Kata takes the first file there.
-func TestNoTemporaryFileEverLiesBesideAnAssignment(t *testing.T) {
+// Kata takes the first file in the directory for a sandbox's id, at any time.
+func TestNoTemporaryFileIsBesideAnAssignment(t *testing.T) {
 	t.Parallel()
 
 	root, path := newRoot(t)
@@ -107,7 +107,7 @@ func TestLeftoversOfAKilledWriterAreRemoved(t *testing.T) {
 	require.Equal(t, "untouched", string(content))
 }
 
-func TestDifferentTargetsDoNotDisturbEachOther(t *testing.T) {
+func TestConcurrentTargetsAreIndependent(t *testing.T) {
 	t.Parallel()
 
 	_, path := newRoot(t)
@@ -202,7 +202,7 @@ func TestDifferentTargetsDoNotDisturbEachOther(t *testing.T) {
 	require.Len(t, tree(t, path), 1+2*writers/2, "want: the root has the stayed entries and nothing else")
 }
 
-func TestAFullFilesystemLeavesNoHalfAssignment(t *testing.T) {
+func TestFullFilesystemLeavesNoPartialAssignment(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	path := t.TempDir()

@@ -14,7 +14,7 @@ func directMutants() []regression {
 			name: "direct/root-writable-by-others", in: "kata.checkRoot",
 			old:    `case stat.Mode&othersWrite != 0:`,
 			new:    `case stat.Mode&othersWrite == othersWrite:`,
-			breaks: "a group that can write the root chooses the guest's device", tests: root("TestARootThatOthersCouldChangeIsRefused"),
+			breaks: "a group that can write the root chooses the guest's device", tests: root("TestRootWritableByOthersIsRefused"),
 		},
 		{
 			name: "direct/root-of-another-user", in: "kata.checkRoot",
@@ -26,7 +26,7 @@ func directMutants() []regression {
 			name: "direct/stale-sandbox-kept", in: "kata.Root.Put",
 			old:    `return r.put(a, clearEntry)`,
 			new:    `return r.put(a, func(*os.File) error { return nil })`,
-			breaks: "a new assignment counts as the earlier guest's", tests: root("TestAnotherAssignmentLeavesNothingOfTheOneBefore"),
+			breaks: "a new assignment counts as the earlier guest's", tests: root("TestPutReplacesTheAssignment"),
 		},
 		{
 			name: "direct/oldest-sandbox", in: "kata.findSandbox",
@@ -38,7 +38,7 @@ func directMutants() []regression {
 			name: "direct/assignment-removed-first", in: "kata.removeEntry",
 			old:    `errors.Join(clearEntry(dir), unlink(dir, mountInfoFile, 0))`,
 			new:    `errors.Join(unlink(dir, mountInfoFile, 0), clearEntry(dir))`,
-			breaks: "a crash leaves a sandbox's file that is never listed", tests: root("TestTheAssignmentItselfGoesLast"),
+			breaks: "a crash leaves a sandbox's file that is never listed", tests: root("TestAssignmentIsRemovedLast"),
 		},
 		{
 			name: "direct/temporary-file-left", in: "kata.Root.Remove",

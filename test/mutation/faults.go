@@ -34,7 +34,7 @@ func faultsMutants() []regression {
 
 	if err != nil {
 `,
-			breaks: "a mistake in a changed file ends its rules", tests: unit("TestAFileIsFollowed"),
+			breaks: "a mistake in a changed file ends its rules", tests: unit("TestFileChangesAreApplied"),
 		},
 		{
 			name: "faults/previous-is-always-the-first", in: "faults.Injector.remember",
@@ -50,7 +50,7 @@ func faultsMutants() []regression {
 			new: `		_ = output
 
 		return nil`,
-			breaks: "a patch whose output is no response is refused at the first call only", tests: unit("TestMistakesHaveTheirLine"),
+			breaks: "a patch whose output is no response is refused at the first call only", tests: unit("TestMistakesNameTheirLine"),
 		},
 		{
 			name: "jq/misspelled-fields", in: "jq.checker.get",
@@ -62,13 +62,13 @@ func faultsMutants() []regression {
 			name: "jq/absent-defaults", in: "jq.fromMessage",
 			old:    `!field.HasPresence() || message.Has(field)`,
 			new:    `message.Has(field)`,
-			breaks: "an empty field is null", tests: in("internal/lab/jq", "TestPredicates"),
+			breaks: "an empty field is null", tests: in("internal/lab/jq", "TestPredicatesMatchRequests"),
 		},
 		{
 			name: "jq/limit-is-no-mistake", in: "jq.Program.run",
 			old:    `				err = context.Cause(ctx)`,
 			new:    `				err = ctx.Err()`,
-			breaks: "a program without an end is not refused at the start", tests: in("internal/lab/jq", "TestProgramsEnd"),
+			breaks: "a program without an end is not refused at the start", tests: in("internal/lab/jq", "TestProgramsEndWithTheirContext"),
 		},
 		{
 			name: "faults/drain-waits-for-holds", in: "driver.Driver.drain",

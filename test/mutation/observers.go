@@ -10,7 +10,7 @@ func observerMutants() []regression {
 			name: "calls/metadata-kept", in: "calls.Recorder.readable",
 			old:    `!r.config.KeepSecrets && !slices.Contains(shownMetadata, key)`,
 			new:    `r.config.KeepSecrets && !slices.Contains(shownMetadata, key)`,
-			breaks: "credentials of metadata are in the call log", tests: record("TestACallIsRecordedWhole"),
+			breaks: "credentials of metadata are in the call log", tests: record("TestCallIsRecordedCompletely"),
 		},
 		{
 			name: "calls/secrets-kept", in: "calls.Recording.encode",
@@ -18,7 +18,7 @@ func observerMutants() []regression {
 		typed`,
 			new: `	if b.recorder.config.KeepSecrets {
 		typed`,
-			breaks: "secrets are in the call log", tests: record("TestACallIsRecordedWhole"),
+			breaks: "secrets are in the call log", tests: record("TestCallIsRecordedCompletely"),
 		},
 		{
 			name: "calls/memory-unbounded", in: "calls.Recorder.add",
@@ -40,7 +40,7 @@ func observerMutants() []regression {
 	f.torn`,
 			new: `	f.lost.Add(0)
 	f.torn`,
-			breaks: "lines that a full disk loses are not counted", tests: record("TestAFullDisk"),
+			breaks: "lines that a full disk loses are not counted", tests: record("TestFullDiskFailsNoCall"),
 		},
 		{
 			name: "strict/unknown-is-a-violation", in: "strict.volume.attachedTo",
@@ -48,25 +48,25 @@ func observerMutants() []regression {
 		return no`,
 			new: `	case true:
 		return no`,
-			breaks: "what is unknown after a start is reported", tests: check("TestLegitimatePatterns"),
+			breaks: "what is unknown after a start is reported", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 		{
 			name: "strict/old-volume-is-new", in: "strict.createdSince",
 			old:    `return !time.Unix(seconds, nanoseconds).Before(since.Truncate(time.Millisecond))`,
 			new:    `return seconds+nanoseconds > 0`,
-			breaks: "a volume of the run before counts as new", tests: check("TestLegitimatePatterns"),
+			breaks: "a volume of the run before counts as new", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 		{
 			name: "strict/gone-callers-conflict", in: "strict.Monitor.checkRunning",
 			old:    `other.ctx.Err() == nil && other.digest`,
 			new:    `other.digest`,
-			breaks: "a call after a timeout is reported", tests: check("TestLegitimatePatterns"),
+			breaks: "a call after a timeout is reported", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 		{
 			name: "strict/token-kept-by-failure", in: "strict.Monitor.endToken",
 			old:    `(err != nil || c.ctx.Err() != nil) && issued`,
 			new:    `err != nil && issued`,
-			breaks: "a page that the CO has not got cannot be requested again", tests: check("TestLegitimatePatterns"),
+			breaks: "a page that the CO has not got cannot be requested again", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 		{
 			name: "strict/not-refused", in: "strict.Monitor.Begin",
@@ -78,7 +78,7 @@ func observerMutants() []regression {
 			name: "strict/kubernetes-keys", in: "strict.sameContext",
 			old:    `!ok && !addedByCO(key)`,
 			new:    `!ok`,
-			breaks: "keys that Kubernetes adds to a volume_context are reported", tests: check("TestLegitimatePatterns"),
+			breaks: "keys that Kubernetes adds to a volume_context are reported", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 	}
 }

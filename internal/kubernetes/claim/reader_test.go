@@ -72,8 +72,9 @@ func TestCloseEndsConnections(t *testing.T) {
 	await.Return(t, api.Left, "the connection to be closed")
 }
 
-// TestCloseEndsConnectionsWithoutAnAnswer closes readers at once after a request is canceled that the server
-// has not answered. The client may still have it on its connection, which is not idle then.
+// TestCloseEndsConnectionsWithoutAnAnswer closes readers at once after a request is canceled that
+// the server has not answered. The client may still have it on its connection, which is not idle
+// then.
 func TestCloseEndsConnectionsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 
@@ -123,7 +124,7 @@ func TestCloseEndsConnectionsWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-func TestUnreadable(t *testing.T) {
+func TestUnreadableClaimFails(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -160,7 +161,7 @@ func TestUnreadable(t *testing.T) {
 	require.ErrorIs(t, ask(api.Kubeconfig), volume.ErrClaimUnavailable)
 }
 
-func TestEachQuestionEnds(t *testing.T) {
+func TestEachRequestTimesOut(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -186,8 +187,8 @@ func TestEachQuestionEnds(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
 }
 
-// TestNamesStayInTheirPlace: a name must not lead to another object of the API.
-func TestNamesStayInTheirPlace(t *testing.T) {
+// TestNamesSelectNoOtherObject: a name must not lead to another object of the API.
+func TestNamesSelectNoOtherObject(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -211,7 +212,7 @@ func TestNamesStayInTheirPlace(t *testing.T) {
 	require.Empty(t, api.Asked(), "want: the API is not asked for such a name")
 }
 
-func TestKubeconfigIsReadAtOnce(t *testing.T) {
+func TestNewRefusesAnInvalidKubeconfig(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()
@@ -232,8 +233,8 @@ func TestKubeconfigIsReadAtOnce(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAStranger: whatever listens there need not be an API server.
-func TestAnswersOfAStranger(t *testing.T) {
+// TestUnexpectedResponsesFail: the server need not be an API server.
+func TestUnexpectedResponsesFail(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)

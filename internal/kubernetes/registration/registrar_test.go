@@ -99,7 +99,7 @@ func eventually(t *testing.T, log *logs.Buffer, words ...string) {
 	}, waitLimit, time.Millisecond, "%v", words)
 }
 
-func TestKubeletIsTold(t *testing.T) {
+func TestKubeletRegistersTheDriver(t *testing.T) {
 	t.Parallel()
 
 	config, log := configFor(t)
@@ -134,7 +134,7 @@ func TestKubeletIsTold(t *testing.T) {
 	require.Empty(t, left, "want: the registrar removes its socket")
 }
 
-func TestRefusalIsToldAndTriedAgain(t *testing.T) {
+func TestRefusalIsLoggedAndRetried(t *testing.T) {
 	t.Parallel()
 
 	const refusals = 3
@@ -164,9 +164,9 @@ func TestRefusalIsToldAndTriedAgain(t *testing.T) {
 	require.Contains(t, log.String(), config.Endpoint)
 }
 
-// TestSocketThatCannotBeRemoved has a refusal come when the kubelet's directory
-// takes no changes, which ends.
-func TestSocketThatCannotBeRemoved(t *testing.T) {
+// TestUnremovableSocketIsRetried: a refusal arrives while the kubelet's directory takes no changes,
+// which ends.
+func TestUnremovableSocketIsRetried(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -196,9 +196,8 @@ func TestSocketThatCannotBeRemoved(t *testing.T) {
 	require.NoFileExists(t, socketOf(config))
 }
 
-// TestKubeletThatTriesAgainByItself is what kubelets of today do: no new socket is
-// needed then.
-func TestKubeletThatTriesAgainByItself(t *testing.T) {
+// TestKubeletsRetryNeedsNoNewSocket, as current kubelets do: no new socket is needed then.
+func TestKubeletsRetryNeedsNoNewSocket(t *testing.T) {
 	t.Parallel()
 
 	config, _ := configFor(t)
@@ -225,7 +224,7 @@ func TestKubeletThatTriesAgainByItself(t *testing.T) {
 	require.True(t, os.SameFile(before, after), "want: the file is the one that was there before")
 }
 
-func TestSocketComesBack(t *testing.T) {
+func TestRemovedSocketIsMadeAgain(t *testing.T) {
 	t.Parallel()
 
 	for name, strike := range map[string]func(t *testing.T, path string){
@@ -279,7 +278,7 @@ func TestOldSocketIsReplaced(t *testing.T) {
 	kubelet.Watch(t, config.Directory, nil).Next(kubelet.Registered)
 }
 
-func TestServedSocketIsRefusedByName(t *testing.T) {
+func TestServedSocketIsRefused(t *testing.T) {
 	t.Parallel()
 
 	config, _ := configFor(t)
@@ -298,9 +297,9 @@ func TestServedSocketIsRefusedByName(t *testing.T) {
 	require.True(t, first.Registered(), "want: the registrar is registered")
 }
 
-// TestNothingIsTakenFromAnother has another registrar take the path, as a
-// node-driver-registrar does at its start without a question.
-func TestNothingIsTakenFromAnother(t *testing.T) {
+// TestAnotherRegistrarsSocketIsKept: another registrar takes the path, as a node-driver-registrar
+// does at its start without a question.
+func TestAnotherRegistrarsSocketIsKept(t *testing.T) {
 	t.Parallel()
 
 	config, log := configFor(t)
@@ -334,7 +333,7 @@ func TestNothingIsTakenFromAnother(t *testing.T) {
 	r.awaitRegistered(t)
 }
 
-func TestConfig(t *testing.T) {
+func TestConfigIsValidated(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

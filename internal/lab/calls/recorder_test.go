@@ -57,7 +57,7 @@ func list(t *testing.T, r *calls.Recorder, filter calls.Filter) []*calls.Call {
 	return found
 }
 
-func TestACallIsRecordedWhole(t *testing.T) {
+func TestCallIsRecordedCompletely(t *testing.T) {
 	t.Parallel()
 
 	r := newRecorder(t, calls.Config{})
@@ -108,7 +108,7 @@ func TestACallIsRecordedWhole(t *testing.T) {
 	require.Contains(t, string(failed.Request), "default")
 }
 
-func TestSecretsAreKeptWhereAsked(t *testing.T) {
+func TestSecretsAreRecordedOnRequest(t *testing.T) {
 	t.Parallel()
 
 	r := newRecorder(t, calls.Config{KeepSecrets: true})
@@ -121,7 +121,7 @@ func TestSecretsAreKeptWhereAsked(t *testing.T) {
 	require.Equal(t, []string{"Bearer hunter2"}, found[0].Metadata["authorization"])
 }
 
-func TestFilters(t *testing.T) {
+func TestFiltersSelectCalls(t *testing.T) {
 	t.Parallel()
 
 	r := newRecorder(t, calls.Config{})
@@ -283,7 +283,7 @@ func TestMessagesOfAStreamAreLimited(t *testing.T) {
 	require.JSONEq(t, `{"volume_capacity_bytes":"1"}`, string(found[0].Messages[0]))
 }
 
-func TestACallerThatHasGone(t *testing.T) {
+func TestCancelledCallIsMarked(t *testing.T) {
 	t.Parallel()
 
 	r := newRecorder(t, calls.Config{})
@@ -329,16 +329,16 @@ func TestFileHasALineForEachCall(t *testing.T) {
 	require.Equal(t, uint64(101), next, "want: the file has all 100 calls")
 }
 
-func TestAFileThatCannotBeOpened(t *testing.T) {
+func TestUnopenableFileFails(t *testing.T) {
 	t.Parallel()
 
 	_, err := calls.New(calls.Config{File: filepath.Join(t.TempDir(), "none", "calls"), Log: slog.New(slog.DiscardHandler)})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestTheFileIsTheDriversOnly: no file of another user or program gets the calls, and no other user
+// TestFileIsPrivate: no file of another user or program gets the calls, and no other user
 // reads them.
-func TestTheFileIsTheDriversOnly(t *testing.T) {
+func TestFileIsPrivate(t *testing.T) {
 	t.Parallel()
 
 	open := func(path string) error {
@@ -383,8 +383,8 @@ func TestTheFileIsTheDriversOnly(t *testing.T) {
 	require.Equal(t, "other", string(kept))
 }
 
-// TestAFullDisk writes to /dev/full, which answers ENOSPC.
-func TestAFullDisk(t *testing.T) {
+// TestFullDiskFailsNoCall: /dev/full answers ENOSPC.
+func TestFullDiskFailsNoCall(t *testing.T) {
 	t.Parallel()
 
 	var log bytes.Buffer

@@ -68,7 +68,7 @@ func TestTheSameSeedHasTheSameHits(t *testing.T) {
 	require.InDelta(t, 30, strings.Count(first, "x"), 15, "want: about half of the calls are hit")
 }
 
-func TestARuleEnds(t *testing.T) {
+func TestRuleEndsAsItsUntilSays(t *testing.T) {
 	t.Parallel()
 
 	for until, want := range map[string][]codes.Code{
@@ -114,8 +114,8 @@ func TestRulesMatchObjects(t *testing.T) {
 	}
 }
 
-// TestAnotherIsForNewNamesToo creates more volumes than their names are remembered.
-func TestAnotherIsForNewNamesToo(t *testing.T) {
+// TestPreviousIsKeptForNewNames: more volumes are created than names are remembered.
+func TestPreviousIsKeptForNewNames(t *testing.T) {
 	t.Parallel()
 
 	i := faults.New(faults.Config{})
@@ -166,7 +166,7 @@ func TestNamesAreUnique(t *testing.T) {
 	require.ErrorIs(t, err, faults.ErrUnknown)
 }
 
-func TestConditionsAreOfTheirVolumesAndView(t *testing.T) {
+func TestConditionsAffectTheirVolumesAndView(t *testing.T) {
 	t.Parallel()
 
 	changed := 0
@@ -250,9 +250,9 @@ func has(part string, names ...string) func([]faults.Status, string) bool {
 
 const firstRule = "- {name: first, act: {before: {code: ABORTED}}}\n"
 
-// TestAFileIsFollowed: a changed file replaces its rules, those that are as before keep their hits, a
-// broken one leaves them as they are and is reported.
-func TestAFileIsFollowed(t *testing.T) {
+// TestFileChangesAreApplied: a changed file replaces its rules, those that are as before keep their
+// hits, a broken one leaves them as they are and is reported.
+func TestFileChangesAreApplied(t *testing.T) {
 	t.Parallel()
 
 	f := follow(t, firstRule)
@@ -272,9 +272,9 @@ func TestAFileIsFollowed(t *testing.T) {
 	f.until(t, "no rule is left", func(listed []faults.Status, problem string) bool { return len(listed) == 0 && problem == "" })
 }
 
-// TestAFileThatIsAsBeforeIsNoProblem: each way to make the file unusable is undone, twice, and no
+// TestRestoredFileClearsItsProblem: each way to make the file unusable is undone, twice, and no
 // report of it is left.
-func TestAFileThatIsAsBeforeIsNoProblem(t *testing.T) {
+func TestRestoredFileClearsItsProblem(t *testing.T) {
 	t.Parallel()
 
 	for name, broken := range map[string]struct {
@@ -310,8 +310,8 @@ func TestAFileThatIsAsBeforeIsNoProblem(t *testing.T) {
 	}
 }
 
-// TestAFileIsAppliedOnceItCanBe: clearing the rule that is in its way is enough.
-func TestAFileIsAppliedOnceItCanBe(t *testing.T) {
+// TestRefusedFileIsAppliedLater: clearing the conflicting rule is enough.
+func TestRefusedFileIsAppliedLater(t *testing.T) {
 	t.Parallel()
 
 	f := follow(t, firstRule)

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestMistakesHaveTheirLine: each mistake is refused with its line and with words that name it.
-func TestMistakesHaveTheirLine(t *testing.T) {
+// TestMistakesNameTheirLine: each mistake is refused with its line and with words that name it.
+func TestMistakesNameTheirLine(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string][]string{
@@ -99,8 +99,8 @@ func TestEachMistakeOfADocumentIsReported(t *testing.T) {
 	require.ErrorContains(t, err, "line 3")
 }
 
-// TestRulesAreWrittenAsTheyAreRead: List returns rules that Add accepts.
-func TestRulesAreWrittenAsTheyAreRead(t *testing.T) {
+// TestRulesRoundTrip: List returns rules that Add accepts.
+func TestRulesRoundTrip(t *testing.T) {
 	t.Parallel()
 
 	files, err := filepath.Glob("../../../examples/faults/*.yaml")

@@ -18,7 +18,7 @@ import (
 // schemaFile is the JSON schema of files of rules, for editors. TOUCHSTONE_UPDATE=1 writes it.
 const schemaFile = "../../../examples/faults/schema.json"
 
-func TestTheSchemaIsOfTheTypes(t *testing.T) {
+func TestSchemaMatchesTheTypes(t *testing.T) {
 	t.Parallel()
 
 	file := schemaOf(reflect.TypeFor[File]())

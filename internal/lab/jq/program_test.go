@@ -25,8 +25,9 @@ func request() *csi.CreateVolumeRequest {
 	}
 }
 
-// TestPredicates of a request: its fields have the spec's names, numbers are numbers, enums are names.
-func TestPredicates(t *testing.T) {
+// TestPredicatesMatchRequests: its fields have the spec's names, numbers are numbers, enums are
+// names.
+func TestPredicatesMatchRequests(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]bool{
@@ -164,8 +165,8 @@ func TestFiltersChangeResponses(t *testing.T) {
 	}
 }
 
-// TestMessagesAreAsBefore without a change, of each kind of field.
-func TestMessagesAreAsBefore(t *testing.T) {
+// TestMessagesRoundTrip, with each kind of field.
+func TestMessagesRoundTrip(t *testing.T) {
 	t.Parallel()
 
 	for _, message := range []proto.Message{
@@ -180,7 +181,7 @@ func TestMessagesAreAsBefore(t *testing.T) {
 	}
 }
 
-func TestOutputsThatAreNoMessage(t *testing.T) {
+func TestOutputsOfAnotherTypeFail(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{
@@ -200,8 +201,8 @@ func TestOutputsThatAreNoMessage(t *testing.T) {
 	}
 }
 
-// TestProgramsEnd with their context, or after a time.
-func TestProgramsEnd(t *testing.T) {
+// TestProgramsEndWithTheirContext, or after a time.
+func TestProgramsEndWithTheirContext(t *testing.T) {
 	t.Parallel()
 
 	program, err := jq.Parse(`last(range(infinite))`)
@@ -218,7 +219,7 @@ func TestProgramsEnd(t *testing.T) {
 	require.ErrorIs(t, err, jq.ErrProgram)
 }
 
-func TestLinesAreTheTrueOutputs(t *testing.T) {
+func TestLinesOmitFalseOutputs(t *testing.T) {
 	t.Parallel()
 
 	program, err := jq.Parse(`.[] | ., (.a? // null)`)

@@ -17,8 +17,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestLoopOfProxies: a call that comes back is refused, not handed on again.
-func TestLoopOfProxies(t *testing.T) {
+// TestLoopOfProxiesIsRefused: a call that passes a proxy twice is not forwarded again.
+func TestLoopOfProxiesIsRefused(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()

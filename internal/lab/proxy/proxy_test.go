@@ -161,7 +161,7 @@ func TestMetadataAndMessagesPassBothWays(t *testing.T) {
 	require.Empty(t, header.Get("last-bin"), "want: the trailer is not in the header")
 }
 
-func TestFieldsThatNobodyKnowsPass(t *testing.T) {
+func TestUnknownFieldsPass(t *testing.T) {
 	t.Parallel()
 
 	client := proxied(t, &upstream{
@@ -215,7 +215,7 @@ func TestStatusPassesWithItsDetails(t *testing.T) {
 	rpccode.Require(t, err, codes.Unimplemented)
 }
 
-func TestEachSideOfAStreamHearsTheOtherAtOnce(t *testing.T) {
+func TestStreamMessagesPassAtOnce(t *testing.T) {
 	t.Parallel()
 
 	client := proxied(t, &upstream{duplex: func(stream grpc_testing.TestService_FullDuplexCallServer) error {
@@ -293,8 +293,8 @@ func TestStreamOfRequestsPasses(t *testing.T) {
 	require.EqualValues(t, 30, answer.GetAggregatedPayloadSize(), "want: the sizes of all requests are added up")
 }
 
-// TestServerMayEndAStreamThatTheCallerGoesOnWith shows the server's reason.
-func TestServerMayEndAStreamThatTheCallerGoesOnWith(t *testing.T) {
+// TestServerMayEndAStreamEarly shows the server's reason.
+func TestServerMayEndAStreamEarly(t *testing.T) {
 	t.Parallel()
 
 	client := proxied(t, &upstream{input: func(stream grpc_testing.TestService_StreamingInputCallServer) error {
@@ -370,7 +370,7 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 	}
 }
 
-func TestUpstreamThatIsGone(t *testing.T) {
+func TestMissingUpstreamIsUnavailable(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "upstream.sock")
@@ -419,7 +419,7 @@ func TestUpstreamThatIsGone(t *testing.T) {
 	rpccode.Require(t, await.Receive(t, answer, "the proxy's answer"), codes.Unavailable)
 }
 
-func TestAddresses(t *testing.T) {
+func TestAddressesAreValidated(t *testing.T) {
 	t.Parallel()
 
 	for _, address := range []string{

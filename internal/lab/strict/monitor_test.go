@@ -256,8 +256,8 @@ func TestParseMode(t *testing.T) {
 	require.ErrorIs(t, err, strict.ErrMode)
 }
 
-// TestKindsCiteTheSpec requires each kind to cite rows of docs/spec/rows.tsv, and to be in docs/strict.md
-// as the table has it.
+// TestKindsCiteTheSpec requires each kind to cite rows of docs/spec/rows.tsv, and to be in
+// docs/strict.md as the table has it.
 func TestKindsCiteTheSpec(t *testing.T) {
 	t.Parallel()
 
@@ -296,8 +296,9 @@ func TestKindsCiteTheSpec(t *testing.T) {
 	require.Equal(t, table.String(), strings.Join(documented, ""), "the table of docs/strict.md")
 }
 
-// TestNewMembersAreKnownToo has more members of group snapshots than are remembered: the newest are known.
-func TestNewMembersAreKnownToo(t *testing.T) {
+// TestNewGroupMembersAreRemembered has more members of group snapshots than are remembered: the
+// newest are known.
+func TestNewGroupMembersAreRemembered(t *testing.T) {
 	t.Parallel()
 
 	f, listed := newFixture(t, strict.Observe), &csi.ListSnapshotsResponse{}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNamesThatFit: the longest name has a byte behind it that ends it.
-func TestNamesThatFit(t *testing.T) {
+// TestLongNamesAreRefused: the longest name has a byte behind it that ends it.
+func TestLongNamesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for length, want := range map[int]error{0: nil, 3: nil, 4: unix.ENAMETOOLONG, 5: unix.ENAMETOOLONG} {
@@ -52,8 +52,8 @@ func TestGroupIDs(t *testing.T) {
 	}
 }
 
-// TestWhatAGroupCounts reads the attributes of one group.
-func TestWhatAGroupCounts(t *testing.T) {
+// TestQuotaGroupUsageIsRead: the attributes of one group.
+func TestQuotaGroupUsageIsRead(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -95,8 +95,8 @@ func TestSubvolumesAreFound(t *testing.T) {
 	require.ErrorIs(t, btrfs.DestroyAll(parent, "e", e), fs.ErrNotExist)
 }
 
-// TestManySubvolumes are more than one answer of the kernel has.
-func TestManySubvolumes(t *testing.T) {
+// TestManySubvolumesAreFound: they are more than one answer of the kernel has.
+func TestManySubvolumesAreFound(t *testing.T) {
 	t.Parallel()
 
 	const many = 150
@@ -223,8 +223,8 @@ func TestQuotaGroups(t *testing.T) {
 	require.ErrorIs(t, btrfs.Assign(parent, group, pool), unix.EINVAL)
 }
 
-// TestOfAnotherFilesystem: what only a btrfs has is an error elsewhere.
-func TestOfAnotherFilesystem(t *testing.T) {
+// TestOtherFilesystemsAreRefused: what only a btrfs has is an error there.
+func TestOtherFilesystemsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	elsewhere := open(t, "/proc")

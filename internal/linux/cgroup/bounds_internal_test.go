@@ -21,8 +21,8 @@ func TestPodUIDs(t *testing.T) {
 	}
 }
 
-// TestTheDepthOfASearch finds what is as far down as it searches, and nothing below.
-func TestTheDepthOfASearch(t *testing.T) {
+// TestSearchDepthIsLimited: what is as far down as the search goes is found, and nothing below.
+func TestSearchDepthIsLimited(t *testing.T) {
 	t.Parallel()
 
 	for depth, want := range map[int]error{1: nil, maxDepth - 1: nil, maxDepth: nil, maxDepth + 1: ErrNoPod} {
@@ -39,8 +39,8 @@ func TestTheDepthOfASearch(t *testing.T) {
 	}
 }
 
-// TestTheBreadthOfASearch finds a pod in the last directory that it may look into.
-func TestTheBreadthOfASearch(t *testing.T) {
+// TestSearchBreadthIsLimited: a pod in the last directory within the limit is found.
+func TestSearchBreadthIsLimited(t *testing.T) {
 	t.Parallel()
 
 	base := t.TempDir()
@@ -62,8 +62,8 @@ func TestTheBreadthOfASearch(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprint("among the first ", maxDirectories, " cgroups"))
 }
 
-// TestLinesOfADevice finds that of the device alone.
-func TestLinesOfADevice(t *testing.T) {
+// TestDeviceLineIsFound, and that of no other device.
+func TestDeviceLineIsFound(t *testing.T) {
 	t.Parallel()
 
 	cgroup, device := t.TempDir(), Device{Major: 7, Minor: 5}
@@ -84,8 +84,8 @@ func TestLinesOfADevice(t *testing.T) {
 	}
 }
 
-// TestWhatBelongsToAPod is its cgroup, and those beneath it.
-func TestWhatBelongsToAPod(t *testing.T) {
+// TestCgroupsOfAPodAreItsOwn, and those beneath.
+func TestCgroupsOfAPodAreItsOwn(t *testing.T) {
 	t.Parallel()
 
 	for path, want := range map[string]bool{"/a/pod1": true, "/a/pod1/c": true, "/a/pod10": false, "/a": false, "/a/pod": false} {

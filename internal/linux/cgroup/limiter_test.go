@@ -94,8 +94,8 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestPodsAreFound goes through all the names that a kubelet gives.
-func TestPodsAreFound(t *testing.T) {
+// TestPodCgroupsAreFound by all the names that a kubelet gives.
+func TestPodCgroupsAreFound(t *testing.T) {
 	t.Parallel()
 
 	device, limits := cgroup.Device{Major: 7, Minor: 5}, cgroup.Limits{ReadIOPS: 10}
@@ -132,9 +132,9 @@ func TestPodsAreFound(t *testing.T) {
 	}
 }
 
-// TestTheSearchIsBounded is on a machine with more cgroups than the limiter
-// searches, and with a pod too far down.
-func TestTheSearchIsBounded(t *testing.T) {
+// TestSearchIsBounded on a machine with more cgroups than the limiter searches, and with a pod too
+// far down.
+func TestSearchIsBounded(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()
@@ -151,7 +151,7 @@ func TestTheSearchIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, "4096")
 }
 
-func TestRulesOfVersion2(t *testing.T) {
+func TestVersion2RulesAreWritten(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()
@@ -268,9 +268,8 @@ func TestRulesOutliveTheLimiter(t *testing.T) {
 	require.Empty(t, read(t, container, "blkio.throttle.read_bps_device"), "want: the limit of bytes is removed")
 }
 
-// TestNothingIsHalfApplied limits a device that the kernel does not know, and
-// then one whose last limit can't be set.
-func TestNothingIsHalfApplied(t *testing.T) {
+// TestFailedLimitsAreUndone: the kernel does not know the device, or the last limit can't be set.
+func TestFailedLimitsAreUndone(t *testing.T) {
 	device := newLoop(t)
 	root, base := newBlkio(t)
 	pod := makeCgroup(t, base, "kubepods/pod"+podUID)

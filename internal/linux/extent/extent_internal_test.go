@@ -78,8 +78,8 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-// TestFrom cuts off what is before an offset.
-func TestFrom(t *testing.T) {
+// TestFromCutsTheBegin of an extent off.
+func TestFromCutsTheBegin(t *testing.T) {
 	t.Parallel()
 
 	whole := Extent{Start: 5, End: 9, Located: true, Physical: 105, Shared: true}
@@ -184,8 +184,8 @@ func TestSeekReader(t *testing.T) {
 	require.ErrorIs(t, DataRanges(file, 16*block, func(int64, int64) error { return os.ErrClosed }), os.ErrClosed, "want: the error of visit")
 }
 
-// TestReaders has the same file read in the way of the filesystem that it is on.
-func TestReaders(t *testing.T) {
+// TestReadersAgree: the same file is read in the way of the filesystem that it is on.
+func TestReadersAgree(t *testing.T) {
 	t.Parallel()
 
 	file := sparse(t)

@@ -105,8 +105,8 @@ var onceOperations = map[string]syscallfault.Operation{
 	}),
 }
 
-// TestEachCallFailsOnce has each call fail once by which extents are found. No range is missing then, and
-// the cause is reported.
+// TestEachCallFailsOnce has each call fail once by which extents are found. No range is missing
+// then, and the cause is reported.
 func TestEachCallFailsOnce(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -151,8 +151,9 @@ func TestEachCallFailsOnce(t *testing.T) {
 	}
 }
 
-// TestWithoutAMap: what needs FIEMAP is not supported on a tmpfs, and two files of an XFS are comparable.
-func TestWithoutAMap(t *testing.T) {
+// TestFilesystemWithoutAMapIsRead: what needs FIEMAP is not supported on a tmpfs, and two files of
+// an XFS are comparable.
+func TestFilesystemWithoutAMapIsRead(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

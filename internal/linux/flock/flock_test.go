@@ -42,7 +42,7 @@ func TestALockIsRefusedWhileAnotherHasIt(t *testing.T) {
 	require.ErrorIs(t, flock.Lock(second, unix.LOCK_SH), unix.EWOULDBLOCK)
 }
 
-func TestSeveralMayShare(t *testing.T) {
+func TestSharedLocksCoexist(t *testing.T) {
 	t.Parallel()
 
 	first, second := open(t)
@@ -50,9 +50,9 @@ func TestSeveralMayShare(t *testing.T) {
 	require.NoError(t, flock.Lock(second, unix.LOCK_SH))
 }
 
-// TestALockThatIsAboutToGoIsAwaited has the lock of a killed process go once it
-// was refused to a caller.
-func TestALockThatIsAboutToGoIsAwaited(t *testing.T) {
+// TestLockOfAnEndingProcessIsAwaited: a killed process releases its lock after it was refused to a
+// caller.
+func TestLockOfAnEndingProcessIsAwaited(t *testing.T) {
 	t.Parallel()
 
 	first, second := open(t)
@@ -66,8 +66,8 @@ func TestALockThatIsAboutToGoIsAwaited(t *testing.T) {
 	require.NoError(t, await.Receive(t, locked, "the lock that was released"))
 }
 
-// TestUnlock releases a lock while the file stays open.
-func TestUnlock(t *testing.T) {
+// TestUnlockReleasesTheLock while the file stays open.
+func TestUnlockReleasesTheLock(t *testing.T) {
 	t.Parallel()
 
 	first, second := open(t)

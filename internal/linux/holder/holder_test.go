@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
 
-// TestAProcessThatWorksThere is found by its working directory.
-func TestAProcessThatWorksThere(t *testing.T) {
+// TestProcessIsFoundByItsWorkingDirectory.
+func TestProcessIsFoundByItsWorkingDirectory(t *testing.T) {
 	dir := mounted(t)
 	requireNone(t, dir)
 
@@ -33,8 +33,8 @@ func TestAProcessThatWorksThere(t *testing.T) {
 	require.Equal(t, "process "+strconv.Itoa(started)+" (sleep) has it open", holder.Describe(found, nil))
 }
 
-// TestAnotherMountNamespace is found by its table of mounts.
-func TestAnotherMountNamespace(t *testing.T) {
+// TestMountNamespaceIsFound by its table of mounts.
+func TestMountNamespaceIsFound(t *testing.T) {
 	dir := mounted(t)
 	started := waiting(t, exec.Command("unshare", "--mount", "sh", "-c", "echo; exec sleep inf"), "/")
 
@@ -50,8 +50,8 @@ func TestAnotherMountNamespace(t *testing.T) {
 	require.Contains(t, holder.Describe(found, nil), "has it mounted at "+dir)
 }
 
-// TestALoopDevice whose file is in the filesystem keeps it mounted, without a process.
-func TestALoopDevice(t *testing.T) {
+// TestLoopDeviceIsFound: its file is in the filesystem, which it keeps mounted without a process.
+func TestLoopDeviceIsFound(t *testing.T) {
 	dir := mounted(t)
 	requireNone(t, dir)
 
@@ -76,11 +76,11 @@ func TestALoopDevice(t *testing.T) {
 	requireNone(t, dir)
 }
 
-func TestNoProcess(t *testing.T) {
+func TestDescribeWithoutAProcess(t *testing.T) {
 	require.Contains(t, holder.Describe(nil, nil), "no process visible here")
 }
 
-func TestManyProcesses(t *testing.T) {
+func TestDescribeManyProcesses(t *testing.T) {
 	require.Contains(t, holder.Describe(make([]holder.Process, 5), nil), ", 2 more")
 }
 

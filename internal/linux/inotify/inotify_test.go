@@ -32,7 +32,7 @@ func watch(t *testing.T, of inotify.Directories) (events <-chan inotify.Event, w
 	return notified, watching, result
 }
 
-func TestKindsOfEvents(t *testing.T) {
+func TestEachKindOfEventIsReported(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -102,8 +102,8 @@ func TestAChangedListIsWatched(t *testing.T) {
 	}
 }
 
-// TestADirectoryThatFails ends no watch of the others, if its caller takes the failure.
-func TestADirectoryThatFails(t *testing.T) {
+// TestFailedDirectoryEndsNoOtherWatch, if its caller takes the failure.
+func TestFailedDirectoryEndsNoOtherWatch(t *testing.T) {
 	t.Parallel()
 
 	good, removed := t.TempDir(), filepath.Join(t.TempDir(), "removed")
