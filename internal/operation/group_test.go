@@ -324,7 +324,7 @@ func TestDrainLetsAnOperationStartItsOwn(t *testing.T) {
 	require.NoError(t, await.Receive(t, drained, "Drain to return after the last operation"))
 }
 
-func TestNothingBeginsForWhoHasLeft(t *testing.T) {
+func TestCancelledCallStartsNothing(t *testing.T) {
 	t.Parallel()
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -341,7 +341,7 @@ func TestNothingBeginsForWhoHasLeft(t *testing.T) {
 	require.Empty(t, began, "want: nothing begins for a cancelled caller")
 }
 
-func TestBeginWaitsForNothingButItsPlace(t *testing.T) {
+func TestStartReturnsBeforeItsEnd(t *testing.T) {
 	t.Parallel()
 
 	group, first := operation.NewGroup(), newGate()

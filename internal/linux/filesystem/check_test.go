@@ -103,7 +103,7 @@ func debugfs(t *testing.T, image *os.File, request string) {
 	require.NoError(t, err, "%s", output)
 }
 
-func TestAfterACrash(t *testing.T) {
+func TestCheckAfterACrash(t *testing.T) {
 	needRoot(t)
 
 	for name, want := range map[string]filesystem.State{
@@ -135,7 +135,7 @@ func TestAfterACrash(t *testing.T) {
 	}
 }
 
-func TestAReadOnlyDeviceIsLookedAtOnly(t *testing.T) {
+func TestReadOnlyDeviceIsNotRepaired(t *testing.T) {
 	needRoot(t)
 
 	for name, fs := range filesystems(t) {
@@ -192,7 +192,7 @@ func TestALockThatAChildBeingForkedHasIsAwaited(t *testing.T) {
 	requireState(t, filesystem.Clean, ext4, image.Name())
 }
 
-func TestAToolThatCannotDoItsWorkIsNoVerdict(t *testing.T) {
+func TestFailedToolIsNoVerdict(t *testing.T) {
 	image := newFilesystem(t, byName(t, filesystem.Ext4), 64*mebibyte)
 
 	for name, run := range map[string]*recorder{

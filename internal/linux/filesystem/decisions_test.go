@@ -15,8 +15,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
-// TestStates have a word each.
-func TestStates(t *testing.T) {
+// TestStateNames: each state has one.
+func TestStateNames(t *testing.T) {
 	t.Parallel()
 
 	for state, want := range map[filesystem.State]string{
@@ -27,8 +27,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestNamesOfFilesystems: only those of the table are supported.
-func TestNamesOfFilesystems(t *testing.T) {
+// TestUnknownFilesystemIsUnsupported: only those of the table are supported.
+func TestUnknownFilesystemIsUnsupported(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range filesystem.Names() {
@@ -190,8 +190,8 @@ func TestIsClaimed(t *testing.T) {
 	require.NoError(t, unix.Close(holder))
 }
 
-// TestPropertiesOfFilesystems: XFS alone has to be unmounted after a growth, and refuses a second UUID.
-func TestPropertiesOfFilesystems(t *testing.T) {
+// TestFilesystemProperties: XFS alone has to be unmounted after a growth, and refuses a second UUID.
+func TestFilesystemProperties(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range filesystem.Names() {

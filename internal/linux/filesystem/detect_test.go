@@ -15,7 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
-func TestDetectNothing(t *testing.T) {
+func TestDetectFindsNoFilesystem(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"empty":         nil,
 		"one byte":      {0},
@@ -49,7 +49,7 @@ func TestAnUnreadableDeviceIsNotAnEmptyOne(t *testing.T) {
 	}
 }
 
-func TestSizeOfWhatIsNot(t *testing.T) {
+func TestSizeNeedsASuperblock(t *testing.T) {
 	for name, fs := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			for _, length := range []int{0, 3, 1080, 2048, 128 << 10} {

@@ -54,7 +54,7 @@ func TestASoundFilesystemHasNoErrors(t *testing.T) {
 	}
 }
 
-func TestErrorsOfWhatIsNotMounted(t *testing.T) {
+func TestErrorsOfAnUnmountedFilesystem(t *testing.T) {
 	needRoot(t)
 
 	device := attach(t, newFilesystem(t, byName(t, filesystem.Ext4), 64*mebibyte), loop.AttachOptions{})

@@ -14,7 +14,7 @@ import (
 	mounts "github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
-func TestFrozenHoldsAllThatWasWritten(t *testing.T) {
+func TestFrozenHasAllWrites(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 

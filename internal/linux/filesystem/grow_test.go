@@ -71,9 +71,9 @@ func TestGrowMounted(t *testing.T) {
 	}
 }
 
-// TestACheckOfManyGroupsStaysSmall is about an XFS that was made small: its growth adds groups of the
-// same size.
-func TestACheckOfManyGroupsStaysSmall(t *testing.T) {
+// TestCheckOfManyGroupsUsesFewThreads is about an XFS that was made small: its growth adds groups
+// of the same size.
+func TestCheckOfManyGroupsUsesFewThreads(t *testing.T) {
 	needRoot(t)
 
 	const (

@@ -46,7 +46,7 @@ func (s ext4Super) image() *bytes.Reader {
 	return bytes.NewReader(image)
 }
 
-func TestHowFarAnExt4CanGrow(t *testing.T) {
+func TestExt4GrowthLimit(t *testing.T) {
 	t.Parallel()
 
 	const with64Bit, metaBG, bigalloc = 0x80, 0x10, 0x200
@@ -99,7 +99,7 @@ func TestHowFarAnExt4CanGrow(t *testing.T) {
 	}
 }
 
-func TestASuperblockThatMakesNoSenseHasNoLimit(t *testing.T) {
+func TestInvalidSuperblockHasNoGrowthLimit(t *testing.T) {
 	t.Parallel()
 
 	usual := ext4Super{blocks: 16384, groupBlocks: 32768, groupInodes: 16384, reserved: 7}
@@ -180,8 +180,8 @@ func TestXFSAndBtrfsGrowToAnySize(t *testing.T) {
 	require.NoError(t, filesystem.CheckGrowth(blank, 1<<62), "what will be made then has that size from the start")
 }
 
-// TestAnAbortedResizeIsNoWishForACheck has resize2fs print what it does when it gives up in the middle.
-func TestAnAbortedResizeIsNoWishForACheck(t *testing.T) {
+// TestAbortedResizeIsDamage has resize2fs print what it does when it gives up in the middle.
+func TestAbortedResizeIsDamage(t *testing.T) {
 	ext4 := byName(t, filesystem.Ext4)
 	image := newImage(t, 64*mebibyte)
 	require.NoError(t, ext4.Make(t.Context(), image.Name(), filesystem.MakeOptions{}))
@@ -202,8 +202,9 @@ after the aborted resize operation.
 	require.Len(t, run.commands, 1, "no check, no second attempt")
 }
 
-// TestTheRestOfADevice is too short for a group: it stays unused, and no permission is needed for that.
-func TestTheRestOfADevice(t *testing.T) {
+// TestPartialGroupStaysUnused at the end of a device: it stays unused, and no permission is needed
+// for that.
+func TestPartialGroupStaysUnused(t *testing.T) {
 	needRoot(t)
 
 	const group = 128 * mebibyte

@@ -17,7 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-func TestWhatIsMadeIsRecognizedCleanAndMountable(t *testing.T) {
+func TestMadeFilesystemIsCleanAndMountable(t *testing.T) {
 	needRoot(t)
 
 	for _, blockSize := range []int{0, 512} {
@@ -59,7 +59,7 @@ func TestAnEmptyFilesystemTakesLittleSpace(t *testing.T) {
 	}
 }
 
-func TestTheMinimumIsTheMinimum(t *testing.T) {
+func TestMinimumSizeIsExact(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			image := newFilesystem(t, made, made.MinimumBytes())
@@ -77,7 +77,7 @@ func TestTheMinimumIsTheMinimum(t *testing.T) {
 	}
 }
 
-func TestMakeReplacesWhatWasThere(t *testing.T) {
+func TestMakeReplacesAFilesystem(t *testing.T) {
 	for _, before := range filesystem.Names() {
 		for name, after := range filesystems(t) {
 			t.Run(name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestExtendedOptionsOfExt4AreJoined(t *testing.T) {
 	}, run.commands[0].Args)
 }
 
-func TestMkfsOptionsThatReachElsewhereAreRefused(t *testing.T) {
+func TestMkfsOptionsForOtherDevicesAreRefused(t *testing.T) {
 	for name, refused := range map[string][][]string{
 		filesystem.Ext4: {
 			{"/dev/vda"},
@@ -281,8 +281,8 @@ func TestMkfsOptionsThatReachElsewhereAreRefused(t *testing.T) {
 	}
 }
 
-// TestAllowedMkfsOptions has some of each kind.
-func TestAllowedMkfsOptions(t *testing.T) {
+// TestSupportedMkfsOptionsAreAllowed, some of each kind.
+func TestSupportedMkfsOptionsAreAllowed(t *testing.T) {
 	for name, allowed := range map[string][]string{
 		filesystem.Ext4: {
 			"-m 0", "-m0.5", "-O ^has_journal", "-O ^64bit,quota,project", "-E stride=16,stripe_width=64,nodiscard",
@@ -315,7 +315,7 @@ func TestARefusedOptionNamesTheAllowedOnes(t *testing.T) {
 	require.ErrorContains(t, err, "stride=NUMBER")
 }
 
-// TestOptionsThatPreventGrowthAreRefused is about options that other users of mkfs may know.
+// TestOptionsThatPreventGrowthAreRefused, although they are options of mkfs.
 func TestOptionsThatPreventGrowthAreRefused(t *testing.T) {
 	for _, options := range [][]string{{"-C", "65536"}, {"-C65536"}, {"-O", "bigalloc"}, {"-O", "^has_journal,bigalloc"}} {
 		err := filesystem.CheckOptions(filesystem.Ext4, options)
@@ -324,8 +324,8 @@ func TestOptionsThatPreventGrowthAreRefused(t *testing.T) {
 	}
 }
 
-// TestASynopsisHidesNoReason has mkfs.xfs print all of its options after the reason.
-func TestASynopsisHidesNoReason(t *testing.T) {
+// TestMkfsErrorOmitsTheSynopsis: mkfs.xfs prints all of its options after the reason.
+func TestMkfsErrorOmitsTheSynopsis(t *testing.T) {
 	for options, reason := range map[string]string{
 		"-b size=1024": "cannot be smaller than sector size", "-i size=17": "17", "-d agsize=320m -d agcount=2": "agcount",
 	} {
@@ -336,7 +336,7 @@ func TestASynopsisHidesNoReason(t *testing.T) {
 	}
 }
 
-func TestAStrangeBlockSizeIsRefused(t *testing.T) {
+func TestUnsupportedBlockSizeIsRefused(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			err := made.Make(t.Context(), newImage(t, imageSize).Name(), filesystem.MakeOptions{BlockSize: 1000})
@@ -345,7 +345,7 @@ func TestAStrangeBlockSizeIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatMkfsRefusesIsToldInItsWords(t *testing.T) {
+func TestMkfsErrorIsQuoted(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			image := newImage(t, imageSize)
@@ -368,7 +368,7 @@ func TestWhatMkfsRefusesIsToldInItsWords(t *testing.T) {
 	}
 }
 
-func TestAToolThatDidNothingIsNotBelieved(t *testing.T) {
+func TestToolWithoutEffectFails(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			idle, err := filesystem.ByName(made.Name(), &recorder{})
@@ -380,7 +380,7 @@ func TestAToolThatDidNothingIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestAPathThatLooksLikeAnOption(t *testing.T) {
+func TestPathWithALeadingDash(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
@@ -392,7 +392,7 @@ func TestAPathThatLooksLikeAnOption(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsSaidSo(t *testing.T) {
+func TestMissingImageIsReported(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			nowhere := filepath.Join(t.TempDir(), "nowhere")
@@ -416,7 +416,7 @@ func TestMakeEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestByNameKnowsOnlyItsOwn(t *testing.T) {
+func TestByNameRefusesUnknownNames(t *testing.T) {
 	for _, name := range []string{"", "ext3", "EXT4", "zfs", "../ext4"} {
 		_, err := filesystem.ByName(name, nil)
 		require.ErrorIs(t, err, filesystem.ErrUnknown, name)

@@ -135,7 +135,7 @@ func whileFrozen(t *testing.T, fs filesystem.Filesystem, image *os.File, orphans
 	within()
 }
 
-func TestExamineACopyOfTheFrozen(t *testing.T) {
+func TestExamineACopyOfAFrozenFilesystem(t *testing.T) {
 	for name, orphans := range map[string]bool{"as it is": false, "with files that are deleted and open": true} {
 		t.Run(name, func(t *testing.T) {
 			eachFilesystem(t, func(t *testing.T, fs filesystem.Filesystem, image *os.File) {
@@ -170,7 +170,7 @@ func requireNoDamage(t *testing.T, fs filesystem.Filesystem, made *os.File, orph
 	requireExamined(t, filesystem.Clean, fs, made.Name())
 }
 
-func TestExamineTheFrozenItself(t *testing.T) {
+func TestExamineAFrozenFilesystem(t *testing.T) {
 	eachFilesystem(t, func(t *testing.T, fs filesystem.Filesystem, image *os.File) {
 		t.Helper()
 		whileFrozen(t, fs, image, false, func() {
@@ -240,8 +240,8 @@ func namesIn(t *testing.T, directory string) []string {
 	return names
 }
 
-// TestCopyMetadataOfTheDamaged has a copy that shows the damage, or none.
-func TestCopyMetadataOfTheDamaged(t *testing.T) {
+// TestCopyMetadataOfADamagedFilesystem has a copy that shows the damage, or none.
+func TestCopyMetadataOfADamagedFilesystem(t *testing.T) {
 	needRoot(t)
 
 	for _, name := range []string{filesystem.Ext4, filesystem.XFS} {

@@ -87,7 +87,7 @@ func TestTheContextEndsATool(t *testing.T) {
 	require.ErrorIs(t, await.Receive(t, done, "the cancelled tool to end"), context.Canceled)
 }
 
-func TestAnUninterruptibleToolComesToItsEnd(t *testing.T) {
+func TestUninterruptibleToolOutlivesItsContext(t *testing.T) {
 	directory := t.TempDir()
 	started, goOn := filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
 	require.NoError(t, unix.Mkfifo(started, 0o600))
@@ -124,7 +124,7 @@ func waiting(t *testing.T) (command filesystem.Command, started, goOn string) {
 	return shell("echo $$ >" + started + "; read line <" + goOn), started, goOn
 }
 
-func TestAnIdleToolIsTheLastInLine(t *testing.T) {
+func TestIdleToolHasTheIdlePriority(t *testing.T) {
 	for name, idle := range map[string]bool{"idle": true, "as any other": false, "and idle again": true} {
 		t.Run(name, func(t *testing.T) {
 			command, started, goOn := waiting(t)
@@ -157,8 +157,8 @@ func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 	}
 }
 
-// TestMemoryThatRunsOutEndsATool unless it leaves a half-done filesystem when it is killed.
-func TestMemoryThatRunsOutEndsATool(t *testing.T) {
+// TestOutOfMemoryKillsTheTool unless it leaves a half-done filesystem when it is killed.
+func TestOutOfMemoryKillsTheTool(t *testing.T) {
 	for name, uninterruptible := range map[string]bool{"a tool that may be killed": false, "one that may not": true} {
 		t.Run(name, func(t *testing.T) {
 			command, started, goOn := waiting(t)
@@ -236,7 +236,7 @@ func driver() error {
 	return err
 }
 
-func TestAfterTheDeathOfTheDriver(t *testing.T) {
+func TestToolsAfterTheDriverIsKilled(t *testing.T) {
 	for name, patient := range map[string]string{
 		"a tool dies with it":                           "",
 		"an uninterruptible one ends, and has the lock": "yes",

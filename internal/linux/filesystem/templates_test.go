@@ -304,8 +304,9 @@ func run(t *testing.T, tool string, args ...string) {
 	require.NoError(t, err, "%s: %s", tool, output)
 }
 
-// TestNoTemplate is about filesystems in which more depends on the UUID than is known here.
-func TestNoTemplate(t *testing.T) {
+// TestUnsupportedOptionsUseNoTemplate: more of such a filesystem depends on the UUID than the
+// templates cover.
+func TestUnsupportedOptionsUseNoTemplate(t *testing.T) {
 	t.Parallel()
 
 	for fs, options := range map[string]string{
@@ -397,8 +398,8 @@ func TestTemplatesFollowTheTool(t *testing.T) {
 	m.requireRuns(t, 3)
 }
 
-// TestTemplatesAtTheSameTime has many first ones.
-func TestTemplatesAtTheSameTime(t *testing.T) {
+// TestConcurrentTemplates are made by many first callers.
+func TestConcurrentTemplates(t *testing.T) {
 	t.Parallel()
 
 	m := newMaker(t, filesystem.Ext4)

@@ -12,8 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
-// What is started, and not listed, would be missed only when it is needed.
-func TestEveryToolThatIsStartedIsListed(t *testing.T) {
+// A tool that is started, and not listed, would be missed only when it is needed.
+func TestEachStartedToolIsListed(t *testing.T) {
 	t.Parallel()
 
 	listed := map[string]bool{}
@@ -52,7 +52,7 @@ func TestEveryToolThatIsStartedIsListed(t *testing.T) {
 	}
 }
 
-func TestWhereAToolIs(t *testing.T) {
+func TestFindReturnsAnAbsolutePath(t *testing.T) {
 	t.Parallel()
 
 	path, err := filesystem.Tool{Name: "sh", Package: "dash"}.Find()

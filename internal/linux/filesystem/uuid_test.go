@@ -60,7 +60,7 @@ func requireCheck(tb testing.TB, fs filesystem.Filesystem, path string) {
 	}
 }
 
-func TestUUIDIsWhatBlkidTells(t *testing.T) {
+func TestUUIDMatchesBlkid(t *testing.T) {
 	t.Parallel()
 
 	for name, fs := range filesystems(t) {
@@ -141,9 +141,9 @@ func TestCopiesMountBesideTheirSource(t *testing.T) {
 	}
 }
 
-// TestCopiesOfWhatCrashed have a log to be replayed, while what they are of is
+// TestCopiesOfACrashedFilesystem have a log to be replayed, while what they are of is
 // mounted still.
-func TestCopiesOfWhatCrashed(t *testing.T) {
+func TestCopiesOfACrashedFilesystem(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -257,7 +257,7 @@ func TestUUIDIsOneBlock(t *testing.T) {
 	}
 }
 
-func TestUUIDRefusals(t *testing.T) {
+func TestUUIDChangeIsRefused(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 

@@ -18,7 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-func TestTheImageHasWhatTheDeviceGot(t *testing.T) {
+func TestWritesReachTheImage(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -41,7 +41,7 @@ func TestTheImageHasWhatTheDeviceGot(t *testing.T) {
 	require.Equal(t, block, read)
 }
 
-func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
+func TestStatusReportsTheAttachment(t *testing.T) {
 	needRoot(t)
 
 	for name, o := range map[string]loop.AttachOptions{
@@ -92,7 +92,7 @@ func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
 }
 
 // tmpfs can do direct I/O only since 6.6; ext4 of every age can.
-func TestDirectIOIsSaidTruthfully(t *testing.T) {
+func TestDirectIOIsReported(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -103,7 +103,7 @@ func TestDirectIOIsSaidTruthfully(t *testing.T) {
 	require.Equal(t, string(dio) == "1\n", device.DirectIO, "want: the attachment says what the kernel says of direct I/O")
 }
 
-func TestAnImageThatTheCallerHolds(t *testing.T) {
+func TestImageLockedByTheCallerIsAttached(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -236,7 +236,7 @@ func TestReadOnlyAndWritableAttachmentsStandSideBySide(t *testing.T) {
 	}
 }
 
-func TestAnImageThatSomethingElseHoldsIsRefused(t *testing.T) {
+func TestImageLockedByAnotherProcessIsRefused(t *testing.T) {
 	needRoot(t)
 
 	image := newImage(t, 4*mebibyte)
@@ -348,7 +348,7 @@ func TestAnImageAttachedByAnotherProgramIsFoundByItsNumber(t *testing.T) {
 	require.Equal(t, firstBusy, device.Number, "want: the device of the other program is adopted")
 }
 
-func TestNumbersEndAndComeBack(t *testing.T) {
+func TestReleasedNumbersAreUsedAgain(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLimits, Last: firstLimits + 1})
@@ -427,7 +427,7 @@ func TestOnlyRegularFilesAreImages(t *testing.T) {
 	require.ErrorIs(t, err, loop.ErrNotImage)
 }
 
-func TestADeletedImageIsSeen(t *testing.T) {
+func TestDeletedImageIsReported(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -440,7 +440,7 @@ func TestADeletedImageIsSeen(t *testing.T) {
 	require.Equal(t, image.Name(), attachment.BackingPath)
 }
 
-func TestALongPathIsWhole(t *testing.T) {
+func TestLongPathIsReportedWhole(t *testing.T) {
 	needRoot(t)
 
 	path := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
@@ -457,7 +457,7 @@ func TestALongPathIsWhole(t *testing.T) {
 }
 
 // A container's own /dev has neither loop-control nor nodes.
-func TestAPrivateDevGetsItsNodesElsewhere(t *testing.T) {
+func TestNodesAreMadeInTheDeviceDir(t *testing.T) {
 	needRoot(t)
 
 	dev, nodes := t.TempDir(), filepath.Join(t.TempDir(), "nodes")

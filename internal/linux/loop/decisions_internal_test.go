@@ -30,8 +30,8 @@ func inSysfs(t *testing.T, attributes map[string]string) *Loops {
 	return NewLoops(LoopsOptions{First: 100, Last: 102, Sys: sys, Dev: t.TempDir(), DeviceDir: "/proc/nodes"})
 }
 
-// TestAnErrorOfOneNumber: another number is tried only after an error that it may not have.
-func TestAnErrorOfOneNumber(t *testing.T) {
+// TestErrorOfOneNumberIsSkipped: another number is tried only after an error that it may not have.
+func TestErrorOfOneNumberIsSkipped(t *testing.T) {
 	t.Parallel()
 
 	for err, want := range map[error]bool{
@@ -82,7 +82,7 @@ func TestDetachedSince(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotAttached)
 }
 
-// TestAttachmentsOfSysfs reads attachments in the order of their numbers.
+// TestAttachmentsOfSysfs are in the order of their numbers.
 func TestAttachmentsOfSysfs(t *testing.T) {
 	t.Parallel()
 

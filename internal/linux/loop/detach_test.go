@@ -15,7 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-func TestDetachOfWhatIsNotAttachedIsFine(t *testing.T) {
+func TestDetachOfADetachedDeviceSucceeds(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -66,8 +66,8 @@ func TestDetachAwaitsAnotherHolder(t *testing.T) {
 	requireDetached(t, loops, device.Number)
 }
 
-// What was asked to detach while in use, and is attached again, has to stay.
-func TestAttachTakesAPendingDetachBack(t *testing.T) {
+// A device that was detached while in use, and is attached again, has to stay.
+func TestAttachCancelsAPendingDetach(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -123,7 +123,7 @@ func TestAutoClearDetachesAtTheLastClose(t *testing.T) {
 	require.NoError(t, loops.Detach(t.Context(), device.Number))
 }
 
-func TestWithoutAutoClearItStays(t *testing.T) {
+func TestWithoutAutoClearTheDeviceStays(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -183,7 +183,7 @@ func TestResizeFollowsTheImage(t *testing.T) {
 	}
 }
 
-func TestOpenAndResizeOfWhatIsNotAttached(t *testing.T) {
+func TestOpenAndResizeNeedAnAttachment(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{})

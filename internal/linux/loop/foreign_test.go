@@ -13,9 +13,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/faults"
 )
 
-// TestFindBesideADeadFilesystem: a loop device whose image can't be asked any more,
+// TestFindBesideAFailedFilesystem: a loop device whose image can't be asked any more,
 // as on a server that is gone, does not prevent finding and attaching others.
-func TestFindBesideADeadFilesystem(t *testing.T) {
+func TestFindBesideAFailedFilesystem(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -49,8 +49,8 @@ func TestFindBesideADeadFilesystem(t *testing.T) {
 	require.Equal(t, device.Number, again.Number, "want: the same device is used again")
 }
 
-// TestFindAsksNothingOfOthersImages that hang, and who asked one would.
-func TestFindAsksNothingOfOthersImages(t *testing.T) {
+// TestFindDoesNotQueryOtherImages, which hang, as a query would.
+func TestFindDoesNotQueryOtherImages(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
@@ -86,9 +86,9 @@ func TestFindAsksNothingOfOthersImages(t *testing.T) {
 	served.Release(t)
 }
 
-// TestAttachAsksNothingOfOthersImages where one that hangs has the number that is
-// tried first, as all drivers of a machine begin with the same.
-func TestAttachAsksNothingOfOthersImages(t *testing.T) {
+// TestAttachDoesNotQueryOtherImages where one that hangs has the number that is tried first, as all
+// drivers of a machine begin with the same.
+func TestAttachDoesNotQueryOtherImages(t *testing.T) {
 	needRoot(t)
 
 	options := loop.LoopsOptions{First: firstBusy}
@@ -126,8 +126,8 @@ func TestAttachAsksNothingOfOthersImages(t *testing.T) {
 	served.Release(t)
 }
 
-// TestFindWhatHasChangedItsName since it was attached.
-func TestFindWhatHasChangedItsName(t *testing.T) {
+// TestFindARenamedImage, whose name has changed since it was attached.
+func TestFindARenamedImage(t *testing.T) {
 	needRoot(t)
 
 	for name, change := range map[string]func(t *testing.T, image string){

@@ -11,9 +11,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
-// TestADeviceIsNotShared: with Exclusive an image that is attached already is refused, since
-// it is another node's on the same machine, whose device a detach would take.
-func TestADeviceIsNotShared(t *testing.T) {
+// TestExclusiveAttachRefusesAnAttachedImage: with Exclusive an image that is attached already is
+// refused, since it is another node's on the same machine, whose device a detach would take.
+func TestExclusiveAttachRefusesAnAttachedImage(t *testing.T) {
 	needRoot(t)
 
 	image := newImage(t, mebibyte)
@@ -29,9 +29,9 @@ func TestADeviceIsNotShared(t *testing.T) {
 	require.ErrorIs(t, err, loop.ErrImageLocked, "attach with Exclusive an image that is attached to loop%d", device.Number)
 }
 
-// TestAnImageIsToldByItsFilesystemToo: two files with the same name and the same inode
+// TestIdentityIncludesTheFilesystem: two files with the same name and the same inode
 // number are two images.
-func TestAnImageIsToldByItsFilesystemToo(t *testing.T) {
+func TestIdentityIncludesTheFilesystem(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})

@@ -9,8 +9,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
-// TestWithoutDevicesTheCauseIsReported is where no number has a device, and none can be made: the
-// attempts with all numbers would take long, and ErrNoNumber would hide the cause.
+// TestWithoutDevicesTheCauseIsReported: no number has a device, and none can be made: the attempts
+// with all numbers would take long, and ErrNoNumber would hide the cause.
 func TestWithoutDevicesTheCauseIsReported(t *testing.T) {
 	t.Parallel()
 

@@ -17,7 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
-func TestOpenPlacesRefusesWhatCannotBeAllowed(t *testing.T) {
+func TestNewAllowedDirsRefusesBadDirectories(t *testing.T) {
 	t.Parallel()
 
 	_, err := mount.NewAllowedDirs()
@@ -98,8 +98,8 @@ func TestFindRefuses(t *testing.T) {
 	require.ErrorContains(t, err, dir+"/missing")
 }
 
-// The path is checked by its words alone, so that it need not exist. A message quotes 512 bytes of it.
-func TestPathsAsLongAsTheKernelTakes(t *testing.T) {
+// The path is only parsed, so that it need not exist. A message quotes 512 bytes of it.
+func TestLongestPathIsAccepted(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -150,7 +150,7 @@ func TestFindToleratesExtraSlashes(t *testing.T) {
 	require.DirExists(t, dir+"/pods/target")
 }
 
-func TestFindOpensTheAllowedDirectoryAfresh(t *testing.T) {
+func TestFindReopensTheAllowedDirectory(t *testing.T) {
 	t.Parallel()
 
 	base := t.TempDir()
@@ -230,7 +230,7 @@ func TestFindCrossesMounts(t *testing.T) {
 
 // A directory is exchanged with a symlink to the outside again and again while
 // paths through it are found and written to.
-func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
+func TestFindRefusesASwappedSymlink(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)

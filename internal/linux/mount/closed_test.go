@@ -10,9 +10,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
-// TestNothingIsAnsweredOfWhatIsClosed asks a target and a file that are closed. Each question is an
-// error, without an answer beside.
-func TestNothingIsAnsweredOfWhatIsClosed(t *testing.T) {
+// TestClosedTargetsFail, and closed files. Each question is an error, without an answer beside.
+func TestClosedTargetsFail(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 
@@ -63,8 +62,8 @@ func TestNothingIsAnsweredOfWhatIsClosed(t *testing.T) {
 	require.Equal(t, mount.Point{}, point)
 }
 
-// TestThePointOfAMountThatIsAttachedNowhere cannot be described: no mount table has it.
-func TestThePointOfAMountThatIsAttachedNowhere(t *testing.T) {
+// TestDetachedMountHasNoPoint that could be described: no mount table has it.
+func TestDetachedMountHasNoPoint(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 

@@ -25,7 +25,7 @@ func ioctl(file *os.File, request uintptr, argument *uint32) error {
 	return nil
 }
 
-func TestMountIsSeenOnlyOnceAttached(t *testing.T) {
+func TestMountIsVisibleOnceAttached(t *testing.T) {
 	t.Parallel()
 
 	device := ext4Device(t)
@@ -71,7 +71,7 @@ func TestMountIsSeenOnlyOnceAttached(t *testing.T) {
 	require.Equal(t, "data", string(content))
 }
 
-func TestAClosedTreeLetsGoOfTheDevice(t *testing.T) {
+func TestClosedTreeReleasesTheDevice(t *testing.T) {
 	t.Parallel()
 
 	device := ext4Device(t)
@@ -130,7 +130,7 @@ func TestMountTakesFlags(t *testing.T) {
 	}
 }
 
-func TestMountSaysWhatTheFilesystemSaid(t *testing.T) {
+func TestMountErrorQuotesTheFilesystem(t *testing.T) {
 	t.Parallel()
 
 	device := ext4Device(t)
@@ -158,7 +158,7 @@ func TestMountSaysWhatTheFilesystemSaid(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func TestMountOfADeviceInUse(t *testing.T) {
+func TestMountOfADeviceInUseFails(t *testing.T) {
 	t.Parallel()
 
 	device := ext4Device(t)
@@ -172,7 +172,7 @@ func TestMountOfADeviceInUse(t *testing.T) {
 	require.ErrorIs(t, err, mount.ErrBusy)
 }
 
-func TestBindIsReadOnlyAlsoForWhoWroteBefore(t *testing.T) {
+func TestBindIsReadOnlyDespiteAnEarlierWriter(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -222,7 +222,7 @@ func TestBindIsReadOnlyAlsoForWhoWroteBefore(t *testing.T) {
 	require.FileExists(t, target.Path()+"/new")
 }
 
-func TestBindTakesTheMountsFlagsOnly(t *testing.T) {
+func TestBindTakesOnlyMountFlags(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -249,7 +249,7 @@ func TestBindTakesTheMountsFlagsOnly(t *testing.T) {
 	require.Equal(t, []string{"rw", "nodev", "noatime"}, requireMounted(t, staging).Options)
 }
 
-func TestBindLeavesOutWhatIsMountedBeneath(t *testing.T) {
+func TestBindOmitsMountsBeneath(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -385,7 +385,7 @@ func TestAttachAndUnmountStayInTheOpenedDirectory(t *testing.T) {
 	require.Equal(t, before.ID, requireMounted(t, victim).ID, "want: the other mount stays")
 }
 
-func TestUnmountTakesOnlyWhatIsExactlyThere(t *testing.T) {
+func TestUnmountTakesOnlyTheMountAtTheTarget(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -402,7 +402,7 @@ func TestUnmountTakesOnlyWhatIsExactlyThere(t *testing.T) {
 	}
 }
 
-func TestUnmountOfWhatIsInUse(t *testing.T) {
+func TestUnmountOfABusyMountFails(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -435,8 +435,8 @@ func TestUnmountAwaitsAChildThatIsBeingForked(t *testing.T) {
 	requireNotMounted(t, target)
 }
 
-// What cannot be looked up must not pass for unmounted.
-func TestUnmountOfAClosedPlace(t *testing.T) {
+// A target that cannot be observed must not pass for unmounted.
+func TestUnmountOfAClosedTargetFails(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)
@@ -470,7 +470,7 @@ func TestAttachPropagates(t *testing.T) {
 	requireNotMounted(t, find(t, dirs, peer+"/target"))
 }
 
-func TestWhatTheKernelCanMount(t *testing.T) {
+func TestSupportedFilesystemsOfTheKernel(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 

@@ -75,7 +75,7 @@ func TestParseFlagsReadOnly(t *testing.T) {
 	}
 }
 
-func TestOptionsShowNoValues(t *testing.T) {
+func TestOptionsPrintNoValues(t *testing.T) {
 	t.Parallel()
 
 	options := flags(t, "ro", "nodev", `context="system_u:object_r:secret_t:s0:c1,c2"`, "password=secret")
@@ -88,7 +88,7 @@ func TestOptionsShowNoValues(t *testing.T) {
 	}
 }
 
-func TestMessagesLoseTheValues(t *testing.T) {
+func TestMessagesOmitTheValues(t *testing.T) {
 	t.Parallel()
 
 	options := flags(t, "password=secret", `context="a,b,c"`, "commit=5", "id=four", "data=abc")

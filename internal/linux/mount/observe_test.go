@@ -64,7 +64,7 @@ func TestOpenMountDescribesWhatItOpened(t *testing.T) {
 	})
 }
 
-func TestMountedTellsWhatIsMountedExactlyThere(t *testing.T) {
+func TestMountedFindsTheMountAtThePath(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -99,7 +99,7 @@ func TestMountedTellsWhatIsMountedExactlyThere(t *testing.T) {
 	})
 }
 
-func TestMountedTellsTheTwoKindsOfReadOnly(t *testing.T) {
+func TestMountedReportsBothKindsOfReadOnly(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -120,7 +120,7 @@ func TestMountedTellsTheTwoKindsOfReadOnly(t *testing.T) {
 	})
 }
 
-func TestMountedTellsTheRootOfABind(t *testing.T) {
+func TestMountedReportsTheRootOfABind(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -137,7 +137,7 @@ func TestMountedTellsTheRootOfABind(t *testing.T) {
 	})
 }
 
-func TestMountedWithOddNames(t *testing.T) {
+func TestMountedWithUnusualNames(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -152,7 +152,7 @@ func TestMountedWithOddNames(t *testing.T) {
 	})
 }
 
-func TestMountedTellsTheTopOfAStack(t *testing.T) {
+func TestMountedReportsTheTopOfAStack(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -173,7 +173,7 @@ func TestMountedTellsTheTopOfAStack(t *testing.T) {
 	})
 }
 
-func TestMountedTellsTheDeviceOfBtrfs(t *testing.T) {
+func TestMountedReportsTheDeviceOfBtrfs(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -189,7 +189,7 @@ func TestMountedTellsTheDeviceOfBtrfs(t *testing.T) {
 	})
 }
 
-func TestMountedTellsOfAnEmergency(t *testing.T) {
+func TestMountedReportsAnEmergencyRemount(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -222,9 +222,8 @@ func shutDown(t *testing.T, target *mount.Target) {
 	require.NoError(t, root.Close())
 }
 
-// The root of such a mount answers every question with EIO, and still it must
-// be seen and unmounted.
-func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
+// The root of such a mount fails each call with EIO, and still it must be found and unmounted.
+func TestShutDownXFSIsFoundAndUnmounted(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -253,7 +252,7 @@ func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
 }
 
 // A FUSE mount whose server is gone answers with ENOTCONN.
-func TestADeadFUSEIsSeenAndUnmounted(t *testing.T) {
+func TestFUSEWithoutAServerIsFoundAndUnmounted(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
@@ -389,8 +388,8 @@ func TestListHasEveryMountOnce(t *testing.T) {
 	}
 }
 
-// TestMountsWithStrangeNames: paths and sources are what the kernel was given, whatever is in them.
-func TestMountsWithStrangeNames(t *testing.T) {
+// TestMountsWithUnusualNames: paths and sources are what the kernel was given, whatever is in them.
+func TestMountsWithUnusualNames(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()

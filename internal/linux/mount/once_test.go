@@ -328,9 +328,9 @@ func requireAttached(source, fsType string, options ...string) func(t *testing.T
 	}
 }
 
-// TestEachCallFailsOnce has each system call fail once that is made for a target. It is reported with no
-// answer beside, the operation succeeds with the whole answer when it is repeated, and nothing is
-// attached before it succeeds.
+// TestEachCallFailsOnce has each system call fail once that is made for a target. It is reported
+// with no answer beside, the operation succeeds with the whole answer when it is repeated, and
+// nothing is attached before it succeeds.
 func TestEachCallFailsOnce(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -412,9 +412,9 @@ func TestEachCallFailsOnce(t *testing.T) {
 	}
 }
 
-// TestEachCallForAnXFSThatHasShutDownFailsOnce looks for the mount of a filesystem that answers every question with
-// EIO: it is found, or the failure is reported, and it never passes for not mounted.
-func TestEachCallForAnXFSThatHasShutDownFailsOnce(t *testing.T) {
+// TestEachCallForAShutDownXFSFailsOnce while the mount of a filesystem that answers with EIO is
+// searched for: it is found, or the failure is reported, and it never passes for not mounted.
+func TestEachCallForAShutDownXFSFailsOnce(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 

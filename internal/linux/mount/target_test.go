@@ -110,7 +110,7 @@ func TestMakeFile(t *testing.T) {
 	require.NoFileExists(t, dir+"/nowhere", "nothing is made through a dangling symlink")
 }
 
-func TestRemoveTakesOnlyWhatIsEmpty(t *testing.T) {
+func TestRemoveKeepsNonEmptyTargets(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)
@@ -136,7 +136,7 @@ func TestRemoveTakesOnlyWhatIsEmpty(t *testing.T) {
 	require.DirExists(t, dir+"/full/child")
 }
 
-func TestRemoveLeavesWhatIsMountedOn(t *testing.T) {
+func TestRemoveKeepsMountPoints(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -181,8 +181,8 @@ func TestOpen(t *testing.T) {
 	require.ErrorIs(t, err, mount.ErrWrongType)
 }
 
-// What was opened counts, not what the path leads to later.
-func TestAPlaceStaysWhereItWasFound(t *testing.T) {
+// The opened directory counts, not the one to which the path leads later.
+func TestTargetStaysInTheOpenedDirectory(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)

@@ -106,7 +106,7 @@ func TestSealingFailsWhileAFileIsOpenForWriting(t *testing.T) {
 	require.NoError(t, mount.Seal(tree), "make the filesystem read-only after the file was closed")
 }
 
-func TestFilesThatFitNowhere(t *testing.T) {
+func TestUnfitFilesAreRefused(t *testing.T) {
 	needRoot(t)
 
 	_, err := mount.NewReadOnlyTmpfs("source", map[string][]byte{"a/b": nil})

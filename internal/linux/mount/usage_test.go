@@ -10,7 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
-func TestUsageIsTheMountsOwn(t *testing.T) {
+func TestUsageIsOfTheMount(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
@@ -34,7 +34,7 @@ func TestUsageIsTheMountsOwn(t *testing.T) {
 	require.EqualValues(t, 1, after.Inodes.Used-before.Inodes.Used, "want: the written file uses an inode")
 }
 
-func TestUsageCountsWhatIsReservedAsNotAvailable(t *testing.T) {
+func TestUsageExcludesReservedBlocks(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)
@@ -47,7 +47,7 @@ func TestUsageCountsWhatIsReservedAsNotAvailable(t *testing.T) {
 	require.Less(t, usage.Bytes.Used+usage.Bytes.Available, usage.Bytes.Total-2<<20, "want: the reserved bytes are not available")
 }
 
-func TestUsageOfNothing(t *testing.T) {
+func TestUsageOfAMissingPathFails(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)

@@ -138,8 +138,9 @@ func TestEachCallFailsOnce(t *testing.T) {
 	}
 }
 
-// TestReturn changes a file or directory only if it is of another project, or passes none on.
-func TestReturn(t *testing.T) {
+// TestReturnChangesForeignFiles and directories only: those of another project, or that pass none
+// on.
+func TestReturnChangesForeignFiles(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -184,8 +185,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// TestWithoutQuotas: only whether they are on is known where there are none.
-func TestWithoutQuotas(t *testing.T) {
+// TestFilesystemWithoutQuotasIsUnsupported: only whether they are on is known where there are none.
+func TestFilesystemWithoutQuotasIsUnsupported(t *testing.T) {
 	t.Parallel()
 
 	file, err := os.Open("/proc")

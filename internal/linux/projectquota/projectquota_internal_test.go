@@ -23,7 +23,7 @@ func TestStructSizes(t *testing.T) {
 	require.EqualValues(t, 160, unsafe.Sizeof(quotaState{}), "want: quotaState is as large as the kernel's")
 }
 
-func TestUnits(t *testing.T) {
+func TestBytesAreRoundedUpToBlocks(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {
@@ -67,8 +67,8 @@ func TestUnits(t *testing.T) {
 	require.False(t, Quota{Limit: Amount{Inodes: 1}}.IsZero(), "want: a limit is not zero")
 }
 
-// TestAll lists what kernels return, also of those that begin the list again behind its end.
-func TestAll(t *testing.T) {
+// TestAllListsEachProjectOnce, also of kernels that begin the list again behind its end.
+func TestAllListsEachProjectOnce(t *testing.T) {
 	t.Parallel()
 
 	const last = math.MaxUint32 - 1

@@ -98,7 +98,7 @@ func TestGetWithoutSchedulers(t *testing.T) {
 	require.Equal(t, queue.Attributes{ReadAheadKiB: 0, Scheduler: "none"}, now)
 }
 
-func TestMissingDevice(t *testing.T) {
+func TestMissingDeviceFails(t *testing.T) {
 	t.Parallel()
 
 	queues := queue.New(t.TempDir())
@@ -141,8 +141,8 @@ func TestReadAheadAtItsLimits(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeReadIsAnError, and changes nothing.
-func TestWhatCannotBeReadIsAnError(t *testing.T) {
+// TestUnreadableAttributeFails, and changes nothing.
+func TestUnreadableAttributeFails(t *testing.T) {
 	t.Parallel()
 
 	sysBlock, directory := fakeQueue(t, "many", "[none] mq-deadline")

@@ -135,7 +135,7 @@ func TestRequestsWithinTheWindowAreOneChange(t *testing.T) {
 	})
 }
 
-func TestOneAfterTheWindowIsAnother(t *testing.T) {
+func TestRequestAfterTheWindowIsAnotherChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, r := start(t, window)
 
@@ -152,7 +152,7 @@ func TestOneAfterTheWindowIsAnother(t *testing.T) {
 	})
 }
 
-func TestOneIsAcceptedWhileTheLastIsBeingMade(t *testing.T) {
+func TestRequestDuringAChangeIsAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, r := start(t, window)
 		r.hold = make(chan struct{})
@@ -170,7 +170,7 @@ func TestOneIsAcceptedWhileTheLastIsBeingMade(t *testing.T) {
 	})
 }
 
-func TestKeysHaveNothingToDoWithEachOther(t *testing.T) {
+func TestKeysAreIndependent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, r := start(t, window)
 
@@ -199,7 +199,7 @@ func TestAContradictionIsRefusedAlone(t *testing.T) {
 	})
 }
 
-func TestARequestThatIsBadInItselfOpensNoWindow(t *testing.T) {
+func TestInvalidRequestOpensNoWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := coalesce.New(window,
 			func(int, int) (int, error) { return 0, errContradicts },
@@ -227,7 +227,7 @@ func TestAWindowOfZeroMergesNothing(t *testing.T) {
 	})
 }
 
-func TestACallerThatLeavesCancelsNobody(t *testing.T) {
+func TestCancelledCallerCancelsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, r := start(t, window)
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -243,9 +243,9 @@ func TestACallerThatLeavesCancelsNobody(t *testing.T) {
 	})
 }
 
-// TestTheRetryOfACallerThatLeftJoins is a CO with a deadline shorter than the
+// TestRetryOfACancelledCallJoins is a CO with a deadline shorter than the
 // window.
-func TestTheRetryOfACallerThatLeftJoins(t *testing.T) {
+func TestRetryOfACancelledCallJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, r := start(t, window)
 
@@ -263,7 +263,7 @@ func TestTheRetryOfACallerThatLeftJoins(t *testing.T) {
 	})
 }
 
-func TestAChangeIsMadeThoughEverybodyLeft(t *testing.T) {
+func TestChangeIsMadeWithoutItsCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, r := start(t, window)
 		impatient, cancel := context.WithCancel(t.Context())
@@ -277,7 +277,7 @@ func TestAChangeIsMadeThoughEverybodyLeft(t *testing.T) {
 	})
 }
 
-func TestWhoeverHasLeftAlreadyBeginsNothing(t *testing.T) {
+func TestCancelledCallOpensNoWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, r := start(t, window)
 		gone, cancel := context.WithCancel(t.Context())
@@ -312,7 +312,7 @@ func TestTheChangeHasTheFirstCallersValues(t *testing.T) {
 	})
 }
 
-func TestAPanicIsAnAnswer(t *testing.T) {
+func TestPanicIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := coalesce.New(window, merge, func(context.Context, string, settings) (int, error) { panic("oh") })
 

@@ -52,7 +52,7 @@ func TestTasksAreListedWhileTheyRun(t *testing.T) {
 	require.Empty(t, listed(), "want: no task runs")
 }
 
-func TestTheLogHearsOfLongTasks(t *testing.T) {
+func TestLongTasksAreLogged(t *testing.T) {
 	t.Parallel()
 
 	var log bytes.Buffer
@@ -69,7 +69,7 @@ func TestTheLogHearsOfLongTasks(t *testing.T) {
 	require.Contains(t, log.String(), errFull.Error())
 }
 
-func TestNobodyNeedsToListen(t *testing.T) {
+func TestNilRegistryIsUsable(t *testing.T) {
 	t.Parallel()
 
 	var none *progress.Registry
