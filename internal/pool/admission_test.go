@@ -36,8 +36,8 @@ func (r *ledger) AddAllocated(ctx context.Context, _ string, sum *pool.Allocatio
 	return r.err
 }
 
-// TestPoolIsMeasuredOnlyWhereItDecides: most requests do not measure.
-func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
+// TestPoolIsMeasuredOnlyIfDecisive: most requests do not measure.
+func TestPoolIsMeasuredOnlyIfDecisive(t *testing.T) {
 	t.Parallel()
 
 	place := newPool(t, plain, 256*mebi)

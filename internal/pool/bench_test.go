@@ -11,9 +11,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-// BenchmarkFallbackCopy is the copy where blocks can't be shared, beside the one
-// that everybody would write into a script. Both take the bytes from memory and
-// end with fsync; a child process is part of the script.
+// BenchmarkFallbackCopy is the copy where blocks can't be shared, beside a plain read and write.
+// Both take the bytes from memory and end with fsync; a child process is part of the script.
 //
 // The images: one that is full, one with a small extent in every 64 KiB, and one
 // of the same size that is nearly empty.

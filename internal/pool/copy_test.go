@@ -19,8 +19,8 @@ import (
 // roomy is the size of a filesystem for a few small objects; xfs takes no less.
 const roomy = 512 * mebi
 
-// TestTheImageInTheMaking reads the scratch copy, and aborts it.
-func TestTheImageInTheMaking(t *testing.T) {
+// TestScratchCopyIsReadAndAborted.
+func TestScratchCopyIsReadAndAborted(t *testing.T) {
 	for name, kind := range map[string]string{"shared": reflink, "copied": plain} {
 		t.Run(name, func(t *testing.T) {
 			from := newPool(t, kind, roomy)
@@ -118,7 +118,7 @@ func TestCopiesOfImages(t *testing.T) {
 	}
 }
 
-func TestRestoreIsLargerWhenAsked(t *testing.T) {
+func TestRestoreCanBeLarger(t *testing.T) {
 	for _, kind := range []string{plain, reflink} {
 		t.Run(kind, func(t *testing.T) {
 			place := newPool(t, kind, roomy)
@@ -176,9 +176,9 @@ func TestThickCopyBetweenPoolsOfOneFilesystem(t *testing.T) {
 	sameContent(t, from, source, to, thick)
 }
 
-// TestCopyReplacesWhatIsThere is the retry after a crash between Commit and the
-// note that it was done.
-func TestCopyReplacesWhatIsThere(t *testing.T) {
+// TestCopyReplacesAnEarlierCopy: it is the retry after a crash between Commit and the note that it
+// was done.
+func TestCopyReplacesAnEarlierCopy(t *testing.T) {
 	for _, kind := range []string{plain, reflink} {
 		t.Run(kind, func(t *testing.T) {
 			place := newPool(t, kind, roomy)
@@ -284,7 +284,7 @@ func TestTruncatedSourceIsNotCopied(t *testing.T) {
 	}
 }
 
-func TestFullPoolKeepsNothingHalfMade(t *testing.T) {
+func TestFullPoolKeepsNoPartialCopy(t *testing.T) {
 	// Each source is more than half of its pool.
 	tests := map[string]struct {
 		kind    string
@@ -338,9 +338,9 @@ func fullImage(t *testing.T, place *pool.Pool, bytes int64) pool.Object {
 	return object
 }
 
-// TestUnexpectedlyNotInstant expects a failure where the pool can reflink, but not this
-// file: the caller relies on a point-in-time copy.
-func TestUnexpectedlyNotInstant(t *testing.T) {
+// TestFailedReflinkIsAnError where the pool can reflink, but not this file: the caller relies on a
+// point-in-time copy.
+func TestFailedReflinkIsAnError(t *testing.T) {
 	place := newPool(t, cow, roomy)
 	require.True(t, place.Reflinks(), "want: the pool has reflinks")
 
@@ -363,7 +363,7 @@ func TestUnexpectedlyNotInstant(t *testing.T) {
 	nothingHalfMade(t, place, target)
 }
 
-func TestCopyOfWhatIsNotThere(t *testing.T) {
+func TestCopyOfAMissingSourceFails(t *testing.T) {
 	t.Parallel()
 
 	place := openPool(t, t.TempDir())
@@ -466,7 +466,7 @@ func TestSnapshotsOfAPool(t *testing.T) {
 	require.ErrorIs(t, err, pool.ErrMissing)
 }
 
-func TestPoolThatIsReadOnly(t *testing.T) {
+func TestReadOnlyPoolRefusesChanges(t *testing.T) {
 	place := newPool(t, reflink, roomy)
 	source := newImage(t, place, mebi)
 	snapshot := snapshotOf(t, source)

@@ -53,9 +53,9 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	require.EqualValues(t, otherUser, owner.Gid, "want: the filled image keeps its group")
 }
 
-// TestRoomsBelongToWhoHasTheDirectory is for the same controller, whose node has
-// started first; also after a node that was killed half way.
-func TestRoomsBelongToWhoHasTheDirectory(t *testing.T) {
+// TestSubdirectoriesHaveThePoolsOwner, for the same controller, whose node has started first; also
+// after a node that was killed half way.
+func TestSubdirectoriesHaveThePoolsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files away")
 	}

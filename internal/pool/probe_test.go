@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestSizeIsThatOfWhatIsThere(t *testing.T) {
+func TestSizeIsOfTheStoredObject(t *testing.T) {
 	t.Parallel()
 
 	opened := openPool(t, t.TempDir())
@@ -59,7 +59,7 @@ func TestSizeIsThatOfWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestLookSaysWhatIsTheMatterWithThePool(t *testing.T) {
+func TestProbeReportsThePoolsCondition(t *testing.T) {
 	t.Parallel()
 
 	t.Run("nothing", func(t *testing.T) {

@@ -377,8 +377,8 @@ func TestAdmissionHasALimit(t *testing.T) {
 	require.ErrorIs(t, admission.Admit(t.Context(), func(check Check) error { return check(p, 2, false) }), errQuota)
 }
 
-// TestObjectsInPlaceOfOthers refuses what has the name of a volume and is another kind of file.
-func TestObjectsInPlaceOfOthers(t *testing.T) {
+// TestObjectsOfAnotherTypeAreRefused, although they have the name of a volume.
+func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	t.Parallel()
 
 	p, _ := newQuotaPool(t)

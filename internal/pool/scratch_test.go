@@ -143,8 +143,8 @@ func TestLeftoversOfACrashAreCleared(t *testing.T) {
 	}
 }
 
-// TestCopyOverLeftovers is a retry that comes before anyone has cleared.
-func TestCopyOverLeftovers(t *testing.T) {
+// TestCopyReplacesLeftovers: it is a retry before the leftovers are cleared.
+func TestCopyReplacesLeftovers(t *testing.T) {
 	t.Parallel()
 
 	place := openPool(t, t.TempDir())
@@ -161,9 +161,9 @@ func TestCopyOverLeftovers(t *testing.T) {
 	}
 }
 
-// TestImageThatKeptItsScratchName is what a power failure may leave on btrfs: a renamed image is in
-// place and still in scratch. Its content stays.
-func TestImageThatKeptItsScratchName(t *testing.T) {
+// TestImageWithAScratchNameIsRecovered after what a power failure may leave on btrfs: a renamed
+// image is in place and still in scratch. Its content stays.
+func TestImageWithAScratchNameIsRecovered(t *testing.T) {
 	t.Parallel()
 
 	place := openPool(t, t.TempDir())
@@ -191,8 +191,8 @@ func TestImageThatKeptItsScratchName(t *testing.T) {
 	}
 }
 
-// TestDirectoryThatLostItsLock is what a power failure may leave.
-func TestDirectoryThatLostItsLock(t *testing.T) {
+// TestDirectoryWithoutALockIsRecovered after a power failure.
+func TestDirectoryWithoutALockIsRecovered(t *testing.T) {
 	t.Parallel()
 
 	place := openPool(t, t.TempDir())

@@ -32,9 +32,9 @@ func isClosed(channel <-chan struct{}) bool {
 	}
 }
 
-// TestSet: a pool is unavailable until it is served and from its failure on; the set of ephemeral pools
-// follows.
-func TestSet(t *testing.T) {
+// TestSetServesOpenedPools: a pool is unavailable until it is served and from its failure on; the
+// set of ephemeral pools follows.
+func TestSetServesOpenedPools(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()

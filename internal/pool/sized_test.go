@@ -15,9 +15,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
-// TestSizedAtTellsOfEachOwnWrite watches an image as a node does, which has to know
-// its own writes from foreign ones.
-func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
+// TestSizedAtReportsEachOwnWrite: it watches an image as a node does, which distinguishes its own
+// writes from foreign ones.
+func TestSizedAtReportsEachOwnWrite(t *testing.T) {
 	t.Parallel()
 
 	const size = 1 << 20

@@ -201,9 +201,9 @@ func acl(user uint32) []byte {
 	return text.Bytes()
 }
 
-// TestTreeThatChangesMeanwhile has names come, go and turn into symlinks that
-// lead out, faster than the copy can look.
-func TestTreeThatChangesMeanwhile(t *testing.T) {
+// TestCopyOfAChangingTree: names come, go and turn into symlinks that lead out, faster than the
+// copy reads.
+func TestCopyOfAChangingTree(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	secret := t.TempDir()
@@ -294,7 +294,7 @@ func TestCopyStopsAtMounts(t *testing.T) {
 	nothingHalfMade(t, place, target)
 }
 
-func TestTreeTooDeep(t *testing.T) {
+func TestTooDeepTreeIsRefused(t *testing.T) {
 	t.Parallel()
 
 	place := openPool(t, t.TempDir())

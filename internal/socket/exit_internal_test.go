@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEnded has a process in each state: only one that has ended, or can only end, leaves its sockets.
-func TestEnded(t *testing.T) {
+// TestEndedProcessLeavesItsSocket has a process in each state: only one that has ended, or can only
+// end, leaves its sockets.
+func TestEndedProcessLeavesItsSocket(t *testing.T) {
 	t.Parallel()
 
 	start := func() *exec.Cmd {

@@ -66,7 +66,7 @@ func TestListen(t *testing.T) {
 	require.NoError(t, second.Close())
 }
 
-func TestListenReplacesWhatNobodyServes(t *testing.T) {
+func TestListenReplacesAnUnservedSocket(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "a.sock")
@@ -95,7 +95,7 @@ func TestListenRefuses(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func TestListenRefusesWhatIsServed(t *testing.T) {
+func TestListenRefusesAServedSocket(t *testing.T) {
 	t.Parallel()
 
 	first := listen(t, filepath.Join(t.TempDir(), "a.sock"))
@@ -113,9 +113,9 @@ func TestListenRefusesWhatIsServed(t *testing.T) {
 	require.True(t, first.InPlace(), "want: the listener's socket is at its path")
 }
 
-// TestListenRefusesAllAtOnce delays the owner's name until all have asked: a process that is
-// asked may just be starting, and no other has to wait for its answer.
-func TestListenRefusesAllAtOnce(t *testing.T) {
+// TestListenRefusesConcurrentCallers, although the owner's name is delayed until all have asked: a
+// process that is asked may just be starting, and no other has to wait for its answer.
+func TestListenRefusesConcurrentCallers(t *testing.T) {
 	t.Parallel()
 
 	const starts = 8
@@ -187,8 +187,8 @@ func TestAHiddenSocketComesBack(t *testing.T) {
 	require.ErrorIs(t, err, socket.ErrPath)
 }
 
-// TestAHiddenSocketLeavesItsPathToOthers: what another process has made meanwhile stays.
-func TestAHiddenSocketLeavesItsPathToOthers(t *testing.T) {
+// TestHiddenSocketKeepsAnothersPath: what another process has made meanwhile stays.
+func TestHiddenSocketKeepsAnothersPath(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "csi.sock")
@@ -209,8 +209,8 @@ func TestAHiddenSocketLeavesItsPathToOthers(t *testing.T) {
 	require.Len(t, left, 1, "want: the hidden socket is removed, and the other file stays")
 }
 
-// TestWhoServesASocket is named as far as it is known.
-func TestWhoServesASocket(t *testing.T) {
+// TestOwnerOfASocketIsNamed as far as it is known.
+func TestOwnerOfASocketIsNamed(t *testing.T) {
 	t.Parallel()
 
 	for want, err := range map[string]socket.InUseError{

@@ -272,8 +272,8 @@ func (s *site) allocatedBy(snapshotID string) int64 {
 	return found.AllocatedBytes
 }
 
-// TestNamesAndContexts: what the spec bans and limits.
-func TestNamesAndContexts(t *testing.T) {
+// TestNamesAndContextsAreLimited: which characters and sizes the spec bans.
+func TestNamesAndContextsAreLimited(t *testing.T) {
 	t.Parallel()
 
 	for name, want := range map[string]bool{
@@ -298,8 +298,8 @@ func TestNamesAndContexts(t *testing.T) {
 	rpccode.Require(t, rpc.Status(wanted.checkContext()), codes.InvalidArgument)
 }
 
-// TestTopologyOfWhatIsMade: volumes and snapshots are where the controller is, and only there.
-func TestTopologyOfWhatIsMade(t *testing.T) {
+// TestTopologyOfNewObjects: volumes and snapshots are where the controller is, and only there.
+func TestTopologyOfNewObjects(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, inZone)

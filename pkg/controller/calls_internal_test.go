@@ -69,8 +69,8 @@ func TestControllerPublishVolume(t *testing.T) {
 	}
 }
 
-// TestSlotsAndLimits: each attachment to a node has the lowest free slot, up to the limit.
-func TestSlotsAndLimits(t *testing.T) {
+// TestAttachmentsHaveTheLowestFreeSlot, up to the limit.
+func TestAttachmentsHaveTheLowestFreeSlot(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, func(c *Config) { c.MaxVolumesPerNode = 2 })
@@ -211,8 +211,8 @@ func TestControllerModifyVolume(t *testing.T) {
 	rpccode.Require(t, err, codes.InvalidArgument)
 }
 
-// TestGroupRequests: which are refused before anything is held.
-func TestGroupRequests(t *testing.T) {
+// TestInvalidGroupRequestsAreRefused, before anything is held.
+func TestInvalidGroupRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	type request = csi.CreateVolumeGroupSnapshotRequest
@@ -288,8 +288,9 @@ func TestGroupRequests(t *testing.T) {
 	rpccode.Require(t, err, codes.NotFound)
 }
 
-// TestClaimsThatAskForDirectAssignment: once, when the volume is made, and only where nothing else does.
-func TestClaimsThatAskForDirectAssignment(t *testing.T) {
+// TestAnnotatedClaimsAreAssignedDirectly: once, when the volume is made, and only where nothing
+// else does.
+func TestAnnotatedClaimsAreAssignedDirectly(t *testing.T) {
 	t.Parallel()
 
 	claimed := func(r *csi.CreateVolumeRequest) {
@@ -349,8 +350,8 @@ func TestClaimsThatAskForDirectAssignment(t *testing.T) {
 	}
 }
 
-// TestWhatIsInherited: a copy has what its source has, and no less.
-func TestWhatIsInherited(t *testing.T) {
+// TestCopiesInheritFromTheSource: a copy has what its source has, and no less.
+func TestCopiesInheritFromTheSource(t *testing.T) {
 	t.Parallel()
 
 	source := volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: "xfs", BlockSize: 4096}
@@ -409,8 +410,8 @@ func TestWhatIsInherited(t *testing.T) {
 	}
 }
 
-// TestWrittenElsewhere: who else may write to a volume while it is copied.
-func TestWrittenElsewhere(t *testing.T) {
+// TestOtherWritersAreFound: which attachments may write to a volume while it is copied.
+func TestOtherWritersAreFound(t *testing.T) {
 	t.Parallel()
 
 	attached := func(nodeID string, change ...func(a *record.Attachment)) record.Attachment {

@@ -214,9 +214,9 @@ func (s *site) allRecords() []string {
 	return all
 }
 
-// TestCallsFailWithWhatTheyNeedInThePool removes a directory of the pool: a call that needs it fails,
+// TestCallsFailWithoutTheirPoolDirectory removes a directory of the pool: a call that needs it fails,
 // leaves nothing, and can be repeated.
-func TestCallsFailWithWhatTheyNeedInThePool(t *testing.T) {
+func TestCallsFailWithoutTheirPoolDirectory(t *testing.T) {
 	t.Parallel()
 
 	for name, directory := range map[string]string{

@@ -61,8 +61,8 @@ func reasons(entries []health.Entry) []health.Reason {
 	return found
 }
 
-// TestProbeOfAVolume: what is not in the pool, or is too short, is found.
-func TestProbeOfAVolume(t *testing.T) {
+// TestVolumeProbeReportsItsCondition: what is not in the pool, or is too short, is found.
+func TestVolumeProbeReportsItsCondition(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -141,7 +141,8 @@ func (c *doneContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// TestAFindingIsOfTheRecordThatIsStored: what is found by a record that has changed meanwhile is found once more.
+// TestAFindingIsOfTheRecordThatIsStored: what is found by a record that has changed meanwhile is
+// found once more.
 func TestAFindingIsOfTheRecordThatIsStored(t *testing.T) {
 	t.Parallel()
 
@@ -168,8 +169,8 @@ func TestAFindingIsOfTheRecordThatIsStored(t *testing.T) {
 	}
 }
 
-// TestVolumesOfAPoolThatDoesNotAnswer keep their last findings, and have one more.
-func TestVolumesOfAPoolThatDoesNotAnswer(t *testing.T) {
+// TestVolumesOfASilentPool keep their last findings, and have one more.
+func TestVolumesOfASilentPool(t *testing.T) {
 	t.Parallel()
 
 	storage := health.New(health.Config{Name: "storage"})
@@ -254,8 +255,8 @@ func TestEventsAffectTheVolumeOfTheirFile(t *testing.T) {
 	}
 }
 
-// TestVolumesAreProbedWhenTheyAreMade, and when their pool is suspect.
-func TestVolumesAreProbedWhenTheyAreMade(t *testing.T) {
+// TestNewVolumesAreProbed, and those of a suspect pool.
+func TestNewVolumesAreProbed(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, monitored)
@@ -393,8 +394,8 @@ func TestConditionsAreAwaited(t *testing.T) {
 	require.Empty(t, got.GetStatus().ProtoReflect().GetUnknown(), "want: no condition without the capability")
 }
 
-// TestWhatIsReportedOfVolumes: of those that are ready, and nothing of others.
-func TestWhatIsReportedOfVolumes(t *testing.T) {
+// TestReadyVolumesAreReported, and no others.
+func TestReadyVolumesAreReported(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)

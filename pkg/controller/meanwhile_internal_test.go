@@ -36,9 +36,9 @@ func (s *site) heldAt(point operation.Point, run func(context.Context) error, ha
 	return await.Receive(s.t, answer, "the call")
 }
 
-// TestWhatOthersProvisionMeanwhile is counted: a call whose space was provisioned to others since it was
+// TestConcurrentProvisioningIsCounted: a call whose space was provisioned to others since it was
 // admitted is refused, and leaves the records as they were.
-func TestWhatOthersProvisionMeanwhile(t *testing.T) {
+func TestConcurrentProvisioningIsCounted(t *testing.T) {
 	t.Parallel()
 
 	for name, point := range map[string]operation.Point{
@@ -63,8 +63,8 @@ func TestWhatOthersProvisionMeanwhile(t *testing.T) {
 	}
 }
 
-// TestVolumesAreNotSeenBeforeTheyAreMade: also one whose record comes first.
-func TestVolumesAreNotSeenBeforeTheyAreMade(t *testing.T) {
+// TestVolumesAreHiddenBeforeTheirRecord: also one whose record comes first.
+func TestVolumesAreHiddenBeforeTheirRecord(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -81,8 +81,8 @@ func TestVolumesAreNotSeenBeforeTheyAreMade(t *testing.T) {
 	s.requireSound()
 }
 
-// TestLimitsOfNodesCountWhatIsAttachedMeanwhile: an attachment that was allowed may find no slot.
-func TestLimitsOfNodesCountWhatIsAttachedMeanwhile(t *testing.T) {
+// TestNodeLimitsCountConcurrentAttachments: an attachment that was allowed may find no slot.
+func TestNodeLimitsCountConcurrentAttachments(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, func(c *Config) { c.MaxVolumesPerNode = 1 })
@@ -110,8 +110,8 @@ func TestModificationsNeedNoSpace(t *testing.T) {
 	s.requireSound()
 }
 
-// TestUseThatBeginsMeanwhileKeepsTheVolume: it is checked once more with the record.
-func TestUseThatBeginsMeanwhileKeepsTheVolume(t *testing.T) {
+// TestConcurrentUseKeepsTheVolume: it is checked once more with the record.
+func TestConcurrentUseKeepsTheVolume(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -124,8 +124,8 @@ func TestUseThatBeginsMeanwhileKeepsTheVolume(t *testing.T) {
 	require.Len(t, s.monitored(), 1, "want: the volume stays")
 }
 
-// TestADeleterThatLeavesFailsTheDeletion of a snapshot whose copy has not ended.
-func TestADeleterThatLeavesFailsTheDeletion(t *testing.T) {
+// TestCancelledDeletionFails if the snapshot's copy has not ended.
+func TestCancelledDeletionFails(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -181,9 +181,9 @@ func TestRemovalsFailWithTheirPool(t *testing.T) {
 	}
 }
 
-// TestAGroupThatLacksAMember, as after a repair of the state, is not shown as if it were complete. It is
-// deleted, and a start removes an unfinished one.
-func TestAGroupThatLacksAMember(t *testing.T) {
+// TestIncompleteGroupIsNotFound: it lacks a member, as after a repair of the state. It is deleted,
+// and a start removes an unfinished one.
+func TestIncompleteGroupIsNotFound(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -229,8 +229,8 @@ func TestAGroupThatLacksAMember(t *testing.T) {
 	require.Len(t, s.allRecords(), 2, "want: only the volumes are recorded")
 }
 
-// TestCopiesAreNotResumedByADriverThatEnds, and not beside an operation on their source.
-func TestCopiesAreNotResumedByADriverThatEnds(t *testing.T) {
+// TestEndingDriverResumesNoCopies, and none is resumed beside an operation on its source.
+func TestEndingDriverResumesNoCopies(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)

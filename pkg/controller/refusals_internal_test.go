@@ -206,8 +206,8 @@ func TestPagesHaveALimit(t *testing.T) {
 	}
 }
 
-// TestWhatAPersonHasToKnowIsLogged: what is found in a pool and is not recorded.
-func TestWhatAPersonHasToKnowIsLogged(t *testing.T) {
+// TestUnrecordedObjectsAreLogged, which are found in a pool.
+func TestUnrecordedObjectsAreLogged(t *testing.T) {
 	t.Parallel()
 
 	var log logs.Buffer

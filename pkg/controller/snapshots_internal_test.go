@@ -40,8 +40,8 @@ func (s *site) setPhase(id string, phase record.Phase) *record.Snapshot {
 	return changed
 }
 
-// TestASnapshotThatIsBeingCopied is answered as not ready, and only as the one that was asked for.
-func TestASnapshotThatIsBeingCopied(t *testing.T) {
+// TestSnapshotBeingCopiedIsNotReady, and is returned only for its own request.
+func TestSnapshotBeingCopiedIsNotReady(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -124,9 +124,9 @@ func TestASlowCopyIsAcknowledged(t *testing.T) {
 	require.NoError(t, s.recordCopying(t.Context(), "unknown"), "there is nothing to record")
 }
 
-// TestSnapshotsAreInOrder: the one that was taken later has the larger sequence, and one that was
+// TestSnapshotsAreListedInOrder: the one that was taken later has the larger sequence, and one that was
 // acknowledged keeps its own.
-func TestSnapshotsAreInOrder(t *testing.T) {
+func TestSnapshotsAreListedInOrder(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -174,8 +174,8 @@ func (s *site) renamed(of *record.Snapshot, name string) *record.Snapshot {
 	return other
 }
 
-// TestTheObjectOfAFailedCreationIsRemovedLater: the object of a failed creation that cannot be removed now. Its
-// name is free, and the removal is repeated.
+// TestTheObjectOfAFailedCreationIsRemovedLater: the object of a failed creation that cannot be
+// removed now. Its name is free, and the removal is repeated.
 func TestTheObjectOfAFailedCreationIsRemovedLater(t *testing.T) {
 	t.Parallel()
 
@@ -211,9 +211,9 @@ func TestTheObjectOfAFailedCreationIsRemovedLater(t *testing.T) {
 	require.Len(t, s.allRecords(), 1, "want: only the source of the snapshot is recorded")
 }
 
-// TestAFailedCopyOfAnAcknowledgedSnapshot stays as one that has failed, at the end of the driver as one
-// that is copied again.
-func TestAFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
+// TestFailedCopyOfAnAcknowledgedSnapshot stays failed, at the end of the driver as one that is
+// copied again.
+func TestFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
 	t.Parallel()
 
 	draining, drain := context.WithCancelCause(t.Context())
@@ -241,8 +241,8 @@ func TestAFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
 	}
 }
 
-// TestProgressEnds: no task is left of copies that are made, or that fail.
-func TestProgressEnds(t *testing.T) {
+// TestProgressEndsWithTheCopy: no task is left of copies that are made, or that fail.
+func TestProgressEndsWithTheCopy(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range []string{"restore", "clone", "snapshot", "group snapshot"} {
@@ -312,8 +312,8 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 	}
 }
 
-// TestWhatNeedNotBeConsistentIsCopiedInUse, without asking the node.
-func TestWhatNeedNotBeConsistentIsCopiedInUse(t *testing.T) {
+// TestCopyWithoutConsistencyDoesNotFreeze, nor ask the node.
+func TestCopyWithoutConsistencyDoesNotFreeze(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -361,8 +361,8 @@ func TestDirectoriesSayWhetherTheirSizeIsLimited(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnImageThatIsMissing: only one that was never used can have been lost without its data.
-func TestSnapshotOfAnImageThatIsMissing(t *testing.T) {
+// TestSnapshotOfAMissingImageFails: only one that was never used can have been lost without its data.
+func TestSnapshotOfAMissingImageFails(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -449,7 +449,7 @@ func TestListSnapshots(t *testing.T) {
 	}
 }
 
-// TestRemovalsAreNamed by what they remove, and are of its pool.
+// TestRemovalsAreNamed after what they remove, and are of its pool.
 func TestRemovalsAreNamed(t *testing.T) {
 	t.Parallel()
 

@@ -16,9 +16,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestCallsNoticeWhatHappensWhileTheyWait holds the operation of the volume that a call is about. What
-// happens meanwhile is seen by the call when its turn comes.
-func TestCallsNoticeWhatHappensWhileTheyWait(t *testing.T) {
+// TestCallsCheckAgainAfterWaiting for the operation of the volume. What happens meanwhile is seen
+// by the call when its turn comes.
+func TestCallsCheckAgainAfterWaiting(t *testing.T) {
 	t.Parallel()
 
 	deleted := func(s *site, id string) {

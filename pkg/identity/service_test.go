@@ -80,8 +80,8 @@ func TestGetPluginInfoNamesThePlugin(t *testing.T) {
 	require.Equal(t, map[string]string{"mode": "node"}, config.Manifest)
 }
 
-// TestGetPluginCapabilitiesWithoutSome: what is disabled is not advertised.
-func TestGetPluginCapabilitiesWithoutSome(t *testing.T) {
+// TestGetPluginCapabilitiesOmitsDisabledOnes: what is disabled is not advertised.
+func TestGetPluginCapabilitiesOmitsDisabledOnes(t *testing.T) {
 	t.Parallel()
 
 	for _, disabled := range []string{

@@ -17,8 +17,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestUsageInAGuest is that of a direct volume: what its guest reports, or else the size of its device.
-func TestUsageInAGuest(t *testing.T) {
+// TestDirectVolumeHasTheGuestsUsage is that of a direct volume: what its guest reports, or else the
+// size of its device.
+func TestDirectVolumeHasTheGuestsUsage(t *testing.T) {
 	n := newNode(t, "direct")
 	answers := n.in("answer")
 	n.runtime = n.in("runtime")

@@ -153,8 +153,8 @@ func (n *onceNode) badRequests() map[string]struct {
 	return all
 }
 
-// TestRequestsThatChangeNothing of a volume that is staged and published, most of them bad ones.
-func TestRequestsThatChangeNothing(t *testing.T) {
+// TestRefusedRequestsChangeNothing of a volume that is staged and published.
+func TestRefusedRequestsChangeNothing(t *testing.T) {
 	n := newNode(t, "image")
 	require.NoError(t, os.Mkdir(n.in("kubelet/other"), 0o700))
 	require.NoError(t, n.stage(t.Context()))

@@ -101,9 +101,8 @@ func TestAnInlineVolumeKeepsItsSize(t *testing.T) {
 	require.NoError(t, n.unpublish(t.Context()))
 }
 
-// TestLocalNode is what a controller in the process finds about a volume, from its creation to its
-// unstaging.
-func TestLocalNode(t *testing.T) {
+// TestLocalNodeReportsTheVolume to a controller in the process, from its creation to its unstaging.
+func TestLocalNodeReportsTheVolume(t *testing.T) {
 	for _, kind := range []string{"image", "block", "directory"} {
 		t.Run(kind, func(t *testing.T) {
 			n := newNode(t, kind)
@@ -154,8 +153,8 @@ func TestLocalNode(t *testing.T) {
 	}
 }
 
-// TestTheStartFindsWhatIsMounted has other programs unmount a volume while the node is not running.
-func TestTheStartFindsWhatIsMounted(t *testing.T) {
+// TestStartObservesTheMounts: other programs unmount a volume while the node is not running.
+func TestStartObservesTheMounts(t *testing.T) {
 	for kind, paths := range map[string][]string{
 		"image": {"target", "staging"}, "directory": {"target", "staging"}, "inline": {"target"}, "unstaged": {"target"},
 	} {

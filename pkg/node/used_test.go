@@ -207,8 +207,8 @@ func (n *onceNode) withRecords(t *testing.T, use func(records storedRecords)) {
 	require.NoError(t, n.open(t.Context()))
 }
 
-// TestTheStartThawsWhatWasLeftFrozen where it is mounted.
-func TestTheStartThawsWhatWasLeftFrozen(t *testing.T) {
+// TestStartThawsFrozenFilesystems where they are mounted.
+func TestStartThawsFrozenFilesystems(t *testing.T) {
 	n := newNode(t, "image")
 	require.NoError(t, n.stage(t.Context()))
 
@@ -232,8 +232,8 @@ func TestTheStartThawsWhatWasLeftFrozen(t *testing.T) {
 	require.NoError(t, n.unstage(t.Context()))
 }
 
-// TestTheStartDropsWhatIsNotTunedAnyMore: the scheduler of a device that is detached.
-func TestTheStartDropsWhatIsNotTunedAnyMore(t *testing.T) {
+// TestStartDropsStaleTuning: the scheduler of a device that is detached.
+func TestStartDropsStaleTuning(t *testing.T) {
 	n := newNode(t, "block")
 	require.NoError(t, n.stage(t.Context()))
 
@@ -305,8 +305,8 @@ func TestCallsNeedThePool(t *testing.T) {
 	require.NoError(t, n.unstage(t.Context()))
 }
 
-// TestAPoolThatCannotBeRecoveredIsNotServed, as one whose directory for inline volumes is a file.
-func TestAPoolThatCannotBeRecoveredIsNotServed(t *testing.T) {
+// TestUnrecoverablePoolIsNotServed, as one whose directory for inline volumes is a file.
+func TestUnrecoverablePoolIsNotServed(t *testing.T) {
 	n := newNode(t, "image")
 	other := t.TempDir()
 	opened, err := pool.Open("other", other)

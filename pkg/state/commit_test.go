@@ -116,9 +116,9 @@ func TestGroupCommit(t *testing.T) {
 	require.Equal(t, before+2, m.syncs, "want: one sync is for all followers")
 }
 
-// TestSeenIsDurable has a transaction find what is not durable yet: it must not
-// be acknowledged before that is.
-func TestSeenIsDurable(t *testing.T) {
+// TestReadChangesAreDurable: a transaction that reads what is not durable yet must not be
+// acknowledged before that is.
+func TestReadChangesAreDurable(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(1)
@@ -209,9 +209,9 @@ func TestFailsClosed(t *testing.T) {
 	}
 }
 
-// TestCompactionFailure fails each step of a compaction: before the new journal gets the name and
-// after, the store must stay whole.
-func TestCompactionFailure(t *testing.T) {
+// TestFailedCompactionKeepsTheStore fails each step of a compaction: before the new journal gets
+// the name and after, the store must stay whole.
+func TestFailedCompactionKeepsTheStore(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {
@@ -273,8 +273,8 @@ func TestCompactionFailure(t *testing.T) {
 	}
 }
 
-// TestConcurrent is for the race detector: writers, readers and compactions.
-func TestConcurrent(t *testing.T) {
+// TestConcurrentUse is for the race detector: writers, readers and compactions.
+func TestConcurrentUse(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()

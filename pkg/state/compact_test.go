@@ -105,8 +105,8 @@ func TestCompactsWhenLarge(t *testing.T) {
 	}
 }
 
-// TestCompactsOnce: after a compaction the counting begins again, and after a failed one it is not tried
-// with each change.
+// TestCompactsOnce: after a compaction the counting begins again, and after a failed one it is not
+// tried with each change.
 func TestCompactsOnce(t *testing.T) {
 	t.Parallel()
 
@@ -185,8 +185,8 @@ func TestClosedAfterACompaction(t *testing.T) {
 	require.Zero(t, compactions.Load(), "want: the end waits for no compaction")
 }
 
-// TestLargeBase: a base is written in parts, with syncs between them, and its writing can be given up.
-func TestLargeBase(t *testing.T) {
+// TestLargeBaseIsWrittenInParts, with syncs between them, and its writing can be given up.
+func TestLargeBaseIsWrittenInParts(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -255,8 +255,8 @@ func TestLargeBase(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestDefaults runs out of space and ends with the options that are left out.
-func TestDefaults(t *testing.T) {
+// TestDefaultOptionsEndWithoutSpace: the options are left out.
+func TestDefaultOptionsEndWithoutSpace(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(1)

@@ -135,8 +135,7 @@ func requireHistory(t *testing.T, f fixture, acknowledged int) {
 	require.Equal(t, sum, *f.sum, "want: the index is the sum of the records")
 }
 
-// TestCrashAtEveryStep crashes at each step of two lives, the second of which
-// starts on what the first crash left.
+// TestCrashAtEveryStep of two runs, the second of which starts on what the first crash left.
 func TestCrashAtEveryStep(t *testing.T) {
 	t.Parallel()
 

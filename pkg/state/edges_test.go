@@ -21,8 +21,8 @@ func sealed(rest string) string {
 	return fmt.Sprintf(`{"crc32c":"%08x",%s`+"\n", crc32.Checksum([]byte(rest), crc32.MakeTable(crc32.Castagnoli)), rest)
 }
 
-// TestLinesOfNoForm have a right checksum and say what no store writes.
-func TestLinesOfNoForm(t *testing.T) {
+// TestMalformedLinesAreDamage: they have a right checksum and a content that no store writes.
+func TestMalformedLinesAreDamage(t *testing.T) {
 	t.Parallel()
 
 	lines := strings.SplitAfter(unclean(t, example(t)), "\n")
@@ -126,8 +126,8 @@ func TestEndOfTheJournal(t *testing.T) {
 	}
 }
 
-// TestLineAtTheEndOfAPreallocation: a line that ends at it, or a byte before or behind it, is followed by
-// durable newlines in any case.
+// TestLineAtTheEndOfAPreallocation: a line that ends at it, or a byte before or behind it, is
+// followed by durable newlines in any case.
 func TestLineAtTheEndOfAPreallocation(t *testing.T) {
 	t.Parallel()
 
@@ -159,8 +159,8 @@ func TestLineAtTheEndOfAPreallocation(t *testing.T) {
 	}
 }
 
-// TestRegister refuses what a program must not do.
-func TestRegister(t *testing.T) {
+// TestRegisterRefusesDefects of a program.
+func TestRegisterRefusesDefects(t *testing.T) {
 	t.Parallel()
 
 	s := state.New(t.TempDir(), state.Options{})
@@ -220,8 +220,8 @@ func TestOptionsOfACollection(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// TestTransactionsThatCannotBe: a transaction is of one store, and ends with its first failure.
-func TestTransactionsThatCannotBe(t *testing.T) {
+// TestInvalidTransactionsFail: a transaction is of one store, and ends with its first failure.
+func TestInvalidTransactionsFail(t *testing.T) {
 	t.Parallel()
 
 	f, other := open(t, t.TempDir(), state.Options{}), open(t, t.TempDir(), state.Options{})
@@ -248,8 +248,8 @@ func TestTransactionsThatCannotBe(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// TestSequence numbers the changes: that of a transaction is the next one, whatever was aborted.
-func TestSequence(t *testing.T) {
+// TestSequenceNumbersTheChanges: that of a transaction is the next one, whatever was aborted.
+func TestSequenceNumbersTheChanges(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -340,8 +340,8 @@ func TestReadsAfterSpaceIsBack(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestEndsWhileItWaitsForSpace closes a store that checks for space all the time.
-func TestEndsWhileItWaitsForSpace(t *testing.T) {
+// TestCloseEndsTheWaitForSpace: the store checks for space all the time.
+func TestCloseEndsTheWaitForSpace(t *testing.T) {
 	t.Parallel()
 
 	for range 20 {
@@ -360,8 +360,8 @@ func TestEndsWhileItWaitsForSpace(t *testing.T) {
 	}
 }
 
-// TestLockThatCannotBeOpened ends each use of the directory with its cause.
-func TestLockThatCannotBeOpened(t *testing.T) {
+// TestUnopenableLockFailsEachUse of the directory with its cause.
+func TestUnopenableLockFailsEachUse(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)

@@ -143,8 +143,8 @@ func TestMarkOutlivesTheJournal(t *testing.T) {
 	require.False(t, report.Clean(), "want: the state is not reported clean")
 }
 
-// TestRepairGivesUpTheMark: what repair drops is not asked for again.
-func TestRepairGivesUpTheMark(t *testing.T) {
+// TestRepairDropsTheMark, so that what it drops is not required again.
+func TestRepairDropsTheMark(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
@@ -169,8 +169,8 @@ func TestRepairGivesUpTheMark(t *testing.T) {
 	require.NoError(t, open(t, dir, state.Options{}).Close())
 }
 
-// TestMarkBehindARemnant: a part of a change that the mark names is damage, for both reasons.
-func TestMarkBehindARemnant(t *testing.T) {
+// TestPartialChangeNamedByTheMarkIsDamage, for both reasons.
+func TestPartialChangeNamedByTheMarkIsDamage(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)

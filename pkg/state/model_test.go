@@ -16,9 +16,9 @@ import (
 // A property that fails prints what reproduces it, and leaves no file.
 var _ = flag.Set("rapid.nofailfile", "true")
 
-// TestModel compares the store with a map under random transactions, aborts,
-// restarts, kills, losses of power and compactions.
-func TestModel(t *testing.T) {
+// TestStoreMatchesAModel, a map, under random transactions, aborts, restarts, kills, losses of
+// power and compactions.
+func TestStoreMatchesAModel(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()

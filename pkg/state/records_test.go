@@ -42,9 +42,9 @@ func newChecked(dir string) fixture {
 	return f
 }
 
-// TestUnusableRecords writes records with a program that does not check them: verify and Open agree,
-// and repair leaves out what they name, and nothing else.
-func TestUnusableRecords(t *testing.T) {
+// TestUnusableRecordsAreRefused, which a program wrote without a check: verify and Open agree, and
+// repair leaves out what they name, and nothing else.
+func TestUnusableRecordsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	bad, good := &volume{Note: "unusable"}, &volume{}

@@ -139,8 +139,8 @@ func TestEachStepOfAStartFailsOnce(t *testing.T) {
 	}
 }
 
-// TestVisit: the visitor of Verify gets each record, until it fails; of a damaged directory none.
-func TestVisit(t *testing.T) {
+// TestVerifyVisitsEachRecord, until the visitor fails; of a damaged directory none.
+func TestVerifyVisitsEachRecord(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -211,8 +211,9 @@ func TestDumpFails(t *testing.T) {
 	require.Empty(t, out.String(), "what was written of a damaged directory")
 }
 
-// TestReadsOnce: a store that was open, verified, dumped or repaired, or failed to open, reads nothing more.
-func TestReadsOnce(t *testing.T) {
+// TestStoreReadsOnce: a store that was open, verified, dumped or repaired, or failed to open, reads
+// nothing more.
+func TestStoreReadsOnce(t *testing.T) {
 	t.Parallel()
 
 	calls := map[string]func(f fixture) error{
@@ -242,8 +243,8 @@ func TestReadsOnce(t *testing.T) {
 	}
 }
 
-// TestFixes says for each kind of damage what Repair will do, and how often its file is kept.
-func TestFixes(t *testing.T) {
+// TestReportNamesTheRepair of each kind of damage, and how often the file is kept.
+func TestReportNamesTheRepair(t *testing.T) {
 	t.Parallel()
 
 	text := unclean(t, example(t))
@@ -279,8 +280,8 @@ func TestFixes(t *testing.T) {
 	}
 }
 
-// TestEndsClean: a closed store leaves nothing that a loss of power takes away, and no owner.
-func TestEndsClean(t *testing.T) {
+// TestCloseLeavesNothing that a loss of power takes away, and no owner.
+func TestCloseLeavesNothing(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(1)

@@ -14,7 +14,7 @@ import (
 
 var errRefused = errors.New("refused")
 
-func TestAbort(t *testing.T) {
+func TestAbortKeepsTheRecords(t *testing.T) {
 	t.Parallel()
 
 	f := open(t, t.TempDir(), state.Options{})
@@ -96,7 +96,7 @@ func TestRefusedRecords(t *testing.T) {
 	t.Cleanup(func() { require.Equal(t, []string{"a"}, keys(f)) })
 }
 
-func TestOddKeys(t *testing.T) {
+func TestUnusualKeysAreKept(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -125,7 +125,7 @@ func TestOddKeys(t *testing.T) {
 	require.Equal(t, map[string]int{"volumes": len(odd), "counts": 0}, report.Records)
 }
 
-func TestTransactionOver(t *testing.T) {
+func TestEndedTransactionIsUnusable(t *testing.T) {
 	t.Parallel()
 
 	f := open(t, t.TempDir(), state.Options{})
@@ -145,8 +145,8 @@ func TestTransactionOver(t *testing.T) {
 	require.ErrorIs(t, newFixture(t.TempDir(), state.Options{}).put("a", &volume{}), state.ErrNotOpen)
 }
 
-// TestLazy makes several lazy changes, each after the one before it was written, and one at the end.
-func TestLazy(t *testing.T) {
+// TestLazyChangesAreWritten each after the one before it, and one at the end.
+func TestLazyChangesAreWritten(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -175,7 +175,7 @@ func TestLazy(t *testing.T) {
 	require.Equal(t, 4, n, "want: the lazy change is written by the next one")
 }
 
-func TestAscend(t *testing.T) {
+func TestAscendIsInTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
 
 	f := open(t, t.TempDir(), state.Options{})

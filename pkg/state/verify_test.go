@@ -119,7 +119,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-func TestNotRepairable(t *testing.T) {
+func TestUnrepairableDirectoryIsKept(t *testing.T) {
 	t.Parallel()
 
 	text := unclean(t, example(t))

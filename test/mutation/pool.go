@@ -33,7 +33,7 @@ func poolMutants() []regression {
 			old:    `if info.Size() >= size {`,
 			new:    `if info.Size() == size {`,
 			breaks: "an image that is larger than requested is truncated",
-			tests:  in("internal/pool", "TestSizedAtTellsOfEachOwnWrite", "TestFilledImageKeepsItsOwner", "TestCopiesOfImages", "TestCopiesOfDirectories", "TestRestoreIsLargerWhenAsked"),
+			tests:  in("internal/pool", "TestSizedAtReportsEachOwnWrite", "TestFilledImageKeepsItsOwner", "TestCopiesOfImages", "TestCopiesOfDirectories", "TestRestoreCanBeLarger"),
 		},
 		{
 			name: "pool/symlink-followed", in: "tree.OpenAt",
@@ -47,7 +47,7 @@ func poolMutants() []regression {
 			old:    `if !volume.IsID(id) {`,
 			new:    `if id == "" {`,
 			breaks: "an id with a slash leaves the pool",
-			tests:  in("internal/pool", "TestSizeIsThatOfWhatIsThere", "TestCopyOfWhatIsNotThere", "TestSnapshotsOfAPool"),
+			tests:  in("internal/pool", "TestSizeIsOfTheStoredObject", "TestCopyOfAMissingSourceFails", "TestSnapshotsOfAPool"),
 		},
 		{
 			name: "pool/orphan-in-use-removed", in: "pool.Pool.removeUnused",
@@ -72,14 +72,14 @@ func poolMutants() []regression {
 			old:    `flock.TryLock(file, unix.LOCK_EX)`,
 			new:    `flock.TryLock(file, unix.LOCK_SH)`,
 			breaks: "what another process is making is cleared",
-			tests:  in("internal/pool", "TestScratchInUseIsNoLeftover", "TestLeftoversOfACrashAreCleared", "TestTheImageInTheMaking"),
+			tests:  in("internal/pool", "TestScratchInUseIsNoLeftover", "TestLeftoversOfACrashAreCleared", "TestScratchCopyIsReadAndAborted"),
 		},
 		{
 			name: "pool/kept-scratch-name-is-a-leftover", in: "pool.Pool.claimScratch",
 			old:    `case hasOtherName(held):`,
 			new:    `case false:`,
 			breaks: "a new image is emptied after a power failure on btrfs",
-			tests:  in("internal/pool", "TestImageThatKeptItsScratchName"),
+			tests:  in("internal/pool", "TestImageWithAScratchNameIsRecovered"),
 		},
 		{
 			name: "pool/two-controllers", in: "pool.Pool.LockAsController",
@@ -130,7 +130,7 @@ func poolMutants() []regression {
 			old:    `, c.Abort())`,
 			new:    `, c.close())`,
 			breaks: "a copy that fails leaves its bytes in the pool",
-			tests:  in("internal/pool", "TestCancelledCopyLeavesNothing", "TestFullPoolKeepsNothingHalfMade"),
+			tests:  in("internal/pool", "TestCancelledCopyLeavesNothing", "TestFullPoolKeepsNoPartialCopy"),
 		},
 		{
 			name: "pool/filled-image-changes-owner", in: "pool.copyOwner",
@@ -144,7 +144,7 @@ func poolMutants() []regression {
 			old:    `if !os.SameFile(found, opened) {`,
 			new:    `if found.Mode() != opened.Mode() {`,
 			breaks: "a pool whose filesystem was unmounted looks healthy",
-			tests:  in("internal/pool", "TestLookSaysWhatIsTheMatterWithThePool"),
+			tests:  in("internal/pool", "TestProbeReportsThePoolsCondition"),
 		},
 		{
 			name: "pool/identity-of-another-process-replaced", in: "pool.moveInto",
@@ -164,14 +164,14 @@ func poolMutants() []regression {
 			old:    `if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {`,
 			new:    `if errors.Is(err, unix.EDQUOT) {`,
 			breaks: "a full pool is INTERNAL and not RESOURCE_EXHAUSTED",
-			tests:  in("internal/pool", "TestFullPoolKeepsNothingHalfMade"),
+			tests:  in("internal/pool", "TestFullPoolKeepsNoPartialCopy"),
 		},
 		{
 			name: "pool/provisioned-beyond-free-space", in: "pool.Capacity.unprovisioned",
 			old:    `return min(left, times(c.Available, overcommit))`,
 			new:    `return left`,
 			breaks: "more is provisioned than overcommit times what is available",
-			tests:  in("internal/pool", "TestPoolIsMeasuredOnlyWhereItDecides"),
+			tests:  in("internal/pool", "TestPoolIsMeasuredOnlyIfDecisive"),
 		},
 		{
 			name: "pool/foreign-data-is-provisioned", in: "pool.Capacity.unprovisioned",
@@ -192,7 +192,7 @@ func poolMutants() []regression {
 			old:    `if measured[refused], err = a.measure(ctx, refused); err != nil {`,
 			new:    `if measured[refused], err = a.measure(ctx, refused); false {`,
 			breaks: "a pool that cannot be measured is taken for full",
-			tests:  in("internal/pool", "TestPoolIsMeasuredOnlyWhereItDecides"),
+			tests:  in("internal/pool", "TestPoolIsMeasuredOnlyIfDecisive"),
 		},
 		{
 			name: "pool/nearly-full-too-early", in: "pool.Capacity.NearlyFull",

@@ -2,7 +2,7 @@ package main
 
 // stateMutants are defects of the durable state.
 func stateMutants() []regression {
-	// All but TestModel, which takes minutes to shrink what fails.
+	// All but TestStoreMatchesAModel, which takes minutes to shrink what fails.
 	tests := wholePackage("pkg/state")
 
 	return []regression{
@@ -11,7 +11,7 @@ func stateMutants() []regression {
 			old:    `err := j.file.Sync()`,
 			new:    `err := error(nil)`,
 			breaks: "an acknowledged transaction is lost in a power failure",
-			tests:  in("pkg/state", "TestSeenIsDurable", "TestGroupCommit", "TestCrashAtEveryStep"),
+			tests:  in("pkg/state", "TestReadChangesAreDurable", "TestGroupCommit", "TestCrashAtEveryStep"),
 		},
 		{
 			name: "state/new-journal-not-synced", in: "state.journal.fill",

@@ -230,8 +230,8 @@ func changed(t *testing.T, base, target *os.File, from int64) []extent.Range {
 	})
 }
 
-// TestManyExtents needs more than one page of the map.
-func TestManyExtents(t *testing.T) {
+// TestManyExtentsAreListed, on more than one page of the map.
+func TestManyExtentsAreListed(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -278,8 +278,8 @@ func TestManyExtents(t *testing.T) {
 	}
 }
 
-// TestWhoeverVisitsEndsIt is for a client that leaves.
-func TestWhoeverVisitsEndsIt(t *testing.T) {
+// TestVisitorEndsTheList, as for a client that leaves.
+func TestVisitorEndsTheList(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -340,8 +340,8 @@ func TestWhoeverVisitsEndsIt(t *testing.T) {
 	}
 }
 
-// TestSharedBlocksAreNotRead: of copies that share blocks, one that was written again counts as changed,
-// whatever it contains. All others are compared.
+// TestSharedBlocksAreNotRead: of copies that share blocks, one that was written again counts as
+// changed, whatever it contains. All others are compared.
 func TestSharedBlocksAreNotRead(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -382,8 +382,8 @@ func TestSharedBlocksAreNotRead(t *testing.T) {
 	}
 }
 
-// TestFilesThatCannotBeObserved fail the list, which would be empty otherwise.
-func TestFilesThatCannotBeObserved(t *testing.T) {
+// TestUnobservableFilesFailTheList, which would be empty otherwise.
+func TestUnobservableFilesFailTheList(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()
@@ -403,8 +403,8 @@ func TestFilesThatCannotBeObserved(t *testing.T) {
 	}
 }
 
-// TestFileThatShrinks must fail rather than say that nothing has changed.
-func TestFileThatShrinks(t *testing.T) {
+// TestShrunkFileFailsTheList rather than have no changes.
+func TestShrunkFileFailsTheList(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()

@@ -27,8 +27,8 @@ func TestForeignMounts(t *testing.T) {
 	}
 }
 
-// TestImagesAreComparedByTheirPaths where the device may not be queried: a path that does not exist here
-// is one of another mount namespace.
+// TestImagesAreComparedByTheirPaths where the device may not be queried: a path that does not exist
+// here is one of another mount namespace.
 func TestImagesAreComparedByTheirPaths(t *testing.T) {
 	t.Parallel()
 
@@ -67,8 +67,8 @@ func TestImagesAreComparedByTheirPaths(t *testing.T) {
 	require.ErrorIs(t, s.comparePath(mount.Point{}, filepath.Join(directory, layout.EmbeddedImage), image), os.ErrClosed)
 }
 
-// TestSizesOfImages are multiples of the device's block.
-func TestSizesOfImages(t *testing.T) {
+// TestImageSizesAreMultiplesOfABlock of the device.
+func TestImageSizesAreMultiplesOfABlock(t *testing.T) {
 	t.Parallel()
 
 	for size, want := range map[int64]int64{0: 0, 1: 4096, 4095: 4096, 4096: 4096, 4097: 8192} {

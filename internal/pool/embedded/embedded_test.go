@@ -21,11 +21,11 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestFreshPoolReflinksAndGoesAtTheEnd(t *testing.T) {
-	onEach(t, testFreshPoolReflinksAndGoesAtTheEnd)
+func TestFreshPoolReflinksAndIsUnmounted(t *testing.T) {
+	onEach(t, testFreshPoolReflinksAndIsUnmounted)
 }
 
-func testFreshPoolReflinksAndGoesAtTheEnd(t *testing.T, kind string) {
+func testFreshPoolReflinksAndIsUnmounted(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o750))
 	require.NoError(t, os.Chown(directory, 1234, 1235))
@@ -74,11 +74,11 @@ func testFreshPoolReflinksAndGoesAtTheEnd(t *testing.T, kind string) {
 	require.Len(t, entries, 2, "the image and the mount point")
 }
 
-func TestSpaceThatIsDeletedInsideGoesBackToTheHost(t *testing.T) {
-	onEach(t, testSpaceThatIsDeletedInsideGoesBackToTheHost)
+func TestDeletedSpaceReturnsToTheHost(t *testing.T) {
+	onEach(t, testDeletedSpaceReturnsToTheHost)
 }
 
-func testSpaceThatIsDeletedInsideGoesBackToTheHost(t *testing.T, kind string) {
+func testDeletedSpaceReturnsToTheHost(t *testing.T, kind string) {
 	pool := ensure(t, kind, newDirectory(t), small)
 	before := allocated(t, pool.Image())
 	file := filepath.Join(pool.Directory(), "bulk")
@@ -94,7 +94,7 @@ func testSpaceThatIsDeletedInsideGoesBackToTheHost(t *testing.T, kind string) {
 	}, time.Minute, 10*time.Millisecond, "want: the deleted data is freed on the host")
 }
 
-func TestDirectoryThatReflinksOrThatNobodyAsksAboutIsThePool(t *testing.T) {
+func TestReflinkingDirectoryIsThePool(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	reflinking := harness.ReflinkPool(t, small)
@@ -147,10 +147,10 @@ func TestUnknownFilesystemIsRefused(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(directory, "pool.img"))
 }
 
-// TestImageOfBeforeIsUsed also where none would be made by now.
-func TestImageOfBeforeIsUsed(t *testing.T) { onEach(t, testImageOfBeforeIsUsed) }
+// TestEarlierImageIsUsed, also where none would be made by now.
+func TestEarlierImageIsUsed(t *testing.T) { onEach(t, testEarlierImageIsUsed) }
 
-func testImageOfBeforeIsUsed(t *testing.T, kind string) {
+func testEarlierImageIsUsed(t *testing.T, kind string) {
 	namespace.NeedRoot(t)
 
 	directory := harness.ReflinkPool(t, larger)
@@ -224,9 +224,9 @@ func testPoolInUseStaysAndIsAdopted(t *testing.T, kind string) {
 	require.Empty(t, devices(t, directory), "want: no device is left")
 }
 
-func TestMakingThatACrashInterrupted(t *testing.T) { onEach(t, testMakingThatACrashInterrupted) }
+func TestInterruptedCreationIsCompleted(t *testing.T) { onEach(t, testInterruptedCreationIsCompleted) }
 
-func testMakingThatACrashInterrupted(t *testing.T, kind string) {
+func testInterruptedCreationIsCompleted(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
 	write(t, filepath.Join(directory, "pool.img.making"), "half a filesystem")

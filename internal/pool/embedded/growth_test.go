@@ -12,9 +12,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 )
 
-func TestGrowth(t *testing.T) { onEach(t, testGrowth) }
+func TestPoolGrows(t *testing.T) { onEach(t, testPoolGrows) }
 
-func testGrowth(t *testing.T, kind string) {
+func testPoolGrows(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	pool := ensure(t, kind, directory, small)
 	write(t, filepath.Join(pool.Directory(), "data"), "kept")
@@ -38,11 +38,10 @@ func testGrowth(t *testing.T, kind string) {
 	requireSound(t, kind, filepath.Join(directory, "pool.img"))
 }
 
-// TestGrowthThatACrashInterrupted is completed by the next start, also by one
-// that asks for nothing.
-func TestGrowthThatACrashInterrupted(t *testing.T) { onEach(t, testGrowthThatACrashInterrupted) }
+// TestInterruptedGrowthIsCompleted by the next start, also by one that asks for nothing.
+func TestInterruptedGrowthIsCompleted(t *testing.T) { onEach(t, testInterruptedGrowthIsCompleted) }
 
-func testGrowthThatACrashInterrupted(t *testing.T, kind string) {
+func testInterruptedGrowthIsCompleted(t *testing.T, kind string) {
 	grownImage := func(t *testing.T, directory string) {
 		t.Helper()
 		require.NoError(t, os.Truncate(filepath.Join(directory, "pool.img"), larger))
@@ -77,9 +76,9 @@ func testGrowthThatACrashInterrupted(t *testing.T, kind string) {
 	}
 }
 
-func TestFullHost(t *testing.T) { onEach(t, testFullHost) }
+func TestFullHostIsRefused(t *testing.T) { onEach(t, testFullHostIsRefused) }
 
-func testFullHost(t *testing.T, kind string) {
+func testFullHostIsRefused(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
 	require.NoError(t, unix.Mount("tmpfs", directory, "tmpfs", 0, "size=96m"))
@@ -111,8 +110,8 @@ func testFullHost(t *testing.T, kind string) {
 	end(t, pool)
 }
 
-// TestATruncatedImageDoesNotGrow truncates the image while it is mounted: growing it would hide that data
-// is lost.
+// TestATruncatedImageDoesNotGrow truncates the image while it is mounted: growing it would hide
+// that data is lost.
 func TestATruncatedImageDoesNotGrow(t *testing.T) { onEach(t, testATruncatedImageDoesNotGrow) }
 
 func testATruncatedImageDoesNotGrow(t *testing.T, kind string) {

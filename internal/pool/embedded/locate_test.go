@@ -45,8 +45,8 @@ func TestLocate(t *testing.T) {
 	require.ErrorContains(t, err, directory)
 }
 
-// TestAnImageThatMustExist is neither made nor formatted.
-func TestAnImageThatMustExist(t *testing.T) {
+// TestRequiredImageIsNotMade, nor formatted.
+func TestRequiredImageIsNotMade(t *testing.T) {
 	directory := newDirectory(t)
 	options := embedded.Options{Directory: directory, Bytes: small, Filesystem: filesystem.XFS, MustExist: true}
 

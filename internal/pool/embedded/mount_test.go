@@ -71,9 +71,9 @@ func testNewMountNamespace(t *testing.T, kind string) {
 	detach()
 }
 
-func TestSeveralDriversAtOnce(t *testing.T) { onEach(t, testSeveralDriversAtOnce) }
+func TestConcurrentDriversShareThePool(t *testing.T) { onEach(t, testConcurrentDriversShareThePool) }
 
-func testSeveralDriversAtOnce(t *testing.T, kind string) {
+func testConcurrentDriversShareThePool(t *testing.T, kind string) {
 	directory := newDirectory(t)
 
 	const drivers = 4
@@ -108,7 +108,7 @@ func testSeveralDriversAtOnce(t *testing.T, kind string) {
 	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool is not mounted")
 }
 
-func TestWaitForAnotherDriverCanBeCalledOff(t *testing.T) {
+func TestWaitForAnotherDriverIsCancelled(t *testing.T) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
 
@@ -130,11 +130,11 @@ func TestWaitForAnotherDriverCanBeCalledOff(t *testing.T) {
 	ensure(t, filesystem.XFS, directory, small)
 }
 
-// TestWaitsForWhoEndsBeside: a controller that is taken down together with its node
+// TestCloseWaitsForAnEndingProcess: a controller that is taken down together with its node
 // has the pool open for a moment longer.
-func TestWaitsForWhoEndsBeside(t *testing.T) { onEach(t, testWaitsForWhoEndsBeside) }
+func TestCloseWaitsForAnEndingProcess(t *testing.T) { onEach(t, testCloseWaitsForAnEndingProcess) }
 
-func testWaitsForWhoEndsBeside(t *testing.T, kind string) {
+func testCloseWaitsForAnEndingProcess(t *testing.T, kind string) {
 	directory := newDirectory(t)
 
 	var beside *os.File
@@ -170,11 +170,11 @@ func (f eachLine) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func TestShutDownFilesystemIsMountedAnew(t *testing.T) {
-	onEach(t, testShutDownFilesystemIsMountedAnew)
+func TestShutDownFilesystemIsMountedAgain(t *testing.T) {
+	onEach(t, testShutDownFilesystemIsMountedAgain)
 }
 
-func testShutDownFilesystemIsMountedAnew(t *testing.T, kind string) {
+func testShutDownFilesystemIsMountedAgain(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	pool := ensure(t, kind, directory, small)
 	write(t, filepath.Join(pool.Directory(), "data"), "kept")
@@ -206,9 +206,9 @@ func shutDown(t *testing.T, kind, path string) {
 	}
 }
 
-func TestMountByHandOfTheSameImage(t *testing.T) { onEach(t, testMountByHandOfTheSameImage) }
+func TestManualMountOfTheImage(t *testing.T) { onEach(t, testManualMountOfTheImage) }
 
-func testMountByHandOfTheSameImage(t *testing.T, kind string) {
+func testManualMountOfTheImage(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	end(t, ensure(t, kind, directory, small))
 
@@ -236,11 +236,13 @@ func testMountByHandOfTheSameImage(t *testing.T, kind string) {
 	tree.Close()
 }
 
-// TestDeviceThatDoesNotClearItself, since a person has attached and mounted the image, is detached at the
-// end, too.
-func TestDeviceThatDoesNotClearItself(t *testing.T) { onEach(t, testDeviceThatDoesNotClearItself) }
+// TestDeviceWithoutAutoClearIsDetached at the end: an administrator has attached and mounted the
+// image.
+func TestDeviceWithoutAutoClearIsDetached(t *testing.T) {
+	onEach(t, testDeviceWithoutAutoClearIsDetached)
+}
 
-func testDeviceThatDoesNotClearItself(t *testing.T, kind string) {
+func testDeviceWithoutAutoClearIsDetached(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	end(t, ensure(t, kind, directory, small))
 

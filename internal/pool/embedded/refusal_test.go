@@ -17,13 +17,12 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestForeignThingsAreRefusedAndLeftAlone puts each into a directory, with what
-// of the error helps a person.
-func TestForeignThingsAreRefusedAndLeftAlone(t *testing.T) {
-	onEach(t, testForeignThingsAreRefusedAndLeftAlone)
+// TestForeignFilesAreRefusedAndKept, with an error that has a remedy.
+func TestForeignFilesAreRefusedAndKept(t *testing.T) {
+	onEach(t, testForeignFilesAreRefusedAndKept)
 }
 
-func testForeignThingsAreRefusedAndLeftAlone(t *testing.T, kind string) {
+func testForeignFilesAreRefusedAndKept(t *testing.T, kind string) {
 	for name, test := range map[string]struct {
 		put   func(t *testing.T, directory string)
 		bytes int64
@@ -153,11 +152,11 @@ func listing(t *testing.T, directory string) map[string]string {
 	return found
 }
 
-func TestOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne(t *testing.T) {
-	onEach(t, testOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne)
+func TestEmptyPoolMayBecomeEmbedded(t *testing.T) {
+	onEach(t, testEmptyPoolMayBecomeEmbedded)
 }
 
-func testOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne(t *testing.T, kind string) {
+func testEmptyPoolMayBecomeEmbedded(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	for _, room := range []string{"images", "directories", "scratch", "attributes", "ephemeral/images"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(directory, room), 0o700))
@@ -166,13 +165,12 @@ func testOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne(t *testing.T, kind string
 	require.NotEmpty(t, ensure(t, kind, directory, small).Image(), "want: the empty directory becomes an embedded pool")
 }
 
-// TestImageThatHoldsNothingIsFormatted also where it is larger than asked: its
-// owner made it so.
-func TestImageThatHoldsNothingIsFormatted(t *testing.T) {
-	onEach(t, testImageThatHoldsNothingIsFormatted)
+// TestBlankImageIsFormatted also where it is larger than asked: its owner made it so.
+func TestBlankImageIsFormatted(t *testing.T) {
+	onEach(t, testBlankImageIsFormatted)
 }
 
-func testImageThatHoldsNothingIsFormatted(t *testing.T, kind string) {
+func testBlankImageIsFormatted(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
 	empty(t, filepath.Join(directory, "pool.img"), larger)
@@ -287,9 +285,9 @@ func (d damage) strike(t *testing.T, image string) {
 	require.NoError(t, file.Close())
 }
 
-func TestDamageIsRefusedWithWhatToDo(t *testing.T) { onEach(t, testDamageIsRefusedWithWhatToDo) }
+func TestDamageErrorHasARemedy(t *testing.T) { onEach(t, testDamageErrorHasARemedy) }
 
-func testDamageIsRefusedWithWhatToDo(t *testing.T, kind string) {
+func testDamageErrorHasARemedy(t *testing.T, kind string) {
 	for _, damage := range damages()[kind] {
 		t.Run(damage.name, func(t *testing.T) {
 			directory := newDirectory(t)

@@ -270,8 +270,8 @@ func TestProjectsOfOthersAreNotTaken(t *testing.T) {
 	})
 }
 
-// TestProjectsOfExistingDirectories completes what was interrupted, and leaves what has content.
-func TestProjectsOfExistingDirectories(t *testing.T) {
+// TestProjectsOfExistingDirectoriesAreCompleted, and directories with content are kept.
+func TestProjectsOfExistingDirectoriesAreCompleted(t *testing.T) {
 	t.Parallel()
 
 	first := candidates(projectName)[0]

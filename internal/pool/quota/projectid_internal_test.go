@@ -70,9 +70,9 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestDirectoriesThatAreNoSubvolumes are not copied at one point in time, and what only subvolumes need
-// finds nothing in them.
-func TestDirectoriesThatAreNoSubvolumes(t *testing.T) {
+// TestPlainDirectoriesHaveNoSnapshots: they are not copied at one point in time, and what only
+// subvolumes need finds nothing in them.
+func TestPlainDirectoriesHaveNoSnapshots(t *testing.T) {
 	t.Parallel()
 
 	k, p, root := newFakeKernel(t)

@@ -72,8 +72,8 @@ func TestStaleGroupsAreThoseOfRemovedVolumes(t *testing.T) {
 	require.NoError(t, errors.Join(pool.Close(), s.close()))
 }
 
-// TestInspectionChangesNothing: a pool that is only inspected has its subvolumes confined by no one, and
-// its quotas are not turned on.
+// TestInspectionChangesNothing: a pool that is only inspected has its subvolumes confined by no
+// one, and its quotas are not turned on.
 func TestInspectionChangesNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -151,8 +151,8 @@ func TestGrownVolumesAreFoundOnce(t *testing.T) {
 	require.NoError(t, s.close())
 }
 
-// TestDirectoriesOfAVolumeThatIsRemoved: what is inside goes with it, and with the groups that it was in.
-func TestDirectoriesOfAVolumeThatIsRemoved(t *testing.T) {
+// TestDirectoriesOfARemovedVolume: what is inside goes with it, and with the groups that it was in.
+func TestDirectoriesOfARemovedVolume(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

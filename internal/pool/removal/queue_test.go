@@ -108,8 +108,8 @@ func TestAFailedRemovalIsRetriedReportedAndLoggedOnce(t *testing.T) {
 	require.Eventually(t, func() bool { return changes.Load() == 2 }, limit, time.Millisecond, "it appears and clears")
 }
 
-// TestARemovalThatHangsDelaysNoOtherPool has a removal of one pool hang.
-func TestARemovalThatHangsDelaysNoOtherPool(t *testing.T) {
+// TestHangingRemovalDelaysNoOtherPool.
+func TestHangingRemovalDelaysNoOtherPool(t *testing.T) {
 	t.Parallel()
 
 	q, _ := newQueue()

@@ -68,7 +68,8 @@ func TestAnInterruptedRemovalIsNoFailure(t *testing.T) {
 	})
 }
 
-// TestAttemptsAtAnObjectFollowEachOther has a caller that does not wait for the running attempt any more.
+// TestAttemptsAtAnObjectFollowEachOther has a caller that does not wait for the running attempt any
+// more.
 func TestAttemptsAtAnObjectFollowEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,8 +189,8 @@ func TestBackgroundTasksOfAPoolFollowEachOther(t *testing.T) {
 	})
 }
 
-// TestRunDoesNotAwaitWhatHangs ends within a limit, and awaits what Start has begun.
-func TestRunDoesNotAwaitWhatHangs(t *testing.T) {
+// TestRunDoesNotAwaitHangingTasks: it ends within a limit, and awaits what Start has begun.
+func TestRunDoesNotAwaitHangingTasks(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

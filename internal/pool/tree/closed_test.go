@@ -11,9 +11,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
-// TestDirectoriesThatCannotBeRead fail each call, which changes nothing: none takes them for empty or for
+// TestUnreadableDirectoriesFail each call, which changes nothing: none takes them for empty or for
 // missing.
-func TestDirectoriesThatCannotBeRead(t *testing.T) {
+func TestUnreadableDirectoriesFail(t *testing.T) {
 	t.Parallel()
 
 	root := grow(t)

@@ -155,8 +155,8 @@ func TestEachCallFailsOnce(t *testing.T) {
 	}
 }
 
-// TestVisitContinuesAfterAnError calls for all files, reports the first error, and leaves out what is neither a
-// directory nor a regular file.
+// TestVisitContinuesAfterAnError calls for all files, reports the first error, and leaves out what
+// is neither a directory nor a regular file.
 func TestVisitContinuesAfterAnError(t *testing.T) {
 	t.Parallel()
 
@@ -177,8 +177,8 @@ func TestVisitContinuesAfterAnError(t *testing.T) {
 	require.Equal(t, 7, visited, "want: all directories and regular files are visited")
 }
 
-// TestTooDeep refuses a tree that is deeper than a path can be, and copies one that is as deep.
-func TestTooDeep(t *testing.T) {
+// TestTooDeepTreeIsRefused: it is deeper than a path can be; one that is as deep is copied.
+func TestTooDeepTreeIsRefused(t *testing.T) {
 	t.Parallel()
 
 	const most = 2048
@@ -211,8 +211,8 @@ func TestTooDeep(t *testing.T) {
 	}
 }
 
-// TestCopyKeepsLinksAlone copies hard links in several directories, beside a file of one name, and reports
-// what it copies of all regular files.
+// TestCopyKeepsLinksAlone copies hard links in several directories, beside a file of one name, and
+// reports what it copies of all regular files.
 func TestCopyKeepsLinksAlone(t *testing.T) {
 	t.Parallel()
 

@@ -209,8 +209,8 @@ func TestRemove(t *testing.T) {
 	require.Equal(t, "outside", left[0].Name(), "want: a symlink is not followed")
 }
 
-// TestMoveJoins has an earlier directory of the name, which was not removed yet.
-func TestMoveJoins(t *testing.T) {
+// TestMoveJoinsAnEarlierDirectory of the name, which was not removed yet.
+func TestMoveJoinsAnEarlierDirectory(t *testing.T) {
 	t.Parallel()
 
 	from, to := t.TempDir(), t.TempDir()
@@ -227,7 +227,7 @@ func TestMoveJoins(t *testing.T) {
 	require.DirExists(t, filepath.Join(to, "id", "earlier"))
 }
 
-func TestCancelled(t *testing.T) {
+func TestCancelledContextEndsEachCall(t *testing.T) {
 	t.Parallel()
 
 	root := grow(t)

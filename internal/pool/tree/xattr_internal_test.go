@@ -45,7 +45,7 @@ func TestXattrNames(t *testing.T) {
 	}
 }
 
-func TestXattrsThatBelongToAFile(t *testing.T) {
+func TestOnlyPortableXattrsAreCopied(t *testing.T) {
 	t.Parallel()
 
 	for name, want := range map[string]bool{

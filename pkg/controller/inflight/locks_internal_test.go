@@ -12,7 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-func TestManyReadersKeepTheDeleterAway(t *testing.T) {
+func TestReadersBlockTheDeleter(t *testing.T) {
 	t.Parallel()
 
 	h := NewLocks()
@@ -45,7 +45,7 @@ func TestManyReadersKeepTheDeleterAway(t *testing.T) {
 	require.Empty(t, h.held, "want: no lock is left")
 }
 
-func TestTheDeleterKeepsReadersAway(t *testing.T) {
+func TestDeleterBlocksReaders(t *testing.T) {
 	t.Parallel()
 
 	h := NewLocks()
@@ -80,7 +80,7 @@ func TestTheDeleterKeepsReadersAway(t *testing.T) {
 	release()
 }
 
-func TestReadersAndADeleterNeverMeet(t *testing.T) {
+func TestReadersAndDeleterExcludeEachOther(t *testing.T) {
 	t.Parallel()
 
 	const rounds, workers = 2000, 4

@@ -16,8 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestPages: which parts of the metadata can be asked for.
-func TestPages(t *testing.T) {
+// TestPageIsValidated: which parts of the metadata can be asked for.
+func TestPageIsValidated(t *testing.T) {
 	t.Parallel()
 
 	snapshot := &record.Snapshot{SizeBytes: 100}
@@ -35,8 +35,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestPairs: the target is a second snapshot of the volume, taken after the base.
-func TestPairs(t *testing.T) {
+// TestSnapshotPairIsValidated: the target is a second snapshot of the volume, taken after the base.
+func TestSnapshotPairIsValidated(t *testing.T) {
 	t.Parallel()
 
 	base := &record.Snapshot{ID: "a", SourceVolumeID: "v", Sequence: 2}

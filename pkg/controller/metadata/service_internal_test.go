@@ -12,8 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// TestTuples cuts ranges into messages.
-func TestTuples(t *testing.T) {
+// TestTuplesAreCutIntoMessages.
+func TestTuplesAreCutIntoMessages(t *testing.T) {
 	t.Parallel()
 
 	const mib = 1 << 20
@@ -66,8 +66,8 @@ func TestTuples(t *testing.T) {
 	}
 }
 
-// TestTuplesOfALargeRequest never make a message that gRPC refuses.
-func TestTuplesOfALargeRequest(t *testing.T) {
+// TestTuplesOfALargeRequestFit into the messages that gRPC accepts.
+func TestTuplesOfALargeRequestFit(t *testing.T) {
 	t.Parallel()
 
 	const (

@@ -49,8 +49,8 @@ func validGroup() *Group {
 	}
 }
 
-// TestVolumesThatAreRefused: a record that the driver does not write is damage.
-func TestVolumesThatAreRefused(t *testing.T) {
+// TestInvalidVolumesAreRefused: a record that the driver does not write is damage.
+func TestInvalidVolumesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -98,7 +98,7 @@ func requireValid(t *testing.T, valid bool, err error, name string) {
 	}
 }
 
-func TestSnapshotsThatAreRefused(t *testing.T) {
+func TestInvalidSnapshotsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -127,7 +127,7 @@ func TestSnapshotsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestGroupsThatAreRefused(t *testing.T) {
+func TestInvalidGroupsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -153,8 +153,8 @@ func TestGroupsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestMembersThatContradictTheirGroup are reported, and no others.
-func TestMembersThatContradictTheirGroup(t *testing.T) {
+// TestContradictoryMembersAreReported, and no others.
+func TestContradictoryMembersAreReported(t *testing.T) {
 	t.Parallel()
 
 	group := func(phase Phase) *Group {

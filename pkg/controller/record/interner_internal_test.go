@@ -69,8 +69,8 @@ func TestSharingSharesMemory(t *testing.T) {
 	require.Same(t, shared[0], shared[1], "want: equal properties are kept once")
 }
 
-// TestWhatIsNotPlainIsNotShared: what distinguishes volumes without being part of the key.
-func TestWhatIsNotPlainIsNotShared(t *testing.T) {
+// TestOnlyPlainPropertiesAreShared: others distinguish volumes without being part of the key.
+func TestOnlyPlainPropertiesAreShared(t *testing.T) {
 	t.Parallel()
 
 	plain := volume.Capability{FSType: "ext4", Mode: "SINGLE_NODE_WRITER"}

@@ -100,8 +100,8 @@ func (f *fixture) imagePath() string {
 	return filepath.Join(f.pool.Path(), "images", f.v.VolumeID+".img")
 }
 
-// TestTheDevicesAreFoundAfterARestart of volumes whose images have kept their names, and have not.
-func TestTheDevicesAreFoundAfterARestart(t *testing.T) {
+// TestDevicesAreFoundAfterARestart, whether the images have kept their names or not.
+func TestDevicesAreFoundAfterARestart(t *testing.T) {
 	image := parametersOf(t, volume.BackingImage)
 	direct := image
 	direct.DirectAssign = true
@@ -178,7 +178,8 @@ func TestTheDevicesAreFoundAfterARestart(t *testing.T) {
 	}
 }
 
-// TestALostImageIsNotGrownOver compares the image with the device, and a growth with what was asked for.
+// TestALostImageIsNotGrownOver compares the image with the device, and a growth with what was asked
+// for.
 func TestALostImageIsNotGrownOver(t *testing.T) {
 	image := parametersOf(t, volume.BackingImage)
 

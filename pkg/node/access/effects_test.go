@@ -63,8 +63,8 @@ func (l *life) change(change func(v *staged.Volume)) {
 	l.v, l.way = changed, l.ways.For(changed)
 }
 
-// TestReportsToCheckerAndProber compares all of it in the life of volumes.
-func TestReportsToCheckerAndProber(t *testing.T) {
+// TestCheckerAndProberAreNotified in the lifecycle of volumes.
+func TestCheckerAndProberAreNotified(t *testing.T) {
 	image := parametersOf(t, volume.BackingImage)
 	direct := image
 	direct.DirectAssign = true
@@ -248,8 +248,8 @@ func (l *life) requireDetached() {
 	}
 }
 
-// TestAStagingThatItsPublicationsOutlive mounts the volume again without a check: it is in use.
-func TestAStagingThatItsPublicationsOutlive(t *testing.T) {
+// TestPublicationsOutliveTheirStaging mounts the volume again without a check: it is in use.
+func TestPublicationsOutliveTheirStaging(t *testing.T) {
 	l := formattedLife(t, false)
 	require.NoError(t, l.stage(t))
 	require.NoError(t, l.publish(t))

@@ -14,8 +14,8 @@ import (
 
 var errGrowth = errors.New("the growth failed")
 
-// TestAGrowthThatHangs continues beside its caller, and keeps the volume from another one.
-func TestAGrowthThatHangs(t *testing.T) {
+// TestHangingGrowthKeepsTheVolume: it continues beside its caller, and refuses another one.
+func TestHangingGrowthKeepsTheVolume(t *testing.T) {
 	t.Parallel()
 
 	g := &growths{}

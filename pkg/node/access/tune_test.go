@@ -34,8 +34,8 @@ func (f *fixture) readAhead(t *testing.T) string {
 	return strings.TrimSpace(string(content))
 }
 
-// TestParametersAreAppliedToDevicesAndPods has the mutable parameters of a volume set before it is used, and
-// changed while it is.
+// TestParametersAreAppliedToDevicesAndPods has the mutable parameters of a volume set before it is
+// used, and changed while it is.
 func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 	const limited, unlimited = "rbps=max wbps=max riops=3 wiops=max", "rbps=max wbps=max riops=max wiops=max"
 
@@ -103,8 +103,8 @@ func TestOnlyStoredImagesHaveParameters(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(f.pool.AttributesPath(), f.v.VolumeID))
 }
 
-// TestADeviceThatCannotBeTunedIsNotUsed has a scheduler that the kernel does not know.
-func TestADeviceThatCannotBeTunedIsNotUsed(t *testing.T) {
+// TestUntunableDeviceIsNotUsed: the kernel does not know the scheduler.
+func TestUntunableDeviceIsNotUsed(t *testing.T) {
 	for name, v := range map[string]staged.Volume{
 		"mounted": {Parameters: parametersOf(t, volume.BackingImage)},
 		"raw":     {Parameters: parametersOf(t, volume.BackingImage), Capability: volume.Capability{Block: true}},

@@ -94,7 +94,7 @@ func TestAFrozenFilesystemWithoutAMountIsThawedAtItsDevice(t *testing.T) {
 	})
 }
 
-func TestADeviceWithoutAFilesystemInUseIsLeftAlone(t *testing.T) {
+func TestDeviceWithoutAFilesystemIsNotThawed(t *testing.T) {
 	f := newFixture(t, time.Minute)
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
 	image := newImage(t)
@@ -118,7 +118,8 @@ func newImage(t *testing.T) *os.File {
 	return image
 }
 
-// TestDevicesAreSynced before the copy: what was written through the page cache of a device is in its image.
+// TestDevicesAreSynced before the copy: what was written through the page cache of a device is in
+// its image.
 func TestDevicesAreSynced(t *testing.T) {
 	f := newFixture(t, time.Minute)
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})

@@ -132,7 +132,7 @@ func newFixture(t *testing.T, limit time.Duration) fixture {
 	return f
 }
 
-func TestFilesystemsAreFrozenWithinAndThawedAfterwards(t *testing.T) {
+func TestFilesystemsAreFrozenDuringTheCall(t *testing.T) {
 	f := newFixture(t, time.Minute)
 	errWithin := errors.New("the copy failed")
 

@@ -136,8 +136,8 @@ func TestOnlineChecksWithoutReflinks(t *testing.T) {
 	}
 }
 
-// TestAVolumeThatIsUnstagedMeanwhileIsNotChecked has an operation change the volume before the freeze.
-func TestAVolumeThatIsUnstagedMeanwhileIsNotChecked(t *testing.T) {
+// TestUnstagedVolumeIsNotChecked: an operation changes the volume before the freeze.
+func TestUnstagedVolumeIsNotChecked(t *testing.T) {
 	t.Parallel()
 
 	unknown := rpc.Errorf(codes.Unavailable, "it is unknown")

@@ -67,7 +67,7 @@ func TestForgottenRecordsStayForgotten(t *testing.T) {
 	require.Nil(t, f.durable(), "want: the next start finds no record either")
 }
 
-func TestReports(t *testing.T) {
+func TestReportDescribesTheResult(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, time.Hour)

@@ -16,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-func TestWhichVolumesCanBeCheckedOnline(t *testing.T) {
+func TestOnlineChecksNeedAnImageInUse(t *testing.T) {
 	t.Parallel()
 
 	image := volume.Parameters{Backing: volume.BackingImage}
@@ -48,7 +48,7 @@ func TestWhichVolumesCanBeCheckedOnline(t *testing.T) {
 	}
 }
 
-func TestWhichErrorsAreRecorded(t *testing.T) {
+func TestToolErrorsAreRecorded(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -75,7 +75,7 @@ func TestWhichErrorsAreRecorded(t *testing.T) {
 	require.False(t, isCheckFailure(ended, errTooSlow), "a check that was cancelled has no verdict")
 }
 
-func TestReadOnlyMounts(t *testing.T) {
+func TestIsMountedReadOnly(t *testing.T) {
 	t.Parallel()
 
 	require.False(t, isMountedReadOnly(&staged.Volume{}), "want: a volume is writable by default")
@@ -83,7 +83,7 @@ func TestReadOnlyMounts(t *testing.T) {
 	require.True(t, isMountedReadOnly(&staged.Volume{Capability: volume.Capability{MountFlags: []string{"noatime,ro"}}}), "want: a volume with the mount flag ro is read-only")
 }
 
-func TestLimitOfFrozenWork(t *testing.T) {
+func TestFrozenWorkIsLimited(t *testing.T) {
 	t.Parallel()
 
 	err := withLimit(t.Context(), 0, func(ctx context.Context) error {

@@ -229,8 +229,8 @@ func TestChecksLeaveTimeForOthers(t *testing.T) {
 	})
 }
 
-// TestACheckThatHangsDelaysOthersForALimitedTime has the check of one volume hang for an hour.
-func TestACheckThatHangsDelaysOthersForALimitedTime(t *testing.T) {
+// TestHangingCheckDelaysOthersForALimitedTime: it hangs for an hour.
+func TestHangingCheckDelaysOthersForALimitedTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hanging := make(chan struct{})
@@ -263,8 +263,8 @@ func TestACheckThatHangsDelaysOthersForALimitedTime(t *testing.T) {
 	})
 }
 
-// TestTheEndAwaitsTheCheck for a limited time: it has to thaw the filesystem.
-func TestTheEndAwaitsTheCheck(t *testing.T) {
+// TestRunAwaitsTheCheck for a limited time: it has to thaw the filesystem.
+func TestRunAwaitsTheCheck(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct{ takes, want time.Duration }{
@@ -293,7 +293,7 @@ func TestTheEndAwaitsTheCheck(t *testing.T) {
 	}
 }
 
-func TestAPanicOfACheckEndsNothing(t *testing.T) {
+func TestPanicOfACheckIsContained(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, made := scheduled(t, time.Second, func(string) { panic("a defect") })
@@ -304,8 +304,8 @@ func TestAPanicOfACheckEndsNothing(t *testing.T) {
 	})
 }
 
-// TestTheClockIsSetBack corrects the time of the last clean check, which is far in the future.
-func TestTheClockIsSetBack(t *testing.T) {
+// TestFutureCleanCheckIsCorrected: the time of the last clean check is far in the future.
+func TestFutureCleanCheckIsCorrected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, made := scheduled(t, day, func(string) {})

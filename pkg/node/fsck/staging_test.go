@@ -97,8 +97,8 @@ func TestCheckAtStaging(t *testing.T) {
 	}
 }
 
-// TestAFindingIsCheckedWhollyAtStaging is of a filesystem that is damaged, or suspected to be.
-func TestAFindingIsCheckedWhollyAtStaging(t *testing.T) {
+// TestFindingForcesAFullCheckAtStaging: the filesystem is damaged, or suspected to be.
+func TestFindingForcesAFullCheckAtStaging(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, 0)
@@ -135,7 +135,7 @@ func TestRecordsOfStaging(t *testing.T) {
 	require.Same(t, first, f.Get(f.id), "want: an existing record stays")
 }
 
-func TestFailuresOfStagingThatAreDamage(t *testing.T) {
+func TestStagingFailureIsRecordedAsDamage(t *testing.T) {
 	t.Parallel()
 
 	truncated, unrecognized := fmt.Errorf("stage: %w", filesystem.ErrTruncated), fmt.Errorf("stage: %w", filesystem.ErrUnrecognized)
@@ -184,7 +184,7 @@ func TestFailuresOfStagingThatAreDamage(t *testing.T) {
 	}
 }
 
-func TestSuspicions(t *testing.T) {
+func TestSuspicionsAreRecorded(t *testing.T) {
 	t.Parallel()
 
 	at := time.Now()
@@ -228,7 +228,7 @@ func TestSuspicions(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotSuspected(t *testing.T) {
+func TestOtherVolumesAreNotSuspected(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, 0)
@@ -246,8 +246,8 @@ func TestWhatIsNotSuspected(t *testing.T) {
 	require.True(t, f.Get(f.id).HasFinding(), "want: a check that began at that time proves nothing")
 }
 
-// TestACleanCheckInTheFutureIsNoExcuse has the clock be set back after a clean check.
-func TestACleanCheckInTheFutureIsNoExcuse(t *testing.T) {
+// TestFutureCleanCheckDoesNotSkipTheCheck: the clock is set back after a clean check.
+func TestFutureCleanCheckDoesNotSkipTheCheck(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, 0)
@@ -258,7 +258,7 @@ func TestACleanCheckInTheFutureIsNoExcuse(t *testing.T) {
 	require.True(t, f.Get(f.id).HasFinding(), "want: the suspicion is recorded")
 }
 
-func TestErrorCounts(t *testing.T) {
+func TestErrorCountsAreRecorded(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, 0)

@@ -85,8 +85,8 @@ func named(id string, parameters volume.Parameters) *staged.Volume {
 	return &staged.Volume{VolumeID: id, Parameters: parameters}
 }
 
-// TestVolumesAreFoundWhereTheyAreMounted by the names of their directories and images.
-func TestVolumesAreFoundWhereTheyAreMounted(t *testing.T) {
+// TestMountedVolumesAreFound by the names of their directories and images.
+func TestMountedVolumesAreFound(t *testing.T) {
 	f := newFixture(t)
 	image, directory := volume.Parameters{Backing: volume.BackingImage}, volume.Parameters{Backing: volume.BackingDirectory}
 	direct := volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}

@@ -62,7 +62,7 @@ func TestIsDirectMountOf(t *testing.T) {
 	}
 }
 
-func TestWhichErrorsMeanThatNothingIsMounted(t *testing.T) {
+func TestIsNoMountTarget(t *testing.T) {
 	t.Parallel()
 
 	for _, err := range []error{fs.ErrNotExist, mount.ErrSymlink, mount.ErrWrongType} {
@@ -85,7 +85,7 @@ func TestAFailedObservationIsUnavailable(t *testing.T) {
 	require.ErrorContains(t, err, "it is unknown whether volume volume-1 is mounted at /target")
 }
 
-func TestNames(t *testing.T) {
+func TestLoopAndImageNames(t *testing.T) {
 	t.Parallel()
 
 	require.Equal(t, "loop7", observe.LoopName(7))

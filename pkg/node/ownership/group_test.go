@@ -148,7 +148,7 @@ func TestGiveGroupStaysInItsMount(t *testing.T) {
 	require.Equal(t, seen{group, 0o2775}, look(t, root))
 }
 
-func TestGiveGroupCutShort(t *testing.T) {
+func TestCancelledGiveGroupLeavesTheRoot(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	root := made(t, filepath.Join(t.TempDir(), "root"), 0o755, true)
@@ -169,7 +169,7 @@ func TestGiveGroupCutShort(t *testing.T) {
 	require.Equal(t, seen{group, 0o660}, look(t, file))
 }
 
-func TestGiveGroupOfManyAndOfDeep(t *testing.T) {
+func TestGiveGroupOfManyFilesAndDeepTrees(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	root := made(t, filepath.Join(t.TempDir(), "root"), 0o755, true)

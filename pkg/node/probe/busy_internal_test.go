@@ -19,8 +19,8 @@ func searching(busy *busyVolume) *probeState {
 	return &probeState{prober: &Prober{Memory: NewMemory()}, busy: busy}
 }
 
-// TestSearchForAHolderThatHangs delays a probe for ResponseTimeout, and is not joined by another.
-func TestSearchForAHolderThatHangs(t *testing.T) {
+// TestHangingSearchForAHolder delays a probe for ResponseTimeout, and is not joined by another.
+func TestHangingSearchForAHolder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		last := holder.Process{PID: 1, Command: "known"}
@@ -50,8 +50,8 @@ func TestSearchForAHolderThatHangs(t *testing.T) {
 	})
 }
 
-// TestHolderStaysTheSame while it is among those found, although another has a lower PID: a CO
-// makes an event of each new message.
+// TestHolderStaysTheSame while it is among the holders found, although another has a lower PID: a
+// CO makes an event of each new message.
 func TestHolderStaysTheSame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

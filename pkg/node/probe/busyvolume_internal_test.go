@@ -67,8 +67,8 @@ func TestBusyVolumesAreRemembered(t *testing.T) {
 	require.False(t, (*busyVolume)(nil).isDevice(), "want: nothing is no device")
 }
 
-// TestCallsRecordWhatIsBusy of a volume whose pool object has another name.
-func TestCallsRecordWhatIsBusy(t *testing.T) {
+// TestCallsRecordBusyVolumes whose pool object has another name.
+func TestCallsRecordBusyVolumes(t *testing.T) {
 	t.Parallel()
 
 	p := &Prober{Memory: NewMemory(), failures: newFailedStagings()}

@@ -84,8 +84,8 @@ func TestEventsAreRequestedOfTheErrorsOfAnExt4(t *testing.T) {
 	}
 }
 
-// TestAVolumeWithoutAReasonIsNotProbed although a pool has it.
-func TestAVolumeWithoutAReasonIsNotProbed(t *testing.T) {
+// TestVolumeWithoutAReasonIsNotProbed, although a pool has it.
+func TestVolumeWithoutAReasonIsNotProbed(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -147,8 +147,8 @@ func (b *byPool) Of(used *staged.Volume) (*pool.Pool, error) {
 	return b.node.Of(used)
 }
 
-// TestAPoolThatChangesHasItsVolumesProbed and no others.
-func TestAPoolThatChangesHasItsVolumesProbed(t *testing.T) {
+// TestChangedPoolHasItsVolumesProbed, and no others.
+func TestChangedPoolHasItsVolumesProbed(t *testing.T) {
 	t.Parallel()
 
 	probed := make(chan string, 100)

@@ -92,8 +92,8 @@ func (d *disturbed) fail() {
 	}, time.Minute, time.Millisecond, "want: the error is counted, which the kernel does later")
 }
 
-// TestProbesFindWhatHasHappened to volumes that are mounted and attached.
-func TestProbesFindWhatHasHappened(t *testing.T) {
+// TestProbesFindDisturbances of volumes that are mounted and attached.
+func TestProbesFindDisturbances(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -215,8 +215,8 @@ func TestTheMountsOfAVolumeAreObserved(t *testing.T) {
 	require.Equal(t, []string{d.kind.id()}, changed())
 }
 
-// TestNoProbeOpensAVolumeThatIsBeingUnmounted keeps what is known of it.
-func TestNoProbeOpensAVolumeThatIsBeingUnmounted(t *testing.T) {
+// TestNoProbeOpensAVolumeDuringItsUnmount, which keeps the last observation.
+func TestNoProbeOpensAVolumeDuringItsUnmount(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -283,8 +283,8 @@ func TestABusyDeviceIsACondition(t *testing.T) {
 	}
 }
 
-// TestAMountThatIsNotHeldAnyMoreIsNotBusy: the process that kept it in use has ended.
-func TestAMountThatIsNotHeldAnyMoreIsNotBusy(t *testing.T) {
+// TestReleasedMountIsNotBusy: the process that kept it in use has ended.
+func TestReleasedMountIsNotBusy(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -52,7 +52,7 @@ func TestFailedStagingsAreRememberedForAWhile(t *testing.T) {
 	})
 }
 
-func TestWhichFailedStagingsAreACondition(t *testing.T) {
+func TestFailedStagingIsACondition(t *testing.T) {
 	t.Parallel()
 
 	at := time.Now().Add(-time.Minute)

@@ -16,7 +16,7 @@ func attached(sequence uint64) observation {
 	return observation{attached: &Attachment{Number: 3, Sequence: sequence}}
 }
 
-func TestIOErrorsBelongToTheAttachment(t *testing.T) {
+func TestIOErrorsAreOfTheAttachment(t *testing.T) {
 	t.Parallel()
 
 	o := NewObservations()

@@ -140,7 +140,7 @@ func TestEachStateOfAMountIsCompared(t *testing.T) {
 	require.True(t, mountsChanged(observed, covered), "want: the newest mount is visible, in any order of the table")
 }
 
-func TestQueriesBeginAgainAfterOneThatHung(t *testing.T) {
+func TestQueriesResumeAfterAHang(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := NewObservations()

@@ -418,8 +418,8 @@ func (k onceKind) attach(t *testing.T, stored *pool.Pool, devices *device.Attach
 // another call repeats (the mount of a path; whether an image is locked), and the period of the checks.
 var onceIgnored = []string{"^listmount", "^(statx|fstatat) kubelet", "^fstat(at)? /(sys|dev)/", "^flock pool/images", "pool/attributes"}
 
-// TestEachCallFailsOnce has each system call of a probe fail once: the probe fails, or finds what is there.
-// Unknown is never healthy, missing or lost.
+// TestEachCallFailsOnce has each system call of a probe fail once: the probe fails, or finds what
+// is there. Unknown is never healthy, missing or lost.
 func TestEachCallFailsOnce(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -434,8 +434,8 @@ func TestEachCallFailsOnce(t *testing.T) {
 	}
 }
 
-// TestCallsThatAFilesystemFailsWhenItHasShutDown fail with EIO, each once: the condition says so.
-func TestCallsThatAFilesystemFailsWhenItHasShutDown(t *testing.T) {
+// TestCallsOnAShutDownFilesystem fail with EIO, each once: the condition says so.
+func TestCallsOnAShutDownFilesystem(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

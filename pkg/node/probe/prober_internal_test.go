@@ -24,7 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-func TestWhichVolumesAreProbed(t *testing.T) {
+func TestVolumesWithAReasonAreProbed(t *testing.T) {
 	t.Parallel()
 
 	ioErrorAt := func(f *fixture, at time.Time) {
@@ -83,7 +83,7 @@ func TestWhichVolumesAreProbed(t *testing.T) {
 	}
 }
 
-func TestWhichFailuresAreRemembered(t *testing.T) {
+func TestUnexpectedFailuresAreRemembered(t *testing.T) {
 	t.Parallel()
 
 	for code, want := range map[codes.Code]bool{
@@ -148,8 +148,8 @@ func TestVolumesOfAnEvent(t *testing.T) {
 	}
 }
 
-// TestAnOperationsWritesAreNoForeignOnes has an operation on the volume write its image.
-func TestAnOperationsWritesAreNoForeignOnes(t *testing.T) {
+// TestWritesOfAnOperationAreNotForeign.
+func TestWritesOfAnOperationAreNotForeign(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -422,8 +422,8 @@ func TestProbesAfterAnOperation(t *testing.T) {
 	require.ErrorIs(t, err, health.ErrGone)
 }
 
-// TestProbesOfWhatIsNotInUse end the reason for the probe where the volume is gone.
-func TestProbesOfWhatIsNotInUse(t *testing.T) {
+// TestProbesOfUnusedVolumes end the reason for the probe where the volume is gone.
+func TestProbesOfUnusedVolumes(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)

@@ -106,7 +106,7 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 	}
 }
 
-// TestProbesDuringAnOperation keep what is known where the operation may cause the finding.
+// TestProbesDuringAnOperation keep the last observation where the operation may cause the finding.
 func TestProbesDuringAnOperation(t *testing.T) {
 	t.Parallel()
 
@@ -247,8 +247,8 @@ func TestHealthOfAVolume(t *testing.T) {
 	}
 }
 
-// TestHealthDoesNotWaitForAProbeThatHangs but for ResponseTimeout, and has the last record then.
-func TestHealthDoesNotWaitForAProbeThatHangs(t *testing.T) {
+// TestHealthDoesNotWaitForAHangingProbe, but for ResponseTimeout, and has the last record then.
+func TestHealthDoesNotWaitForAHangingProbe(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)

@@ -247,7 +247,7 @@ func TestUnmountedPathsAreConditions(t *testing.T) {
 	}
 }
 
-func TestWhichMountsAreTheVolumes(t *testing.T) {
+func TestMountsAreMatchedToVolumes(t *testing.T) {
 	t.Parallel()
 
 	const path = "/path"
@@ -300,7 +300,7 @@ func TestWhichMountsAreTheVolumes(t *testing.T) {
 	}
 }
 
-func TestTheFirstRequestedProbeCounts(t *testing.T) {
+func TestEarliestRequestedProbeWins(t *testing.T) {
 	t.Parallel()
 
 	s := &probeState{}

@@ -10,9 +10,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// TestAFailedChangeIsNoneInMemory changes records of a store that accepts no change: those in memory
-// stay as they are on disk.
-func TestAFailedChangeIsNoneInMemory(t *testing.T) {
+// TestFailedChangeKeepsTheMemory if the store accepts no change: the records in memory stay as they
+// are on disk.
+func TestFailedChangeKeepsTheMemory(t *testing.T) {
 	t.Parallel()
 
 	const other = "01890000-0000-7000-8000-000000000002"
@@ -46,8 +46,8 @@ func TestPutAllIsAllOrNothing(t *testing.T) {
 	require.Empty(t, records.All(), "want: none of the records is stored")
 }
 
-// TestRecordsOfSeveralVolumesAtOnce changes and reads records at the same time.
-func TestRecordsOfSeveralVolumesAtOnce(t *testing.T) {
+// TestRecordsAreConcurrent: they are changed and read at the same time.
+func TestRecordsAreConcurrent(t *testing.T) {
 	t.Parallel()
 
 	records, closeStore := open(t, t.TempDir())

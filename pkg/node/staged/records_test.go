@@ -31,8 +31,8 @@ func of(id string) *staged.Volume {
 	return v
 }
 
-// TestRecords changes records, and compares the newest ones with those of the next start.
-func TestRecords(t *testing.T) {
+// TestRecordsOutliveARestart: the newest ones are those of the next start.
+func TestRecordsOutliveARestart(t *testing.T) {
 	t.Parallel()
 
 	const a, b, c = volumeID, "01890000-0000-7000-8000-000000000002", "01890000-0000-7000-8000-000000000003"

@@ -27,7 +27,7 @@ func example() *staged.Volume {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckRefusesInvalidRecords(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestPublications(t *testing.T) {
+func TestPublicationsAreFoundByTheirPath(t *testing.T) {
 	t.Parallel()
 
 	v := example()
@@ -85,7 +85,7 @@ func TestPublications(t *testing.T) {
 	require.Equal(t, example(), v.WithoutPublication("/c"))
 }
 
-func TestDifferences(t *testing.T) {
+func TestDifferencesAreNamed(t *testing.T) {
 	t.Parallel()
 
 	v := example()
@@ -101,8 +101,8 @@ func TestDifferences(t *testing.T) {
 	require.Equal(t, "fs_type ext4, not xfs", v.CapabilityDifferences(wanted.Capability))
 }
 
-// TestKinds is how a volume is used, which decides what is mounted and what may be written.
-func TestKinds(t *testing.T) {
+// TestKindsDecideTheMount: what is mounted, and what may be written.
+func TestKindsDecideTheMount(t *testing.T) {
 	t.Parallel()
 
 	type kinds struct{ direct, raw, readOnly, shared bool }

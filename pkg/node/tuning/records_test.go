@@ -46,9 +46,9 @@ func TestRecordsAreChecked(t *testing.T) {
 	}
 }
 
-// TestLimitsOfAnotherUseDoNotCount has the pod use another volume or device, and another pod use the
+// TestLimitsOfOtherVolumesDoNotCount: the pod uses another volume or device, and another pod the
 // volume: the limits of the publication that ends are removed.
-func TestLimitsOfAnotherUseDoNotCount(t *testing.T) {
+func TestLimitsOfOtherVolumesDoNotCount(t *testing.T) {
 	t.Parallel()
 
 	const otherPod = "7f0a1f5e-0000-4000-8000-0123456789ff"
@@ -223,8 +223,8 @@ func TestLimitsNeedCgroups(t *testing.T) {
 	require.ErrorIs(t, f.CheckSupported(volume.Mutable{ReadIOPS: new(int64(3))}), cgroup.ErrUnsupported)
 }
 
-// TestRecoverKeepsWhatIsInUse: the scheduler of a device that is attached, or may be, stays.
-func TestRecoverKeepsWhatIsInUse(t *testing.T) {
+// TestRecoverKeepsLimitsInUse: the scheduler of a device that is attached, or may be, stays.
+func TestRecoverKeepsLimitsInUse(t *testing.T) {
 	t.Parallel()
 
 	for name, isAttached := range map[string]func(int) (bool, error){

@@ -8,7 +8,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 )
 
-func TestWhichEventsModifyVolumes(t *testing.T) {
+func TestEventsModifyTheirVolumes(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -19,10 +19,10 @@ import (
 
 const usedID, unusedID = "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"
 
-// TestTheWatcherRefreshes runs a watcher: it refreshes the volumes in use at its start, when their
-// attributes change, when a pool is served, and periodically; a failure of one keeps nothing else from it.
-// The time stands still, so that no period ends for what an event should cause.
-func TestTheWatcherRefreshes(t *testing.T) {
+// TestWatcherRefreshes runs a watcher: it refreshes the volumes in use at its start, when their
+// attributes change, when a pool is served, and periodically; a failure of one keeps nothing else
+// from it. The time stands still, so that no period ends for what an event should cause.
+func TestWatcherRefreshes(t *testing.T) {
 	t.Parallel()
 
 	directories := map[string]string{"default": filepath.Join(t.TempDir(), "default"), "late": filepath.Join(t.TempDir(), "late")}
