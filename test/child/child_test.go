@@ -80,7 +80,7 @@ func onDyingThread(do func()) {
 	<-done
 }
 
-func TestStartTellsWhatFailed(t *testing.T) {
+func TestStartReportsTheFailure(t *testing.T) {
 	t.Parallel()
 
 	require.ErrorIs(t, child.Start(exec.Command("/nonexistent/tool")), os.ErrNotExist)

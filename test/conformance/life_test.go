@@ -16,10 +16,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestLifeAsACO has a CO that asks for the capabilities first and calls each RPC of a node, of
+// TestLifecycleAsACO has a CO that asks for the capabilities first and calls each RPC of a node, of
 // snapshots and of groups, twice where the spec wants it to be idempotent, with paths that are longer
 // than a plugin may refuse.
-func TestLifeAsACO(t *testing.T) {
+func TestLifecycleAsACO(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -14,9 +14,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/conformance"
 )
 
-// TestProblems shows that Observe, which checks the responses of all tests, finds each
-// kind of fault.
-func TestProblems(t *testing.T) {
+// TestObserveFindsEachProblem: Observe checks the responses of all tests.
+func TestObserveFindsEachProblem(t *testing.T) {
 	t.Parallel()
 
 	detailed, err := status.New(codes.Internal, "text").WithDetails(&errdetails.ErrorInfo{Reason: "r"})

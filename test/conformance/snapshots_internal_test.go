@@ -108,7 +108,7 @@ func TestSnapshotsAreRemembered(t *testing.T) {
 	require.Empty(t, kept, "the list is of one volume")
 }
 
-func TestUses(t *testing.T) {
+func TestUsesNamesTheOptionalParts(t *testing.T) {
 	t.Parallel()
 
 	long := &csi.NodePublishVolumeRequest{StagingTargetPath: strings.Repeat("/", 127), TargetPath: strings.Repeat("/", 128)}

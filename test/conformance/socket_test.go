@@ -14,9 +14,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestNothingIsMadeBesideTheSocket publishes a volume where the driver stages by itself, with the
+// TestSocketDirectoryStaysClean: a volume is published where the driver stages by itself, with the
 // socket where Kubernetes has it.
-func TestNothingIsMadeBesideTheSocket(t *testing.T) {
+func TestSocketDirectoryStaysClean(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -54,7 +54,7 @@ func startDriver(t *testing.T, dir string, flags ...string) string {
 }
 
 // The commands of examples/ctl.md, against the real driver.
-func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
+func TestCtlExampleRunsTheLifecycle(t *testing.T) {
 	dir := workDir(t)
 	endpoint := startDriver(t, dir)
 	staging, target := filepath.Join(dir, "kubelet", "stage"), filepath.Join(dir, "kubelet", "pods", "data")

@@ -166,7 +166,7 @@ func workDir(t *testing.T) string {
 	return dir
 }
 
-func TestEveryStepHolds(t *testing.T) {
+func TestEveryStepSucceeds(t *testing.T) {
 	dir := workDir(t)
 
 	code, out, stderr := run(t, dir, nil)
@@ -191,7 +191,7 @@ func TestEveryStepHolds(t *testing.T) {
 // signal to find it running.
 const margin = 30
 
-func TestInterruptedAnywhereItCleansUp(t *testing.T) {
+func TestInterruptedDemoCleansUp(t *testing.T) {
 	times := 6
 	if given := os.Getenv("TOUCHSTONE_DEMO_INTERRUPTS"); given != "" {
 		var err error
@@ -226,7 +226,7 @@ func TestInterruptedAnywhereItCleansUp(t *testing.T) {
 	}
 }
 
-func TestADriverThatDiesIsNamedAndCleanedUpAfter(t *testing.T) {
+func TestKilledDriverIsNamedAndCleanedUp(t *testing.T) {
 	dir := workDir(t)
 
 	var (
@@ -255,7 +255,7 @@ func TestADriverThatDiesIsNamedAndCleanedUpAfter(t *testing.T) {
 	requireNothingLeft(t, dir)
 }
 
-func TestAReaderThatLeavesEndsIt(t *testing.T) {
+func TestClosedOutputEndsTheDemo(t *testing.T) {
 	dir := workDir(t)
 
 	command := child.Command(t, binary, "demo", "--dir", dir)
@@ -275,7 +275,7 @@ func TestAReaderThatLeavesEndsIt(t *testing.T) {
 	requireNothingLeft(t, dir)
 }
 
-func TestWithoutRootItSaysSo(t *testing.T) {
+func TestDemoNeedsRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-// TestShellTestOfACO runs the example of a shell test with a CO that repeats its call, and with one
-// that takes another name instead.
-func TestShellTestOfACO(t *testing.T) {
+// TestShellTestFindsAWrongCO: the example runs with a CO that repeats its call, and with one that
+// takes another name instead.
+func TestShellTestFindsAWrongCO(t *testing.T) {
 	script, err := filepath.Abs("../../examples/testing/lost-response.sh")
 	require.NoError(t, err)
 

@@ -31,7 +31,7 @@ const (
 	soon = 30 * time.Second
 )
 
-func TestFilesAreWhatTheyAreBehindIt(t *testing.T) {
+func TestServedFilesMatchTheBacking(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := faults.Serve(t)
@@ -86,8 +86,8 @@ func TestFilesAreWhatTheyAreBehindIt(t *testing.T) {
 	require.NoError(t, directory.Sync())
 }
 
-// TestFaults has each kind of fault appear and go.
-func TestFaults(t *testing.T) {
+// TestEachFaultTakesEffect and ends.
+func TestEachFaultTakesEffect(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	block := bytes.Repeat([]byte("block..."), 512)
@@ -178,7 +178,7 @@ func TestDelayPasses(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), delay, "want: the read is delayed")
 }
 
-func TestHangGoesOnWhenReleased(t *testing.T) {
+func TestReleasedHangContinues(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := faults.Serve(t)
@@ -203,7 +203,7 @@ func TestHangGoesOnWhenReleased(t *testing.T) {
 	require.NoError(t, await.Receive(t, done, "the write to return once the fault is released"))
 }
 
-func TestDeathFailsWhatHangs(t *testing.T) {
+func TestKilledServerFailsHangingCalls(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := faults.Serve(t)
@@ -248,9 +248,8 @@ func attachServed(t *testing.T, d *faults.Directory, options loop.AttachOptions)
 	return device
 }
 
-// TestLoopDeviceOfAServedImage has a filesystem on a device whose image is
-// served, and lets a part of the image fail.
-func TestLoopDeviceOfAServedImage(t *testing.T) {
+// TestLoopDeviceOfAServedImageFails in a part of the image.
+func TestLoopDeviceOfAServedImageFails(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, buffered := range map[string]bool{"direct": false, "buffered": true} {
@@ -289,11 +288,11 @@ func TestLoopDeviceOfAServedImage(t *testing.T) {
 // orphan passes a directory for files to the process that becomes a parent in TestParent.
 const orphan = "TOUCHSTONE_TEST_FAULTS_ORPHAN"
 
-// TestParent is the process of TestTheParentsDeath that dies.
+// TestParent is the process of TestServerEndsWithItsParent that dies.
 func TestParent(t *testing.T) {
 	report := os.Getenv(orphan)
 	if report == "" {
-		t.Skip("a part of TestTheParentsDeath")
+		t.Skip("a part of TestServerEndsWithItsParent")
 	}
 
 	d := faults.ServeFor(t, 5*time.Second)
@@ -310,10 +309,9 @@ func TestParent(t *testing.T) {
 	select {}
 }
 
-// TestTheParentsDeath kills a process while one of its threads hangs in what
-// its child serves, and another that only falls silent: in both cases the child
-// ends all by itself.
-func TestTheParentsDeath(t *testing.T) {
+// TestServerEndsWithItsParent: a process is killed while one of its threads hangs in what its child
+// serves, and another that only stops to answer: in both cases the child ends all by itself.
+func TestServerEndsWithItsParent(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, strike := range map[string]func(*testing.T, int){
@@ -362,11 +360,11 @@ func TestTheParentsDeath(t *testing.T) {
 	}
 }
 
-// TestParentWithAMount is the process of TestTheParentsDeathLeavesNoDevice.
+// TestParentWithAMount is the process of TestKilledParentLeavesNoDevice.
 func TestParentWithAMount(t *testing.T) {
 	report := os.Getenv(orphan)
 	if report == "" {
-		t.Skip("a part of TestTheParentsDeathLeavesNoDevice")
+		t.Skip("a part of TestKilledParentLeavesNoDevice")
 	}
 
 	d := faults.Serve(t)
@@ -384,9 +382,9 @@ func TestParentWithAMount(t *testing.T) {
 	select {}
 }
 
-// TestTheParentsDeathLeavesNoDevice kills a process that has mounted a served image
-// in a namespace of its own, of which the child that serves is the last process then.
-func TestTheParentsDeathLeavesNoDevice(t *testing.T) {
+// TestKilledParentLeavesNoDevice: it has mounted a served image in a namespace of its own, of which
+// the child that serves is the last process then.
+func TestKilledParentLeavesNoDevice(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -13,11 +13,10 @@ import (
 // oneOf keeps `make test` short.
 const oneOf = 96
 
-// TestSweep sets one field of a valid request after the other to each strange
-// value. A fuzzer that knows nothing of the driver's wishes takes long to find
-// requests with one fault only. One of oneOf is tried, or with
-// TOUCHSTONE_SWEEP=all each.
-func TestSweep(t *testing.T) {
+// TestSweepSetsEachField of a valid request, one after the other, to each unusual value. A fuzzer
+// that knows nothing of the driver's wishes takes long to find requests with one fault only. One of
+// oneOf is tried, or with TOUCHSTONE_SWEEP=all each.
+func TestSweepSetsEachField(t *testing.T) {
 	w := newWorld(t)
 	random := rand.New(rand.NewPCG(1, 1))
 	calls := 0

@@ -27,9 +27,9 @@ var (
 	linkText = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
 )
 
-// TestLinks requires every relative link in a page, and every page that another file names, to be in
-// the repository, and every anchor to be that of a heading.
-func TestLinks(t *testing.T) {
+// TestLinksResolve: every relative link in a page, and every page that another file names, is in
+// the repository, and every anchor is that of a heading.
+func TestLinksResolve(t *testing.T) {
 	t.Parallel()
 
 	pages := map[string]map[string]bool{}

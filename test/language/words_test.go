@@ -22,9 +22,9 @@ var skipped = []string{
 	"LICENSE",
 }
 
-// TestWords finds the words of the glossary's table "Words not used" in comments, string
+// TestUnusedWordsAreAbsent: those of the glossary's table "Words not used", in comments, string
 // literals, documents, manifests and scripts.
-func TestWords(t *testing.T) {
+func TestUnusedWordsAreAbsent(t *testing.T) {
 	t.Parallel()
 
 	glossary, err := os.ReadFile(filepath.Join(root, "docs", "glossary.md"))

@@ -252,7 +252,7 @@ func TestQuotaGroupsAreCompared(t *testing.T) {
 	}, found)
 }
 
-func TestGoroutinesBelongToTheirDriver(t *testing.T) {
+func TestGoroutinesAreFoundByTheirDriver(t *testing.T) {
 	t.Parallel()
 
 	hold, ended := make(chan struct{}), make(chan struct{})
@@ -267,7 +267,7 @@ func TestGoroutinesBelongToTheirDriver(t *testing.T) {
 	found, err := leftover.Goroutines("one")
 	require.NoError(t, err)
 	require.Len(t, found, 1, "want: the goroutine of the driver is found")
-	require.Contains(t, found[0].What, "TestGoroutinesBelongToTheirDriver")
+	require.Contains(t, found[0].What, "TestGoroutinesAreFoundByTheirDriver")
 
 	found, err = leftover.Goroutines("two")
 	require.NoError(t, err)
@@ -277,7 +277,7 @@ func TestGoroutinesBelongToTheirDriver(t *testing.T) {
 	<-ended
 }
 
-func TestDescriptorsBelongToTheirDriver(t *testing.T) {
+func TestDescriptorsAreFoundByTheirDriver(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()

@@ -80,8 +80,8 @@ func TestChartAndKustomizeAgree(t *testing.T) {
 	}
 }
 
-// TestEveryOverlayIsKnown keeps the list above complete.
-func TestEveryOverlayIsKnown(t *testing.T) {
+// TestEveryOverlayIsListed above.
+func TestEveryOverlayIsListed(t *testing.T) {
 	t.Parallel()
 
 	inKustomize, err := filepath.Glob(filepath.Join(manifests.KustomizeDir, "overlays", "*", "kustomization.yaml"))

@@ -40,8 +40,8 @@ func labelsOf(t *testing.T, object map[string]any) map[string]any {
 	return labels
 }
 
-// TestWhatPodsGet from the values that charts have by convention.
-func TestWhatPodsGet(t *testing.T) {
+// TestPodsGetConventionalValues of charts.
+func TestPodsGetConventionalValues(t *testing.T) {
 	t.Parallel()
 
 	const more = `
@@ -89,9 +89,9 @@ monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashb
 sidecars: {metrics: {enabled: true}}
 `
 
-// TestMonitoring: the operator scrapes ports that there are, and gets the alerts and the
-// dashboard of deploy/monitoring.
-func TestMonitoring(t *testing.T) {
+// TestMonitoringUsesExistingPorts: the operator scrapes ports that there are, and gets the alerts
+// and the dashboard of deploy/monitoring.
+func TestMonitoringUsesExistingPorts(t *testing.T) {
 	t.Parallel()
 
 	objects := renderedWith(t, parsed(t, monitored))
@@ -131,8 +131,8 @@ func TestMonitoring(t *testing.T) {
 	require.JSONEq(t, string(dashboard), stored.Data["touchstone.json"])
 }
 
-// TestHelmTest uses a class that there is.
-func TestHelmTest(t *testing.T) {
+// TestHelmTestUsesAnExistingClass.
+func TestHelmTestUsesAnExistingClass(t *testing.T) {
 	t.Parallel()
 
 	objects := renderedWith(t)

@@ -129,8 +129,8 @@ var setByChart = []string{
 	"kubelet-registration-dir", "http-endpoint", "kubeconfig",
 }
 
-// TestTheSchemaRefuses what the chart would ignore, or Kubernetes refuse later.
-func TestTheSchemaRefuses(t *testing.T) {
+// TestSchemaRefusesUnusableValues, which the chart would ignore, or Kubernetes refuse later.
+func TestSchemaRefusesUnusableValues(t *testing.T) {
 	t.Parallel()
 
 	for values, cause := range map[string]string{
@@ -230,8 +230,8 @@ func TestClassesAreTheDrivers(t *testing.T) {
 	})
 }
 
-// TestThereIsAClassForEach way to have a volume.
-func TestThereIsAClassForEach(t *testing.T) {
+// TestEachKindOfVolumeHasAClass.
+func TestEachKindOfVolumeHasAClass(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range []string{"single-node", "node-local"} {

@@ -42,8 +42,8 @@ func forEachExample(t *testing.T, check func(t *testing.T, example *manifests.Ex
 	}
 }
 
-// TestExamplesAreTold in their READMEs and in the one of all.
-func TestExamplesAreTold(t *testing.T) {
+// TestExamplesAreDocumented in their READMEs and in the one of all.
+func TestExamplesAreDocumented(t *testing.T) {
 	t.Parallel()
 
 	examples, err := manifests.Examples(manifests.ExamplesDir)
@@ -98,9 +98,9 @@ func TestExamplesAreInANamespace(t *testing.T) {
 	}
 }
 
-// TestExamplesNameWhatThereIs: the classes of a default installation or their own,
+// TestExamplesNameExistingObjects: the classes of a default installation or their own,
 // and claims of the same step or an earlier one.
-func TestExamplesNameWhatThereIs(t *testing.T) {
+func TestExamplesNameExistingObjects(t *testing.T) {
 	t.Parallel()
 
 	deployed := built(t, "single-node")
@@ -255,9 +255,9 @@ func forEachObject(example *manifests.Example, check func(id string, object mani
 	}
 }
 
-// TestExamplesProveThemselves: a Job fails at once, and other pods are ready only
+// TestExamplesCanFail: a Job fails at once, and other pods are ready only
 // if their probe says so.
-func TestExamplesProveThemselves(t *testing.T) {
+func TestExamplesCanFail(t *testing.T) {
 	t.Parallel()
 
 	forEachExample(t, func(t *testing.T, example *manifests.Example) {
@@ -285,9 +285,9 @@ func TestExamplesProveThemselves(t *testing.T) {
 	})
 }
 
-// TestExamplesAreModest: one image, or a client of ours instead, no privilege,
-// and no waiting for their end.
-func TestExamplesAreModest(t *testing.T) {
+// TestExamplesNeedNoPrivilege: one image, or a client of ours instead, no privilege, and no waiting
+// for their end.
+func TestExamplesNeedNoPrivilege(t *testing.T) {
 	t.Parallel()
 
 	images := []string{"busybox:1.37"}
@@ -357,9 +357,8 @@ func TestExamplesHaveFewRights(t *testing.T) {
 	})
 }
 
-// TestExamplesExpectWhatThereIs of the words that the test of an installation
-// understands.
-func TestExamplesExpectWhatThereIs(t *testing.T) {
+// TestExamplesExpectKnownResults: the test of an installation understands them.
+func TestExamplesExpectKnownResults(t *testing.T) {
 	t.Parallel()
 
 	forEachExample(t, func(t *testing.T, example *manifests.Example) {

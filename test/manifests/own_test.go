@@ -16,8 +16,8 @@ import (
 // readmeFile has the overlay that a user may begin their own with.
 const readmeFile = "../../deploy/README.md"
 
-// TestAnOverlayOfOnesOwn changes what it says that it changes, and nothing else.
-func TestAnOverlayOfOnesOwn(t *testing.T) {
+// TestCustomOverlayChangesNothingElse than its text says.
+func TestCustomOverlayChangesNothingElse(t *testing.T) {
 	t.Parallel()
 
 	text, err := os.ReadFile(readmeFile)

@@ -374,7 +374,7 @@ func TestControllerMayBeMoved(t *testing.T) {
 	require.EqualValues(t, 1, budget.Spec.MaxUnavailable.IntVal, "want: the one controller may be evicted")
 }
 
-func TestWhatKubernetesIsTold(t *testing.T) {
+func TestCSIDriverObjectDescribesTheDriver(t *testing.T) {
 	t.Parallel()
 
 	everywhere(t, installations[1:], func(t *testing.T, objects map[string]manifests.Object) {

@@ -88,7 +88,7 @@ func queries(t *testing.T) map[string][]string {
 	return all
 }
 
-func TestAlertsSayWhatAPersonNeeds(t *testing.T) {
+func TestAlertsHaveASeverityAndASummary(t *testing.T) {
 	t.Parallel()
 
 	names := map[string]bool{}
@@ -104,9 +104,9 @@ func TestAlertsSayWhatAPersonNeeds(t *testing.T) {
 	}
 }
 
-// TestNothingIsAskedForThatIsNotExposed: a mistyped name or value would be an
+// TestQueriesUseExposedMetrics: a mistyped name or value would be an
 // alert that never fires, which stays unnoticed.
-func TestNothingIsAskedForThatIsNotExposed(t *testing.T) {
+func TestQueriesUseExposedMetrics(t *testing.T) {
 	t.Parallel()
 
 	w := start(t)

@@ -34,7 +34,7 @@ func (w *watched) says(t *testing.T, args ...string) (string, int) {
 	return string(out), command.ProcessState.ExitCode()
 }
 
-func TestASickVolumeIsSeenEverywhere(t *testing.T) {
+func TestUnhealthyVolumeIsReportedEverywhere(t *testing.T) {
 	t.Parallel()
 
 	w := start(t)
@@ -95,7 +95,7 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 	require.True(t, changes[0].Cleared, "want: the condition is cleared")
 }
 
-func TestTheLastCheckIsSeen(t *testing.T) {
+func TestLastCheckIsReported(t *testing.T) {
 	t.Parallel()
 
 	w := start(t)

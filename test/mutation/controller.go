@@ -14,7 +14,7 @@ func controllerMutants() []regression {
 			old:    `if err != nil || !used {`,
 			new:    `if err != nil || !used || user != "" {`,
 			breaks: "DeleteVolume removes the data of a staged volume",
-			tests:  in("test/driver/requests", "TestCallsOutOfOrder", "TestLifeWithoutACapability", "TestWithoutAttachmentBytesAreThereForGood"),
+			tests:  in("test/driver/requests", "TestCallsOutOfOrder", "TestLifecycleWithoutACapability", "TestWithoutAttachmentDataIsDurable"),
 		},
 		{
 			name: "controller/deletion-not-recorded-first", in: "controller.Service.delete",
@@ -23,7 +23,7 @@ func controllerMutants() []regression {
 `,
 			new:    ``,
 			breaks: "a volume whose bytes are gone is still listed if the driver is killed",
-			tests:  in("test/driver/removal", "TestARemovalThatFailsBlocksNothing"),
+			tests:  in("test/driver/removal", "TestFailedRemovalBlocksNothing"),
 		},
 		{
 			name: "controller/unknown-data-deleted-at-start", in: "controller.Service.collectOrphans",
@@ -58,7 +58,7 @@ func controllerMutants() []regression {
 			old:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })`,
 			new:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() && a.ReadOnly })`,
 			breaks: "a node attaches a volume that another node has alone",
-			tests:  in("test/driver/publishing", "TestAModeForManyDoesNotJoinOneForOne"),
+			tests:  in("test/driver/publishing", "TestSingleNodeAttachmentIsNotJoined"),
 		},
 		{
 			name: "controller/single-node-joins-others", in: "record.Volume.CheckAttachable",
@@ -73,7 +73,7 @@ func controllerMutants() []regression {
 			old:    `volume.Use{Capability: wanted.Capability, ReadOnly: wanted.ReadOnly}`,
 			new:    `volume.Use{Capability: wanted.Capability, ReadOnly: a.ReadOnly}`,
 			breaks: "a writable attachment answers a request for a read-only one",
-			tests:  in("test/driver/publishing", "TestAttachedForReading", "TestAccessModes"),
+			tests:  in("test/driver/publishing", "TestReadOnlyAttachmentIsNotWritten", "TestAccessModes"),
 		},
 		{
 			name: "controller/detaches-all-nodes", in: "controller.Service.detach",
@@ -86,14 +86,14 @@ func controllerMutants() []regression {
 			name: "controller/unknown-node-is-invalid", in: "controller.Service.ControllerPublishVolume",
 			old:    `rpc.Errorf(codes.NotFound, "node %q does not exist;`,
 			new:    `rpc.Errorf(codes.InvalidArgument, "node %q does not exist;`,
-			breaks: "an unknown node gets the wrong code", tests: in("test/driver/staging", "TestNodesThatExist"),
+			breaks: "an unknown node gets the wrong code", tests: in("test/driver/staging", "TestAttachNeedsAnExistingNode"),
 		},
 		{
 			name: "controller/attached-before-durable", in: "controller.Service.allocateDurably",
 			old:    `return p.SyncImage(v.ID)`,
 			new:    `return nil`,
 			breaks: "an attached volume's image is lost in a power failure",
-			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
+			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "controller/limit-ignored-for-existing", in: "controller.checkSameVolume",
@@ -151,26 +151,26 @@ func controllerMutants() []regression {
 			old:    `l.provisioned.Add(old.Parameters.Pool, -old.CapacityBytes)`,
 			new:    `l.provisioned.Add(old.Parameters.Pool, 0)`,
 			breaks: "the pool's capacity shrinks with each deleted volume",
-			tests:  in("test/driver/pools", "TestPoolIsNotPromisedTwice", "TestOvercommit", "TestThickExpansionUsesTheWholePool", "TestThinAndThick"),
+			tests:  in("test/driver/pools", "TestPoolIsProvisionedOnce", "TestOvercommit", "TestThickExpansionUsesTheWholePool", "TestThickAndThinShareThePool"),
 		},
 		{
 			name: "controller/snapshots-not-provisioned", in: "record.Usage.ObserveSnapshot",
 			old:    `l.provisioned.Add(now.Parameters.Pool, now.AllocatedBytes)`,
 			new:    `l.provisioned.Add(now.Parameters.Pool, 0)`,
-			breaks: "snapshots overcommit the pool", tests: in("test/driver/copies", "TestASnapshotPromisesWhatItHolds"),
+			breaks: "snapshots overcommit the pool", tests: in("test/driver/copies", "TestSnapshotsCountForTheCapacity"),
 		},
 		{
 			name: "controller/failed-group-leaves-members", in: "controller.Service.takeSnapshots",
 			old:    `return s.undoSnapshots(ctx, err, group, fresh...)`,
 			new:    `return err`,
 			breaks: "a group snapshot that fails leaves snapshots of some members",
-			tests:  in("test/driver/copies", "TestAGroupThatFailsAtItsLastMember"),
+			tests:  in("test/driver/copies", "TestGroupThatFailsAtItsLastMember"),
 		},
 		{
 			name: "controller/member-of-a-group-deleted", in: "controller.Service.deleteSnapshot",
 			old:    `case found.GroupID != "":`,
 			new:    `case found.GroupID != "" && found.Phase != record.PhaseReady:`,
-			breaks: "a group loses one of its snapshots", tests: in("test/driver/copies", "TestAGroupIsAllOfItsMembers"),
+			breaks: "a group loses one of its snapshots", tests: in("test/driver/copies", "TestGroupHasAllMembers"),
 		},
 		{
 			name: "controller/half-made-snapshots-kept", in: "controller.Service.Recover",
@@ -190,13 +190,13 @@ func controllerMutants() []regression {
 			old:    `if source.CapacityBytes > wanted.size {`,
 			new:    `if source.CapacityBytes > wanted.size+source.CapacityBytes {`,
 			breaks: "a clone that races an expansion of its source is truncated",
-			tests:  in("test/driver/copies", "TestACloneThatMeetsAnExpansion"),
+			tests:  in("test/driver/copies", "TestCloneDuringAnExpansion"),
 		},
 		{
 			name: "controller/node-expansion-not-required", in: "controller.Service.ControllerExpandVolume",
 			old:    `onNode := expanded.Parameters.Backing == volume.BackingImage &&`,
 			new:    `onNode := expanded.Parameters.Backing == volume.BackingDirectory &&`,
-			breaks: "the CO does not have the node grow the filesystem", tests: in("test/driver/staging", "TestExpansionsTellTheNode"),
+			breaks: "the CO does not have the node grow the filesystem", tests: in("test/driver/staging", "TestExpansionsRequireTheNode"),
 		},
 		{
 			name: "controller/truncated-image-is-healthy", in: "controller.storageFindings",
@@ -226,7 +226,7 @@ func controllerMutants() []regression {
 			name: "controller/ephemeral-volumes-not-provisioned", in: "node.New",
 			old:    `config.Admission.Register(s.ephemeral)`,
 			new:    `_ = config.Admission`,
-			breaks: "inline volumes overcommit the pool", tests: in("test/driver/ephemeral", "TestEphemeralTakesPartInThePromise"),
+			breaks: "inline volumes overcommit the pool", tests: in("test/driver/ephemeral", "TestEphemeralCountsForTheCapacity"),
 		},
 		{
 			name: "controller/mkfs-options-not-checked", in: "controller.Service.parseCreate",
@@ -240,7 +240,7 @@ func controllerMutants() []regression {
 			old:    `time.AfterFunc(m.idle, func() {`,
 			new:    `time.AfterFunc(time.Hour+m.idle, func() {`,
 			breaks: "a client that does not read keeps a snapshot from being deleted",
-			tests:  in("test/driver/metadata", "TestMetadataStreamThatIsNotReadEnds"),
+			tests:  in("test/driver/metadata", "TestUnreadMetadataStreamEnds"),
 		},
 	}
 }

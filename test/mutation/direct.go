@@ -59,7 +59,7 @@ func directMutants() []regression {
 	}
 `,
 			new:    ``,
-			breaks: "host and guest write one filesystem", tests: in("test/driver/direct", "TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
+			breaks: "host and guest write one filesystem", tests: in("test/driver/direct", "TestDirectWithoutRecords", "TestDirectIsUnpublishedWithoutRecords"),
 		},
 		{
 			name: "direct/staged-while-the-device-is-open", in: "direct.Access.stage",
@@ -69,32 +69,32 @@ func directMutants() []regression {
 `,
 			new:    ``,
 			breaks: "the filesystem is checked while a guest still has it",
-			tests:  in("test/driver/direct", "TestDirectIsKeptByItsGuest", "TestDirectStaysForOthers"),
+			tests:  in("test/driver/direct", "TestDirectIsKeptByItsGuest", "TestDirectIsNotUnpublishedByOthers"),
 		},
 		{
 			name: "direct/guest-writes-read-only-volume", in: "direct.Assignments.assignment",
 			old:    `return flag == "rw" || flag == "ro" }), "ro")`,
 			new:    `return flag == "ro" }), "rw")`,
-			breaks: "a guest mounts a read-only volume writable", tests: in("test/driver/direct", "TestDirectReadOnlyPublication", "TestDirectReader"),
+			breaks: "a guest mounts a read-only volume writable", tests: in("test/driver/direct", "TestDirectReadOnlyPublicationIsRefused", "TestDirectReaderHasOneDevice"),
 		},
 		{
 			name: "direct/assignment-left", in: "direct.Access.Unpublish",
 			old:    `d.config.Runtimes.Root.Remove(p.TargetPath), d.RemoveTarget(p))`,
 			new:    `d.RemoveTarget(p))`,
-			breaks: "the runtime gives a later pod the device of an earlier one", tests: in("test/driver/direct", "TestDirectLife"),
+			breaks: "the runtime gives a later pod the device of an earlier one", tests: in("test/driver/direct", "TestDirectLifecycle"),
 		},
 		{
 			name: "direct/number-of-a-lost-device-trusted", in: "device.Raw.verify",
 			old:    `attached && now.Sequence != sequence {`,
 			new:    `attached && now.Sequence == 0 {`,
 			breaks: "a pod gets the image that now has the number of a lost device",
-			tests:  in("test/driver/health", "TestNumberOfALoopDeviceThatAnotherImageGets"),
+			tests:  in("test/driver/health", "TestReusedLoopNumberIsDetected"),
 		},
 		{
 			name: "direct/forged-file-stays", in: "direct.Assignments.restoreMount",
 			old:    `point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {`,
 			new:    `point.SuperReadOnly && err == nil && bytes.HasPrefix(shown, plugin[:1]) {`,
-			breaks: "what a container has written for the runtime is kept", tests: in("test/driver/direct", "TestDirectIsForged"),
+			breaks: "what a container has written for the runtime is kept", tests: in("test/driver/direct", "TestForgedAssignmentIsReplaced"),
 		},
 	}
 }

@@ -12,7 +12,7 @@ func faultsMutants() []regression {
 
 `,
 			new:    ``,
-			breaks: "a rule for the first calls has no hit", tests: socket("TestExamplesAct"),
+			breaks: "a rule for the first calls has no hit", tests: socket("TestExamplesTakeEffect"),
 		},
 		{
 			name: "faults/random-only-where-selected", in: "faults.Injector.activate",

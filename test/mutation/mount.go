@@ -84,14 +84,14 @@ func mountMutants() []regression {
 			old:    `if fsType == "ext4" && !given {`,
 			new:    `if fsType == "" && !given {`,
 			breaks: "the superblock of a crafted ext4 can make the machine panic",
-			tests:  in("test/driver/publishing", "TestAnImageDoesNotChooseWhatAnErrorDoes"),
+			tests:  in("test/driver/publishing", "TestImageCannotSetTheErrorBehaviour"),
 		},
 		{
 			name: "mount/panic-flag-not-recognized", in: "mount.Options.PanicsOnError",
 			old:    `&& p.value == "panic"`,
 			new:    `&& p.value == ""`,
 			breaks: "the author of a pod can have an error of an inline volume make the machine panic",
-			tests:  in("test/driver/publishing", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
+			tests:  in("test/driver/publishing", "TestInlineVolumeCannotSetTheErrorBehaviour"),
 		},
 		{
 			name: "mount/busy-while-forking", in: "mount.Detached.makeReadOnly",

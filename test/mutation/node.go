@@ -51,7 +51,7 @@ func nodeMutants() []regression {
 			old:    `slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })`,
 			new:    `slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() && p.ReadOnly })`,
 			breaks: "a publication of a mode for many joins one that has the volume alone",
-			tests:  in("test/driver/publishing", "TestAModeForManyDoesNotJoinOneForOne"),
+			tests:  in("test/driver/publishing", "TestSingleNodeAttachmentIsNotJoined"),
 		},
 		{
 			name: "node/replayed-growth-is-damage", in: "filesystem.copiesAreOlder",
@@ -99,19 +99,19 @@ func nodeMutants() []regression {
 			name: "node/data-formatted", in: "access.mayFormat",
 			old:    `case !blank:`,
 			new:    `case !blank && found != "":`,
-			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestAnImageWithDataIsNotFormatted"),
+			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestImageWithDataIsNotFormatted"),
 		},
 		{
 			name: "node/not-checked", in: "access.Image.prepareDevice",
 			old:    `checked := !formatted && `,
 			new:    `checked := formatted && `,
-			breaks: "a damaged filesystem is mounted", tests: in("test/driver/staging", "TestDamagedFilesystem", "TestCrashedFilesystem"),
+			breaks: "a damaged filesystem is mounted", tests: in("test/driver/staging", "TestDamagedFilesystemIsRefused", "TestCrashedFilesystemIsRecovered"),
 		},
 		{
 			name: "node/copy-keeps-uuid", in: "access.Filesystems.checkAndGrow",
 			old:    `if v.Copy {`,
 			new:    `if v.Copy && v.IsReadOnly() {`,
-			breaks: "a clone cannot be mounted beside its source", tests: in("test/driver/copies", "TestCopiesStandSideBySide"),
+			breaks: "a clone cannot be mounted beside its source", tests: in("test/driver/copies", "TestCopiesAreUsedSideBySide"),
 		},
 		{
 			name: "node/foreign-mount-unmounted", in: "access.Targets.UnmountAllLayers",
@@ -120,19 +120,19 @@ func nodeMutants() []regression {
 			new: `if !isVolume && point.Major != 0 && v.Capability.Block {
 			return errdefs`,
 			breaks: "what another program has mounted at a target is unmounted",
-			tests:  in("test/driver/publishing", "TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
+			tests:  in("test/driver/publishing", "TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTargetIsRefused"),
 		},
 		{
 			name: "node/target-of-the-co-removed", in: "access.Targets.RemoveTarget",
 			old:    `if !publication.Made {`,
 			new:    `if publication.TargetPath == "" {`,
-			breaks: "a target directory that the CO made is removed", tests: in("test/driver/publishing", "TestTargetThatTheCOMade"),
+			breaks: "a target directory that the CO made is removed", tests: in("test/driver/publishing", "TestTargetMadeByTheCOIsUsed"),
 		},
 		{
 			name: "node/device-kept-after-unstaging", in: "access.RawDevice.Unstage",
 			old:    `return r.devices.DetachAll(ctx, v)`,
 			new:    `return nil`,
-			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLife"),
+			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLifecycle"),
 		},
 		{
 			name: "node/readers-device-kept", in: "node.Service.endPublication",
@@ -168,20 +168,20 @@ func nodeMutants() []regression {
 			old:    `if required := asked.GetRequiredBytes(); size < required {`,
 			new:    `if required := asked.GetRequiredBytes(); size < required-required {`,
 			breaks: "an expansion that has not happened is answered with success",
-			tests:  in("test/driver/staging", "TestExpansionsTellTheNode"),
+			tests:  in("test/driver/staging", "TestExpansionsRequireTheNode"),
 		},
 		{
 			name: "node/filesystem-not-grown", in: "access.Image.Expand",
 			old:    `return size, m.growMounted(ctx, v, size)`,
 			new:    `return size, nil`,
-			breaks: "an expanded volume's filesystem keeps its size", tests: in("test/driver/staging", "TestLife"),
+			breaks: "an expanded volume's filesystem keeps its size", tests: in("test/driver/staging", "TestLifecycle"),
 		},
 		{
 			name: "node/frozen-after-a-kill", in: "node.Service.Recover",
 			old: `	s.freezer.ThawRecorded()
 `,
 			new:    ``,
-			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver/freeze", run: "^TestFreezeEndsWithTheNextStart$/^ext4$"},
+			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver/freeze", run: "^TestFreezeEndsAtTheNextStart$/^ext4$"},
 		},
 		{
 			name: "node/devices-not-found-again", in: "device.Raw.Find",
@@ -220,7 +220,7 @@ func nodeMutants() []regression {
 	}
 `,
 			new:    ``,
-			breaks: "each inline volume leaves its bytes in the pool", tests: command{pkg: "./test/driver/ephemeral", run: "^TestEphemeralLife$/^directory$"},
+			breaks: "each inline volume leaves its bytes in the pool", tests: command{pkg: "./test/driver/ephemeral", run: "^TestEphemeralLifecycle$/^directory$"},
 		},
 		{
 			name: "node/ephemeral-size-not-limited", in: "ephemeral.Volumes.complete",
@@ -234,33 +234,33 @@ func nodeMutants() []regression {
 			old:    `r.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)`,
 			new:    `r.provisioned.Add(old.Parameters.Pool, 0)`,
 			breaks: "the pool's capacity shrinks with each inline volume",
-			tests:  in("test/driver/ephemeral", "TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
+			tests:  in("test/driver/ephemeral", "TestEphemeralCountsForTheCapacity", "TestEphemeralLifecycle"),
 		},
 		{
 			name: "node/directory-usage-is-the-pools", in: "access.Directory.Stats",
 			old:    `of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available`,
 			new:    `of.Bytes.Total = own.Bytes + of.Bytes.Used + of.Bytes.Available`,
-			breaks: "a directory volume's statistics are those of the whole pool", tests: in("test/driver/staging", "TestUsageIsTheVolumesOwn"),
+			breaks: "a directory volume's statistics are those of the whole pool", tests: in("test/driver/staging", "TestUsageIsOfTheVolume"),
 		},
 		{
 			name: "node/stats-of-a-foreign-mount", in: "stats.Reader.mountedTarget",
 			old:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) {`,
 			new:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) || point.ID > 0 {`,
-			breaks: "statistics of another filesystem are reported as the volume's", tests: in("test/driver/publishing", "TestStatsOfWhatIsMountedOver"),
+			breaks: "statistics of another filesystem are reported as the volume's", tests: in("test/driver/publishing", "TestStatsOfACoveredMount"),
 		},
 		{
 			name: "node/ephemeral-mkfs-options-accepted", in: "ephemeral.Volumes.complete",
 			old:    `if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {`,
 			new:    `if r.Parameters.MkfsOptions != "" && v.config.MkfsOptions {`,
 			breaks: "the author of a pod chooses mkfs options although the operator does not allow it",
-			tests:  in("test/driver/publishing", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
+			tests:  in("test/driver/publishing", "TestInlineVolumeCannotSetTheErrorBehaviour"),
 		},
 		{
 			name: "node/device-nodes-work", in: "staged.MountOptions",
 			old:    `options = options.WithoutDevices()`,
 			new:    `_ = options.WithoutDevices()`,
 			breaks: "a device node that a volume holds opens the device of the host",
-			tests:  in("test/driver/publishing", "TestDeviceNodesOfAVolumeAreOnlyFiles"),
+			tests:  in("test/driver/publishing", "TestDeviceNodesOfAVolumeCannotBeOpened"),
 		},
 	}
 }

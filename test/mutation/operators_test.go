@@ -35,7 +35,7 @@ func (b *box) put(f *os.File, n int) (int, error) {
 }
 `
 
-func TestOperatorsChangeOnePlaceEach(t *testing.T) {
+func TestOperatorsChangeOneExpressionEach(t *testing.T) {
 	t.Parallel()
 
 	found, err := mutantsOf("pkg/p", "pkg/p/p.go", operated)

@@ -10,7 +10,7 @@ func poolMutants() []regression {
 			new: `	if err := error(nil); err != nil {
 		return p.spaceError`,
 			breaks: "an attached volume's image has another size after a power failure",
-			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
+			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/growth-not-synced", in: "pool.Pool.growOnce",
@@ -19,14 +19,14 @@ func poolMutants() []regression {
 			new: `	if err := error(nil); err != nil {
 		return false,`,
 			breaks: "an expansion is acknowledged and lost in a power failure",
-			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
+			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/new-filesystem-not-synced", in: "pool.Pool.fillScratch",
 			old:    `return fresh.Sync()`,
 			new:    `return nil`,
 			breaks: "a filesystem that was just made is lost in a power failure",
-			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
+			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/image-shrinks", in: "pool.grow",
@@ -220,14 +220,14 @@ func poolMutants() []regression {
 			old:    `return p.mismatch("there is no " + layout.Identity)`,
 			new:    `return nil`,
 			breaks: "a mount point without its mount is served as an empty pool",
-			tests:  in("test/driver/pools", "TestAPoolThatIsNotMounted"),
+			tests:  in("test/driver/pools", "TestUnmountedPoolIsNotServed"),
 		},
 		{
 			name: "pool/another-identity-accepted", in: "pool.Pool.identify",
 			old:    `case found != p.identity:`,
 			new:    `case found != p.identity && found == "":`,
 			breaks: "a pool is served under the name of another one",
-			tests:  in("test/driver/pools", "TestTwoPoolsThatChangePlaces"),
+			tests:  in("test/driver/pools", "TestSwappedPoolsAreRefused"),
 		},
 		{
 			name: "pool/lease-awaited", in: "tree.openForReading",

@@ -88,7 +88,7 @@ func specMutants() []regression {
 		{
 			name: "spec/CVGS-2-write-order", in: "controller.Service.planTaking",
 			old: `if len(cuts) > 1 || !each.copy.PointInTime() {`, new: `if len(cuts) > 100 || !each.copy.PointInTime() {`,
-			breaks: "a group snapshot breaks the order of writes", tests: in("test/driver/copies", "TestAGroupIsAllOfItsMembers"),
+			breaks: "a group snapshot breaks the order of writes", tests: in("test/driver/copies", "TestGroupHasAllMembers"),
 		},
 		{
 			name: "spec/TP-2-failed-copy", in: "controller.Service.ensureSnapshot",
@@ -103,7 +103,7 @@ func specMutants() []regression {
 		{
 			name: "spec/F-2-beside-the-socket", in: "node.OwnStagingDir",
 			old: `filepath.Join(kubeletDir, "plugins", "staging."+driver)`, new: `filepath.Join(kubeletDir, "plugins", driver, "staging")`,
-			breaks: "a directory is made beside the socket", tests: in(conformance, "TestNothingIsMadeBesideTheSocket"),
+			breaks: "a directory is made beside the socket", tests: in(conformance, "TestSocketDirectoryStaysClean"),
 		},
 		{
 			name: "spec/GC-11-maximum", in: "controller.Service.GetCapacity",

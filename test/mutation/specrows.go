@@ -6,7 +6,7 @@ package main
 //
 // One behaviour of the code is often several rows; the name has all that it breaks. Rows without
 // one here are those of specMutants; of what only a CO, a document or the test of all responses
-// (TestProblems) shows; and those that no change of a few words breaks.
+// (TestObserveFindsEachProblem) shows; and those that no change of a few words breaks.
 func randomRowMutants() []regression {
 	return []regression{
 		{
@@ -16,17 +16,17 @@ func randomRowMutants() []regression {
 	}`, new: `	if id == "" {
 		return nil
 	}`,
-			breaks: "a call without an id is not refused as incomplete", tests: in("test/driver/requests", "TestMissingFields"),
+			breaks: "a call without an id is not refused as incomplete", tests: in("test/driver/requests", "TestMissingFieldsAreRefused"),
 		},
 		{
 			name: "spec/CV-9-missing-name", in: "controller.checkName",
 			old: `return rpc.Invalid("name is missing")`, new: `return nil`,
-			breaks: "a volume without a name is created", tests: in("test/driver/requests", "TestMissingFields"),
+			breaks: "a volume without a name is created", tests: in("test/driver/requests", "TestMissingFieldsAreRefused"),
 		},
 		{
 			name: "spec/CV-12,CV-34-missing-capabilities", in: "controller.Service.parseCreate",
 			old: `if len(request.GetVolumeCapabilities()) == 0 {`, new: `if len(request.GetVolumeCapabilities()) < 0 {`,
-			breaks: "a volume without capabilities is created", tests: in("test/driver/requests", "TestMissingFields"),
+			breaks: "a volume without capabilities is created", tests: in("test/driver/requests", "TestMissingFieldsAreRefused"),
 		},
 		{
 			name: "spec/CV-35-missing-access-type", in: "volume.ParseCapability",
@@ -51,7 +51,7 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/CV-22-topology-not-advertised", in: "record.CheckTopologyRequirement",
 			old: `case !advertised:`, new: `case given == nil:`,
-			breaks: "a topology requirement is accepted without the capability", tests: in("test/driver/requests", "TestAnswersWithoutACapability"),
+			breaks: "a topology requirement is accepted without the capability", tests: in("test/driver/requests", "TestResponsesWithoutACapability"),
 		},
 		{
 			name: "spec/CV-52-topology-not-returned", in: "record.Segments.AccessibleTopology",
@@ -66,27 +66,27 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/CV-23-mutable-ignored", in: "controller.checkSameVolume",
 			old: `if !v.Mutable.With(wanted.mutable).Equal(v.Mutable) {`, new: `if false {`,
-			breaks: "a repeated CreateVolume with other mutable parameters is OK", tests: in("test/driver/modify", "TestCreatedAgain"),
+			breaks: "a repeated CreateVolume with other mutable parameters is OK", tests: in("test/driver/modify", "TestCreateComparesMutableParameters"),
 		},
 		{
 			name: "spec/CV-24-mutable-not-advertised", in: "controller.Service.parseMutable",
 			old: `if len(given) > 0 && !s.has(capability.ModifyVolume) {`, new: `if len(given) < 0 && !s.has(capability.ModifyVolume) {`,
-			breaks: "mutable parameters are accepted without MODIFY_VOLUME", tests: in("test/driver/modify", "TestWithoutTheCapability"),
+			breaks: "mutable parameters are accepted without MODIFY_VOLUME", tests: in("test/driver/modify", "TestModifyNeedsTheCapability"),
 		},
 		{
 			name: "spec/CV-25-empty-source", in: "controller.Service.parseSource",
 			old: `return record.Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")`, new: `return record.Source{}, nil`,
-			breaks: "an empty content source makes an empty volume", tests: in("test/driver/copies", "TestWhatCanBeMadeOfASource"),
+			breaks: "an empty content source makes an empty volume", tests: in("test/driver/copies", "TestRequestsWithASourceAreValidated"),
 		},
 		{
 			name: "spec/CV-26-missing-snapshot", in: "controller.Service.parseSource",
 			old: `return source, rpc.CheckID("volume_content_source: snapshot_id", source.SnapshotID)`, new: `return source, nil`,
-			breaks: "a source without a snapshot id makes an empty volume", tests: in("test/driver/copies", "TestWhatCanBeMadeOfASource"),
+			breaks: "a source without a snapshot id makes an empty volume", tests: in("test/driver/copies", "TestRequestsWithASourceAreValidated"),
 		},
 		{
 			name: "spec/CV-28-missing-volume", in: "controller.Service.parseSource",
 			old: `return source, rpc.CheckID("volume_content_source: volume_id", source.VolumeID)`, new: `return source, nil`,
-			breaks: "a source without a volume id makes an empty volume", tests: in("test/driver/copies", "TestWhatCanBeMadeOfASource"),
+			breaks: "a source without a volume id makes an empty volume", tests: in("test/driver/copies", "TestRequestsWithASourceAreValidated"),
 		},
 		{
 			name: "spec/CV-27-restore-not-advertised", in: "controller.Service.parseSource",
@@ -163,7 +163,7 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/NPV-11-relative-target", in: "node.parsePublish",
 			old: `return staged.Publication{}, rpc.Invalid("target_path: %w", err)`, new: `return staged.Publication{}, rpc.Errorf(codes.NotFound, "target_path: %w", err)`,
-			breaks: "a relative target path has another code", tests: in("test/driver/requests", "TestImpossiblePathsAreInvalidWhateverTheVolumeDoes"),
+			breaks: "a relative target path has another code", tests: in("test/driver/requests", "TestImpossiblePathsAreInvalidArguments"),
 		},
 		{
 			name: "spec/NPV-10,NPV-17,NEV-10-short-paths", in: "driver.maxPath",
@@ -230,7 +230,7 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/GMA-1,GMD-4-missing-snapshot", in: "metadata.Service.open",
 			old: `if err := rpc.CheckID(field, id); err != nil {`, new: `if err := rpc.CheckID(field, id); err != nil && id != "" {`,
-			breaks: "a missing snapshot_id has another code", tests: in("test/driver/metadata", "TestMetadataRefusals"),
+			breaks: "a missing snapshot_id has another code", tests: in("test/driver/metadata", "TestInvalidMetadataRequestsAreRefused"),
 		},
 		{
 			name: "spec/DS-3-unknown-snapshot", in: "controller.Service.deleteSnapshot",

@@ -122,7 +122,7 @@ func TestSanity(t *testing.T) {
 			require.NoError(t, err)
 
 			run := child.CommandWithin(t, rowLimit, "/proc/self/exe",
-				"-test.run=^TestRow$", "-test.count=1", "--ginkgo.no-color", "--ginkgo.json-report="+report)
+				"-test.run=^TestSanityRow$", "-test.count=1", "--ginkgo.no-color", "--ginkgo.json-report="+report)
 			if r.Simulated {
 				run.Args = append(run.Args, "--ginkgo.skip="+pathSpec)
 			}
@@ -188,8 +188,8 @@ func requireExpected(t *testing.T, r row, spec types.SpecReport) {
 	t.Errorf("%s was skipped: %s", spec.FullText(), spec.Failure.Message)
 }
 
-// TestRow is the process of one row.
-func TestRow(t *testing.T) {
+// TestSanityRow is the process of one row.
+func TestSanityRow(t *testing.T) {
 	encoded := os.Getenv(rowVariable)
 	if encoded == "" {
 		t.Skip("a part of TestSanity")

@@ -40,10 +40,10 @@ type answered struct {
 	first, second  *snapshot
 }
 
-// TestEachAnswerIsRightOrAnError has each system call fail once that a reading call makes. Its answer is
-// the same as without the failure, or an error: a stream never ends short with success, a volume that
-// cannot be observed is not NOT_FOUND, and sizes are not guessed.
-func TestEachAnswerIsRightOrAnError(t *testing.T) {
+// TestEachResponseIsRightOrAnError: each system call of a reading call fails once. Its answer is
+// the same as without the failure, or an error: a stream never ends short with success, a volume
+// that cannot be observed is not NOT_FOUND, and sizes are not guessed.
+func TestEachResponseIsRightOrAnError(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	binary := driverBinary(t)

@@ -15,10 +15,10 @@ import (
 // streamBytes is the size of what is written into the space that is new.
 const streamBytes = 64 * mib
 
-// TestGrowInUse is online expansion through the whole driver: an application
-// writes, the volume grows beneath it time and again, and a SIGKILL of the
-// driver comes between the controller's half and the node's.
-func TestGrowInUse(t *testing.T) {
+// TestVolumesGrowInUse by online expansion through the whole driver: an application writes, the
+// volume grows beneath it time and again, and a SIGKILL of the driver comes between the
+// controller's half and the node's.
+func TestVolumesGrowInUse(t *testing.T) {
 	ext4, xfs := []string{"e2fsck", "-fn"}, []string{"xfs_repair", "-n", "-f"}
 	btrfs := []string{"btrfs", "check", "--readonly"}
 

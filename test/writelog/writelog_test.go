@@ -83,8 +83,9 @@ func TestDurableIsWhatTheLastFlushCovers(t *testing.T) {
 	}
 }
 
-// TestSomeEntries finds each entry kept and lost, and one of several blocks in part.
-func TestSomeEntries(t *testing.T) {
+// TestApplySomeAppliesAnySubset of the entries: each is kept and lost, and one of several blocks is
+// applied in part.
+func TestApplySomeAppliesAnySubset(t *testing.T) {
 	log, random := record(t), rand.New(rand.NewPCG(1, 2))
 
 	var first, whole, part, lost, last [2]bool

@@ -135,7 +135,7 @@ func busy(t *testing.T, directory string) (stop func() int64) {
 	}
 }
 
-func TestCheckOfTheSound(t *testing.T) {
+func TestCheckOfAHealthyVolume(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 
@@ -161,7 +161,7 @@ func TestCheckOfTheSound(t *testing.T) {
 	})
 }
 
-func TestCheckOfTheSoundOffline(t *testing.T) {
+func TestOfflineCheckOfAHealthyVolume(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 		harness.BringUp(t, d, claim)
@@ -186,8 +186,8 @@ func TestCheckOfTheSoundOffline(t *testing.T) {
 	})
 }
 
-// TestCheckIsRefused has no verdict, and says why.
-func TestCheckIsRefused(t *testing.T) {
+// TestRefusedCheckHasNoVerdict, and names the cause.
+func TestRefusedCheckHasNoVerdict(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, harness.SharedPool)
@@ -278,8 +278,8 @@ func TestCheckIsRefused(t *testing.T) {
 	})
 }
 
-// TestCheckOfWhatIsOnlyRead has nothing to freeze.
-func TestCheckOfWhatIsOnlyRead(t *testing.T) {
+// TestCheckOfAReadOnlyVolume has nothing to freeze.
+func TestCheckOfAReadOnlyVolume(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 		harness.BringUp(t, d, claim)
@@ -292,8 +292,8 @@ func TestCheckOfWhatIsOnlyRead(t *testing.T) {
 	})
 }
 
-// TestCheckForgivesTheKernelsErrors has ext4 count an error that leaves no damage.
-func TestCheckForgivesTheKernelsErrors(t *testing.T) {
+// TestCleanCheckClearsTheKernelsErrors: ext4 counts an error that leaves no damage.
+func TestCleanCheckClearsTheKernelsErrors(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

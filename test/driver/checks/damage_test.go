@@ -14,7 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
-func TestCheckOfTheDamaged(t *testing.T) {
+func TestCheckOfADamagedVolume(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, fsType string) {
 		t.Helper()
 		harness.BringUp(t, d, claim)

@@ -105,7 +105,7 @@ func whileFrozen(t *testing.T, b *harness.Toolbox, path string, do func(ctx cont
 	}
 }
 
-// TestCheckIsLimited has a tool not come to its end while the filesystem is frozen.
+// TestCheckIsLimited: a tool does not end while the filesystem is frozen.
 func TestCheckIsLimited(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -145,8 +145,8 @@ func hold(b *harness.Toolbox, tool string) *heldTool {
 	return h
 }
 
-// TestNobodyWaitsForACheck has a tool take its time.
-func TestNobodyWaitsForACheck(t *testing.T) {
+// TestCallsDoNotWaitForACheck: a tool is slow.
+func TestCallsDoNotWaitForACheck(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.StartNode(t)
@@ -223,8 +223,8 @@ func fakeTool(t *testing.T, tool, script string) {
 	t.Setenv("PATH", directory+":"+os.Getenv("PATH"))
 }
 
-// TestCheckAndADriverThatIsKilled kills the driver where it is busy with a check.
-func TestCheckAndADriverThatIsKilled(t *testing.T) {
+// TestKilledDriverDuringACheck is started again.
+func TestKilledDriverDuringACheck(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	// The copy of the metadata is rehearsed before the filesystem is frozen.
@@ -271,8 +271,8 @@ func TestCheckAndADriverThatIsKilled(t *testing.T) {
 	}
 }
 
-// TestDamageThatOnlyTheKernelFinds has an ext4 that says it is clean.
-func TestDamageThatOnlyTheKernelFinds(t *testing.T) {
+// TestDamageFoundByTheKernelOnly: the superblock of an ext4 has the state clean.
+func TestDamageFoundByTheKernelOnly(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -291,8 +291,8 @@ func TestDamageThatOnlyTheKernelFinds(t *testing.T) {
 	require.NotEmpty(t, found.Detail, "want: the check has the detail of the damage")
 }
 
-// TestRawBlockForgetsTheFilesystem uses the volume for something else.
-func TestRawBlockForgetsTheFilesystem(t *testing.T) {
+// TestRawBlockUseDropsTheFilesystemsRecord.
+func TestRawBlockUseDropsTheFilesystemsRecord(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

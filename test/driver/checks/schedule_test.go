@@ -143,8 +143,8 @@ func TestChecksFindDamage(t *testing.T) {
 	})
 }
 
-// TestChecksOfAll has the driver's period, and goes on after a restart.
-func TestChecksOfAll(t *testing.T) {
+// TestAllVolumesAreChecked in the driver's period, also after a restart.
+func TestAllVolumesAreChecked(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -167,8 +167,8 @@ func TestChecksOfAll(t *testing.T) {
 	}
 }
 
-// TestChecksForgetVolumes has the record go with the volume.
-func TestChecksForgetVolumes(t *testing.T) {
+// TestDeletedVolumeLosesItsRecord of checks.
+func TestDeletedVolumeLosesItsRecord(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

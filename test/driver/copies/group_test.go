@@ -49,9 +49,9 @@ func getGroup(ctx context.Context, d *harness.Driver, id string, members []strin
 	return answer.GetGroupSnapshot(), err
 }
 
-// TestAGroupIsAllOfItsMembers makes a group of volumes of all kinds that are in
-// use, restores each member, and deletes it as a whole only.
-func TestAGroupIsAllOfItsMembers(t *testing.T) {
+// TestGroupHasAllMembers: they are volumes of all kinds that are in use, each is restored, and only
+// the group as a whole is deleted.
+func TestGroupHasAllMembers(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -346,8 +346,8 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 2, "scratch": 0})
 }
 
-// TestAGroupThatIsReadStays deletes it while one member is restored.
-func TestAGroupThatIsReadStays(t *testing.T) {
+// TestGroupBeingReadIsKept: it is deleted while one member is restored.
+func TestGroupBeingReadIsKept(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -433,8 +433,8 @@ func TestGroupsThatShareVolumes(t *testing.T) {
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0, "images": 12})
 }
 
-// TestAGroupThatFailsAtItsLastMember leaves none of the members before it.
-func TestAGroupThatFailsAtItsLastMember(t *testing.T) {
+// TestGroupThatFailsAtItsLastMember leaves none of the members before it.
+func TestGroupThatFailsAtItsLastMember(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

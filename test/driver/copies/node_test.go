@@ -55,9 +55,9 @@ func sizeOf(t *testing.T, claim *csiclient.Publication) int64 {
 	return int64(stat.Blocks) * stat.Bsize
 }
 
-// TestCopiesStandSideBySide stages a volume, its clone, and the clone's clone,
-// which are all larger than the one before, while every one of them is in use.
-func TestCopiesStandSideBySide(t *testing.T) {
+// TestCopiesAreUsedSideBySide: a volume is staged, its clone, and the clone's clone, which are all
+// larger than the one before, while all of them are in use.
+func TestCopiesAreUsedSideBySide(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -111,9 +111,9 @@ func TestCopiesStandSideBySide(t *testing.T) {
 	}
 }
 
-// TestCopiesThatAreOnlyRead are as large as they were asked to be, and have had
-// their log replayed, although they are read-only.
-func TestCopiesThatAreOnlyRead(t *testing.T) {
+// TestReadOnlyCopies are as large as they were asked to be, and have had their log replayed,
+// although they are read-only.
+func TestReadOnlyCopies(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -163,9 +163,9 @@ func (powerless) Run(_ context.Context, command filesystem.Command) (filesystem.
 	return filesystem.NewRunner().Run(context.Background(), command)
 }
 
-// TestCopyWhoseUUIDWasBegun has the power fail in the middle of a first staging,
-// and copies the remainder. Of the other filesystems a UUID has no middle.
-func TestCopyWhoseUUIDWasBegun(t *testing.T) {
+// TestCopyOfAnInterruptedUUIDChange: the power fails in the middle of a first staging, and the
+// remainder is copied. Of the other filesystems a UUID has no middle.
+func TestCopyOfAnInterruptedUUIDChange(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -197,8 +197,8 @@ func TestCopyWhoseUUIDWasBegun(t *testing.T) {
 	}
 }
 
-// TestCopyOfRawBytes is not formatted because a filesystem is asked for.
-func TestCopyOfRawBytes(t *testing.T) {
+// TestCopyOfRawDataIsNotFormatted if a filesystem is asked for.
+func TestCopyOfRawDataIsNotFormatted(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -221,8 +221,8 @@ func TestCopyOfRawBytes(t *testing.T) {
 	require.Equal(t, sum, payload(t, clone))
 }
 
-// TestCopyThatWasNeverWritten is formatted like any volume that is empty.
-func TestCopyThatWasNeverWritten(t *testing.T) {
+// TestCopyOfABlankVolumeIsFormatted like any volume that is empty.
+func TestCopyOfABlankVolumeIsFormatted(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

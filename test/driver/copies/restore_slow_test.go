@@ -102,9 +102,9 @@ func TestASourceIsNotDeletedDuringItsCopy(t *testing.T) {
 	require.Equal(t, want, harness.ImageSum(t, harness.ImageOf(d, cloned.GetVolume().GetVolumeId())))
 }
 
-// TestImpatientRestore retries a restore and a clone that take longer than their
-// deadlines: there is one volume in the end, and it is whole.
-func TestImpatientRestore(t *testing.T) {
+// TestRestoreIsRetriedAfterItsDeadline: a restore and a clone take longer than their deadlines:
+// there is one volume in the end, and it is whole.
+func TestRestoreIsRetriedAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -189,9 +189,9 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 	}
 }
 
-// TestACloneThatMeetsAnExpansion: the source is expanded after the clone was asked for
+// TestCloneDuringAnExpansion: the source is expanded after the clone was asked for
 // and before it is taken. The clone's image has the size that the clone is said to have.
-func TestACloneThatMeetsAnExpansion(t *testing.T) {
+func TestCloneDuringAnExpansion(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -21,10 +21,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestCopiesHoldTheBytes snapshots a volume of each kind, in use where its pool
-// allows that, changes it, clones it, and finds in every copy what it was made
-// of, while all of them are in use on one node and when the sources are gone.
-func TestCopiesHoldTheBytes(t *testing.T) {
+// TestCopiesHaveTheSourcesData: a volume of each kind is snapshotted, in use where its pool allows
+// that, changed and cloned, and every copy has what it was made of, while all of them are in use on
+// one node and when the sources are gone.
+func TestCopiesHaveTheSourcesData(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -179,9 +179,9 @@ func snapshottedBlock(t *testing.T, d *harness.Driver) (id, snapshotID string) {
 	return claim.VolumeID, made.GetSnapshot().GetSnapshotId()
 }
 
-// TestWhatCanBeMadeOfASource asks for volumes of a 64 MiB source with a
-// filesystem, by all names that a source can have.
-func TestWhatCanBeMadeOfASource(t *testing.T) {
+// TestRequestsWithASourceAreValidated: they ask for volumes of a 64 MiB source with a filesystem,
+// by all names that a source can have.
+func TestRequestsWithASourceAreValidated(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -440,9 +440,8 @@ func TestCopiesAreThin(t *testing.T) {
 	}
 }
 
-// TestDirectoriesKeepWhatFilesHave copies a directory that has all that a file
-// can have.
-func TestDirectoriesKeepWhatFilesHave(t *testing.T) {
+// TestDirectoryCopiesKeepAllAttributes that a file can have.
+func TestDirectoryCopiesKeepAllAttributes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

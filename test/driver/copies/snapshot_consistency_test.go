@@ -102,10 +102,10 @@ func (d *diary) entries(t *testing.T, place string) int64 {
 	}
 }
 
-// TestSnapshotsOfWhatIsBeingWritten makes snapshots, a group and a clone of
-// volumes while a workload writes to them: each has all that was on the disk when
-// it was asked for, and the members of a group differ by what was being written.
-func TestSnapshotsOfWhatIsBeingWritten(t *testing.T) {
+// TestSnapshotsDuringWritesAreConsistent: snapshots, a group and a clone of volumes are made while
+// a workload writes to them: each has all that was on the disk when it was asked for, and the
+// members of a group differ by what was being written.
+func TestSnapshotsDuringWritesAreConsistent(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -21,8 +21,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestASlowSnapshotIsNotReadyAtFirst has the CO ask until it is.
-func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
+// TestSlowSnapshotIsNotReadyAtFirst: the CO asks until it is.
+func TestSlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -142,9 +142,9 @@ func snapshotAgain(t *testing.T, d *harness.Driver, request *csi.CreateSnapshotR
 	}
 }
 
-// TestASlowSnapshotOutlivesTheDriver restarts, and kills, the driver while it
-// copies what the CO knows of already.
-func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
+// TestSlowSnapshotOutlivesTheDriver, which is restarted, and killed, while it copies what the CO
+// has an id of already.
+func TestSlowSnapshotOutlivesTheDriver(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for by, end := range map[string]func(*harness.Driver){
@@ -252,9 +252,8 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	require.Less(t, harness.AvailableCapacity(t, d), before, "want: the snapshot takes space")
 }
 
-// TestImpatientSnapshot retries with a deadline that is too short: there is one
-// snapshot in the end.
-func TestImpatientSnapshot(t *testing.T) {
+// TestSnapshotIsRetriedAfterItsDeadline, which is too short: there is one snapshot in the end.
+func TestSnapshotIsRetriedAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, patient)

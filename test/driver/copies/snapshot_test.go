@@ -243,8 +243,8 @@ func TestSnapshotsAreListed(t *testing.T) {
 	require.Equal(t, left, ids)
 }
 
-// TestASnapshotPromisesWhatItHolds has snapshots count for the pool's capacity.
-func TestASnapshotPromisesWhatItHolds(t *testing.T) {
+// TestSnapshotsCountForTheCapacity of the pool.
+func TestSnapshotsCountForTheCapacity(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -17,9 +17,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestWhatIsUsedElsewhere snapshots a volume that is attached to a node that
-// this process knows nothing of.
-func TestWhatIsUsedElsewhere(t *testing.T) {
+// TestSnapshotOfARemotelyAttachedVolume: its node is none of this process.
+func TestSnapshotOfARemotelyAttachedVolume(t *testing.T) {
 	t.Parallel()
 
 	for sort, options := range copyPools() {
@@ -139,9 +138,8 @@ func TestACloneOfADirectoryInUse(t *testing.T) {
 	harness.RequireBlock(t, clone)
 }
 
-// TestAStrangerInTheSnapshotsStays finds bytes there that the state does not
-// know of.
-func TestAStrangerInTheSnapshotsStays(t *testing.T) {
+// TestUnrecordedSnapshotIsKept: the directory of snapshots has files without a record in the state.
+func TestUnrecordedSnapshotIsKept(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

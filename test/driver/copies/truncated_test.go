@@ -16,8 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestASourceThatIsTruncatedWhileItIsCopied: a copy of it would have zeros where data is lost.
-func TestASourceThatIsTruncatedWhileItIsCopied(t *testing.T) {
+// TestTruncatedSourceFailsTheCopy: a copy of it would have zeros where data is lost.
+func TestTruncatedSourceFailsTheCopy(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

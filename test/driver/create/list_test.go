@@ -195,8 +195,8 @@ func TestListRefuses(t *testing.T) {
 	require.Empty(t, page.GetNextToken(), "want: a page that is just full has no next one")
 }
 
-// TestListStaysBelowFourMegabytes asks for no page size where each volume says
-// as much as the spec allows: 4 KiB of volume_context.
+// TestListStaysBelowFourMegabytes: no page size is asked for, and each volume's entry is as large
+// as the spec allows: 4 KiB of volume_context.
 func TestListStaysBelowFourMegabytes(t *testing.T) {
 	t.Parallel()
 
@@ -244,7 +244,7 @@ func TestListStaysBelowFourMegabytes(t *testing.T) {
 	require.Equal(t, 3, pages, "want: the large list has three pages")
 }
 
-func TestListTellsWhereVolumesArePublished(t *testing.T) {
+func TestListReportsPublishedNodes(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, harness.SharedPool, func(c *driver.Config) {

@@ -263,8 +263,8 @@ func TestDirectWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestDirectIsTakenDownWithoutRecords leaves nothing, either.
-func TestDirectIsTakenDownWithoutRecords(t *testing.T) {
+// TestDirectIsUnpublishedWithoutRecords, and leaves nothing, either.
+func TestDirectIsUnpublishedWithoutRecords(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
 	claim.ReadOnly = true
@@ -287,8 +287,7 @@ func TestDirectIsTakenDownWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestDirectIsCheckedAtRest has a check find what a guest has left, once it can't
-// have the volume any more.
+// TestDirectIsCheckedAtRest: a check finds what a guest has left, once no guest has the volume.
 func TestDirectIsCheckedAtRest(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)

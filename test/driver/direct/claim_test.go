@@ -145,8 +145,8 @@ func TestClaimIsAskedOnce(t *testing.T) {
 	harness.RequireCode(t, err, codes.Unavailable)
 }
 
-// TestClaimThatCannotBeRead makes nothing until it can.
-func TestClaimThatCannotBeRead(t *testing.T) {
+// TestUnreadableClaimMakesNoVolume until it can be read.
+func TestUnreadableClaimMakesNoVolume(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -204,7 +204,7 @@ func TestClaimThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestWhoAsksAClaimIsNotKeptWaiting(t *testing.T) {
+func TestClaimRequestEndsAtTheDeadline(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -223,9 +223,8 @@ func TestWhoAsksAClaimIsNotKeptWaiting(t *testing.T) {
 	require.Len(t, harness.ListAll(t, d), 1, "want: the other volume alone is created")
 }
 
-// TestClaimAsksForWhatCannotBe: an annotation can't make of a class's volume what
-// it is not for.
-func TestClaimAsksForWhatCannotBe(t *testing.T) {
+// TestAnnotatedClaimOfAnUnfitClassIsRefused: the annotation does not make a volume of another kind.
+func TestAnnotatedClaimOfAnUnfitClassIsRefused(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)

@@ -78,9 +78,9 @@ func TestDirectParameter(t *testing.T) {
 	}
 }
 
-// TestDirectVolumeIsForOne asks each call of the controller for what only an
-// ordinary volume can do.
-func TestDirectVolumeIsForOne(t *testing.T) {
+// TestDirectVolumeIsNotShared: each call of the controller is asked for what only an ordinary
+// volume can do.
+func TestDirectVolumeIsNotShared(t *testing.T) {
 	t.Parallel()
 
 	// With a pool that several nodes reach, no mode is refused for another reason.
@@ -139,7 +139,7 @@ func TestDirectVolumeIsForOne(t *testing.T) {
 	}
 }
 
-func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
+func TestDirectAssignmentIsFixedAtCreation(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

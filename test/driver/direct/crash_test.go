@@ -33,9 +33,9 @@ func rebirths() map[string]func(t *testing.T, d *harness.Driver) {
 	}
 }
 
-// TestDirectOutlivesTheDriver ends it after each step of a volume's lifecycle, and where
-// it would be in the middle of one. The guest notices nothing, and the CO's next
-// call is what it would have been.
+// TestDirectOutlivesTheDriver, which ends after each step of a volume's lifecycle, and in the
+// middle of the steps. The guest notices nothing, and the CO's next call is what it would have
+// been.
 func TestDirectOutlivesTheDriver(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -280,8 +280,7 @@ func killWithin(t *testing.T, d *harness.Driver, after time.Duration, call func(
 	await.Receive(t, ended, "the call to return after its driver was killed")
 }
 
-// TestDirectAfterReboot has nothing left but the disk: what was assigned is not, and
-// can be again.
+// TestDirectAfterReboot: only the disk remains: what was assigned is not, and can be again.
 func TestDirectAfterReboot(t *testing.T) {
 	d := directDriver(t)
 
@@ -312,9 +311,9 @@ func TestDirectAfterReboot(t *testing.T) {
 	}
 }
 
-// TestDirectImageByAnotherName restarts while a guest has a volume whose image is
-// called something else by then, and whose device is not the one of its slot.
-func TestDirectImageByAnotherName(t *testing.T) {
+// TestDirectImageIsRenamed: the driver restarts while a guest has a volume whose image has another
+// name by then, and whose device is not the one of its slot.
+func TestDirectImageIsRenamed(t *testing.T) {
 	d := directDriver(t)
 
 	for name, readOnly := range map[string]bool{"writer": false, "reader": true} {

@@ -19,9 +19,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestForgedFilesMeanNothing has the user of an ordinary volume write what a
-// runtime would get, about the device of another volume.
-func TestForgedFilesMeanNothing(t *testing.T) {
+// TestForgedFilesAreIgnored: the user of an ordinary volume writes what a runtime would get, about
+// the device of another volume.
+func TestForgedFilesAreIgnored(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -94,8 +94,8 @@ func claimBytes(t *testing.T, d *harness.Driver, claim *csiclient.Publication) i
 	return got.GetVolume().GetCapacityBytes()
 }
 
-// TestForgedFileAtTheTarget is of one that is there before the volume is published.
-func TestForgedFileAtTheTarget(t *testing.T) {
+// TestForgedFileAtTheTargetIsReplaced: it is there before the volume is published.
+func TestForgedFileAtTheTargetIsReplaced(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
 	path := filepath.Join(claim.TargetPath, "csiPlugin.json")
@@ -135,9 +135,9 @@ func (v *victim) untouched(t *testing.T) {
 	require.Equal(t, v.before, harness.Tree(t, v.path))
 }
 
-// TestSymlinkInAnEntrysPlace is planted before the volume is published, while it
-// is, and before it is unpublished.
-func TestSymlinkInAnEntrysPlace(t *testing.T) {
+// TestSymlinkAtAnEntryIsNotFollowed: it is planted before the volume is published, while it is, and
+// before it is unpublished.
+func TestSymlinkAtAnEntryIsNotFollowed(t *testing.T) {
 	d := directDriver(t)
 
 	for name, plant := range map[string]func(t *testing.T, v *victim, claim *csiclient.Publication){
@@ -201,8 +201,8 @@ func TestSymlinkInAnEntrysPlace(t *testing.T) {
 	}
 }
 
-// TestUnsafeRoot is of one that another user could have made, or can change.
-func TestUnsafeRoot(t *testing.T) {
+// TestUnsafeRootIsRefused: another user could have made it, or can change it.
+func TestUnsafeRootIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -282,8 +282,7 @@ func TestSymlinksAreNotCleared(t *testing.T) {
 	v.untouched(t)
 }
 
-// TestNestedDirectoryIsLeftAlone is of an entry that contains more than
-// runtimes write.
+// TestNestedDirectoryIsLeftAlone: the entry contains more than runtimes write.
 func TestNestedDirectoryIsLeftAlone(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
@@ -304,8 +303,8 @@ func TestNestedDirectoryIsLeftAlone(t *testing.T) {
 	require.NoDirExists(t, harness.DirectEntry(d, claim))
 }
 
-// TestShimOfAnotherIsNotAsked has a sandbox's directory lead to another's.
-func TestShimOfAnotherIsNotAsked(t *testing.T) {
+// TestAnotherSandboxsShimIsNotAsked: a sandbox's directory leads to another's.
+func TestAnotherSandboxsShimIsNotAsked(t *testing.T) {
 	d := directDriver(t, func(c *driver.Config) {
 		c.Node.Direct.Guest.ShimRoots = append(c.Node.Direct.Guest.ShimRoots, filepath.Join(c.StateDir, "more"))
 	})
@@ -324,8 +323,8 @@ func TestShimOfAnotherIsNotAsked(t *testing.T) {
 	guestSays(t, d, claim, smallUsage())
 }
 
-// TestEntriesOfOthersStay are of other drivers in the same root.
-func TestEntriesOfOthersStay(t *testing.T) {
+// TestOtherDriversEntriesAreKept, which are in the same root.
+func TestOtherDriversEntriesAreKept(t *testing.T) {
 	d := directDriver(t)
 	root := d.Config.Node.Direct.Root
 	entry := filepath.Join(root, "L290aGVyL2RyaXZlcg==") // /other/driver

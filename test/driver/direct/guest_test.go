@@ -43,9 +43,8 @@ func published(t *testing.T, d *harness.Driver) (*csiclient.Publication, *guest.
 	return claim, shim
 }
 
-// TestDirectStats has shims answer in all ways, which is never an error of the
-// call.
-func TestDirectStats(t *testing.T) {
+// TestDirectStatsSucceedForEachAnswer of a shim.
+func TestDirectStatsSucceedForEachAnswer(t *testing.T) {
 	d := directDriver(t)
 
 	for name, test := range map[string]struct {
@@ -122,9 +121,9 @@ func recovers(t *testing.T, d *harness.Driver, claim *csiclient.Publication, shi
 	take(t, d, claim, claim.VolumeID)
 }
 
-// TestDirectStatsAreLookedAt has a relist find out about the guest, without
-// any request for a usage. A guest that hangs does not make the probe hang.
-func TestDirectStatsAreLookedAt(t *testing.T) {
+// TestRelistProbesTheGuest without any request for a usage. A guest that hangs does not make the
+// probe hang.
+func TestRelistProbesTheGuest(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -152,8 +151,8 @@ func TestDirectStatsAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestDirectGuestIsFull has a guest fill its filesystem.
-func TestDirectGuestIsFull(t *testing.T) {
+// TestFullGuestIsOutOfCapacity: a guest fills its filesystem.
+func TestFullGuestIsOutOfCapacity(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -193,7 +192,7 @@ func TestDirectGuestIsFull(t *testing.T) {
 	vm.shutDown()
 }
 
-// TestDirectStatsByKataRuntime asks by Kata's own program.
+// TestDirectStatsByKataRuntime, Kata's own program.
 func TestDirectStatsByKataRuntime(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -231,8 +230,8 @@ func TestDirectStatsByKataRuntime(t *testing.T) {
 	})
 }
 
-// TestDirectWithoutItsProgram names one that is not there.
-func TestDirectWithoutItsProgram(t *testing.T) {
+// TestMissingKataRuntimeIsACondition.
+func TestMissingKataRuntimeIsACondition(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -245,8 +244,8 @@ func TestDirectWithoutItsProgram(t *testing.T) {
 	harness.RequireCode(t, expandNode(t, d, claim, claim.TargetPath, 96*harness.MiB), codes.Unavailable)
 }
 
-// TestDirectResize asks the guest to grow, which may go wrong in all ways. The host
-// never does it instead.
+// TestDirectResize asks the guest to grow, which can fail in each way. The host never does it
+// instead.
 func TestDirectResize(t *testing.T) {
 	d := directDriver(t)
 
@@ -322,8 +321,8 @@ func resizes(shim *guest.Shim) []guest.Request {
 	return found
 }
 
-// TestDirectResizeSays compares what guests are asked, in both generations' words.
-func TestDirectResizeSays(t *testing.T) {
+// TestDirectResizeRequestsHaveKatasFormat, for guests of both generations.
+func TestDirectResizeRequestsHaveKatasFormat(t *testing.T) {
 	d := directDriver(t)
 	claim, shim := published(t, d)
 	device := deviceOf(t, d, claim).Path
@@ -347,7 +346,7 @@ func TestDirectResizeSays(t *testing.T) {
 	require.Contains(t, shim.Requests(), guest.Request{Method: http.MethodPut, URI: "/fs-stats", Body: fmt.Sprintf(`{"block-device":%q}`, device)})
 }
 
-// TestDirectReaderIsNotResized is of a guest that can't write: it gets no request.
+// TestDirectReaderIsNotResized, since its guest can't write: it gets no request.
 func TestDirectReaderIsNotResized(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)

@@ -34,7 +34,7 @@ type directLife struct {
 	total int64
 }
 
-func TestDirectLife(t *testing.T) {
+func TestDirectLifecycle(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -364,7 +364,7 @@ func TestDirectGrowsAtRest(t *testing.T) {
 	}
 }
 
-// TestDirectWithoutStaging is of a CO that knows of no staging.
+// TestDirectWithoutStaging: the CO does not stage.
 func TestDirectWithoutStaging(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -393,8 +393,8 @@ func TestDirectWithoutStaging(t *testing.T) {
 	require.NoError(t, d.Detach(t.Context(), claim))
 }
 
-// TestDirectKeepsWhatWasThere has the CO make the target path, as some do.
-func TestDirectKeepsWhatWasThere(t *testing.T) {
+// TestDirectKeepsAnExistingTarget: the CO makes the target path, as some do.
+func TestDirectKeepsAnExistingTarget(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -407,9 +407,9 @@ func TestDirectKeepsWhatWasThere(t *testing.T) {
 	require.Empty(t, entriesIn(t, claim.TargetPath), "want: the target is empty again")
 }
 
-// TestDirectCopies makes one of another, which starts with its content and has
-// devices and entries of its own.
-func TestDirectCopies(t *testing.T) {
+// TestDirectVolumesAreCopied: one is made of another, starts with its content and has devices and
+// entries of its own.
+func TestDirectVolumesAreCopied(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

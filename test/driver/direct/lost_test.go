@@ -18,8 +18,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestDirectIsKeptByItsGuest lets go of a volume whose guest has the device open
-// still: no other volume gets it before the guest has gone.
+// TestDirectIsKeptByItsGuest, which has the device open when the volume is unpublished: no other
+// volume gets it before the guest has gone.
 func TestDirectIsKeptByItsGuest(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
@@ -45,9 +45,8 @@ func TestDirectIsKeptByItsGuest(t *testing.T) {
 	require.NoError(t, d.Unstage(t.Context(), claim))
 }
 
-// TestDirectLosesItsDevice takes a volume's device away, whose number is the next
-// image's: the runtime's file is removed, be it found by the driver as it
-// runs or when it starts.
+// TestDirectLosesItsDevice, whose number is the next image's: the runtime's file is removed, be it
+// found by the driver as it runs or when it starts.
 func TestDirectLosesItsDevice(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -94,9 +93,8 @@ func TestDirectLosesItsDevice(t *testing.T) {
 	}
 }
 
-// TestDirectIsForged has a container that may do everything write what a runtime
-// reads.
-func TestDirectIsForged(t *testing.T) {
+// TestForgedAssignmentIsReplaced: a privileged container writes what a runtime reads.
+func TestForgedAssignmentIsReplaced(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -137,8 +135,8 @@ func TestDirectIsForged(t *testing.T) {
 	}
 }
 
-// TestDirectTargetIsTooLong asks for a path that is too long for a runtime.
-func TestDirectTargetIsTooLong(t *testing.T) {
+// TestTooLongDirectTargetIsRefused: it is too long for a runtime.
+func TestTooLongDirectTargetIsRefused(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
 

@@ -98,8 +98,8 @@ func writeDevice(path string) error {
 	return err
 }
 
-// TestDirectReadOnlyPublication is of a staging that can be written.
-func TestDirectReadOnlyPublication(t *testing.T) {
+// TestDirectReadOnlyPublicationIsRefused if the staging is writable.
+func TestDirectReadOnlyPublicationIsRefused(t *testing.T) {
 	d := directDriver(t)
 	claim := harness.NewVolume(t, d, harness.DirectRequest("ext4", "rw", "noatime"))
 	harness.AttachAndStage(t, d, claim)
@@ -127,8 +127,8 @@ func TestDirectReadOnlyPublication(t *testing.T) {
 	require.NoError(t, writeDevice(written.Path))
 }
 
-// TestDirectReader is staged for reading, so that one device is all there is.
-func TestDirectReader(t *testing.T) {
+// TestDirectReaderHasOneDevice: it is staged for reading.
+func TestDirectReaderHasOneDevice(t *testing.T) {
 	d := directDriver(t)
 
 	for name, prepare := range map[string]func(claim *csiclient.Publication){
@@ -166,8 +166,8 @@ func TestDirectReader(t *testing.T) {
 	}
 }
 
-// TestDirectMountGroup leaves the files' group to the guest.
-func TestDirectMountGroup(t *testing.T) {
+// TestDirectMountGroupIsLeftToTheGuest.
+func TestDirectMountGroupIsLeftToTheGuest(t *testing.T) {
 	d := directDriver(t, harness.WithMountGroup)
 	claim := harness.NewVolume(t, d, harness.DirectRequest("ext4"))
 	claim.Capability = csiclient.MountCapability(harness.Writer, "ext4", "noatime")
@@ -189,8 +189,8 @@ func TestDirectMountGroup(t *testing.T) {
 	vm.shutDown()
 }
 
-// TestDirectHostPaths names devices by the paths that they have on the host.
-func TestDirectHostPaths(t *testing.T) {
+// TestDirectHostPathsNameDevices by the paths that they have on the host.
+func TestDirectHostPathsNameDevices(t *testing.T) {
 	d := directDriver(t, func(c *driver.Config) { c.Node.Direct.HostPaths = []string{"/dev=/host/dev"} })
 	claim := directClaim(t, d)
 	require.NoError(t, d.Publish(t.Context(), claim))
@@ -215,8 +215,7 @@ func TestDirectHostPaths(t *testing.T) {
 	guestSays(t, d, claim, smallUsage())
 }
 
-// TestDirectRefusals are of what two kernels would destroy, or what cannot be assigned to
-// a guest.
+// TestDirectRefusals: what two kernels would destroy, or what cannot be assigned to a guest.
 func TestDirectRefusals(t *testing.T) {
 	d := directDriver(t)
 	fresh := harness.NewVolume(t, d, harness.DirectRequest("ext4"))
@@ -261,7 +260,7 @@ func TestDirectRefusals(t *testing.T) {
 	require.NoDirExists(t, inUse.TargetPath)
 }
 
-// TestDirectIsForOneTarget has a guest, beside which there is no second one.
+// TestDirectIsForOneTarget: it has a guest, beside which there is no second one.
 func TestDirectIsForOneTarget(t *testing.T) {
 	d := directDriver(t)
 
@@ -318,8 +317,8 @@ func TestDirectIsForOneTarget(t *testing.T) {
 	}
 }
 
-// TestOrdinaryIsNotDirect is of a volume that the host has mounted.
-func TestOrdinaryIsNotDirect(t *testing.T) {
+// TestMountedVolumeIsNotAssigned to a guest.
+func TestMountedVolumeIsNotAssigned(t *testing.T) {
 	d := directDriver(t)
 	claim := harness.NewVolume(t, d, harness.Formatted("ext4"))
 	harness.BringUp(t, d, claim)
@@ -333,8 +332,8 @@ func TestOrdinaryIsNotDirect(t *testing.T) {
 	require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
 }
 
-// TestDirectStaysForOthers takes it away by another volume's id, and from elsewhere.
-func TestDirectStaysForOthers(t *testing.T) {
+// TestDirectIsNotUnpublishedByOthers: by another volume's id, and from elsewhere.
+func TestDirectIsNotUnpublishedByOthers(t *testing.T) {
 	d := directDriver(t)
 	claim, _ := published(t, d)
 	before := harness.Tree(t, d.Config.Node.Direct.Root, claim.TargetPath)

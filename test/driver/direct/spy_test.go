@@ -215,8 +215,8 @@ func lineage(pid int) (ours, ended bool) {
 	return false, false
 }
 
-// TestDirectSpiesSee proves that they see what they are for.
-func TestDirectSpiesSee(t *testing.T) {
+// TestSpiesDetectAccess of each kind.
+func TestSpiesDetectAccess(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
 	device := deviceOf(t, d, claim).Path
@@ -240,9 +240,9 @@ func TestDirectSpiesSee(t *testing.T) {
 	require.Empty(t, s.events(t), "want: the guest's reads have no event on the host")
 }
 
-// TestDirectSpiesKnowStrangers has a program of another mount namespace read the
-// device and end, as what udev starts does.
-func TestDirectSpiesKnowStrangers(t *testing.T) {
+// TestSpiesIgnoreOtherPrograms: a program of another mount namespace reads the device and ends, as
+// what udev starts does.
+func TestSpiesIgnoreOtherPrograms(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
 	device := deviceOf(t, d, claim).Path

@@ -38,8 +38,8 @@ func crowd(t *testing.T, calls ...func() error) {
 	running.Wait()
 }
 
-// TestDirectCallsAtOnce repeats each call at the same time.
-func TestDirectCallsAtOnce(t *testing.T) {
+// TestConcurrentDirectCallsSucceed: each call is repeated at the same time.
+func TestConcurrentDirectCallsSucceed(t *testing.T) {
 	d := directDriver(t)
 	claim := harness.NewVolume(t, d, harness.DirectRequest("ext4"))
 	require.NoError(t, d.Attach(t.Context(), claim))
@@ -101,8 +101,8 @@ func TestDirectCallsAtOnce(t *testing.T) {
 	}
 }
 
-// TestDirectVolumesAtOnce has several of them come and go beside each other.
-func TestDirectVolumesAtOnce(t *testing.T) {
+// TestDirectVolumesAreIndependent: several of them come and go beside each other.
+func TestDirectVolumesAreIndependent(t *testing.T) {
 	d := directDriver(t)
 
 	var running sync.WaitGroup

@@ -23,7 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestEphemeralLife(t *testing.T) {
+func TestEphemeralLifecycle(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, test := range map[string]struct {
@@ -301,7 +301,7 @@ func TestEphemeralMkfsOptionsThatTheKernelDoesNotMount(t *testing.T) {
 	require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left of the refused inline volume")
 }
 
-// TestEphemeralWithoutRecords loses the state directory.
+// TestEphemeralWithoutRecords: the state directory is lost.
 func TestEphemeralWithoutRecords(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -320,9 +320,9 @@ func TestEphemeralWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestEphemeralTakesPartInThePromise lets both kinds of volumes share a pool of
-// 256 MiB, which none of them gets twice.
-func TestEphemeralTakesPartInThePromise(t *testing.T) {
+// TestEphemeralCountsForTheCapacity: both kinds of volumes share a pool of 256 MiB, which none of
+// them gets twice.
+func TestEphemeralCountsForTheCapacity(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.SmallPool(t, 256*harness.MiB)
@@ -360,9 +360,9 @@ func TestEphemeralTakesPartInThePromise(t *testing.T) {
 
 func codeOf(err error) string { return status.Code(err).String() }
 
-// TestALeakedFreezeOfAnInlineVolume freezes the volume and leaves it so: its pod ends nevertheless, and its
-// image is removed only once no device has it.
-func TestALeakedFreezeOfAnInlineVolume(t *testing.T) {
+// TestLeakedFreezeOfAnInlineVolumeEnds: it freezes the volume and leaves it so: its pod ends
+// nevertheless, and its image is removed only once no device has it.
+func TestLeakedFreezeOfAnInlineVolumeEnds(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, leave := range map[string]func(t *testing.T, claim *csiclient.Publication){

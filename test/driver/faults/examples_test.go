@@ -191,7 +191,7 @@ func (f *faulty) awaitReason(t *testing.T, w *world, reason string) {
 	}, 10*time.Second, 5*time.Millisecond, "want: the condition of the rule is reported")
 }
 
-func TestExamplesAct(t *testing.T) {
+func TestExamplesTakeEffect(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	files, err := filepath.Glob(filepath.Join(examples, "*.yaml"))

@@ -50,8 +50,8 @@ func TestFreezeHoldsWritersBack(t *testing.T) {
 	}
 }
 
-// TestFreezeWindowIsTold reports how long writers waited.
-func TestFreezeWindowIsTold(t *testing.T) {
+// TestFreezeWindowIsReported: how long writers waited.
+func TestFreezeWindowIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	var said bytes.Buffer
@@ -79,7 +79,7 @@ func TestFreezeWindowIsTold(t *testing.T) {
 
 var errWithin = errors.New("what was to be done failed")
 
-func TestFreezeEndsHoweverItEnds(t *testing.T) {
+func TestFreezeEndsAfterEachOutcome(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.StartNode(t)
@@ -157,9 +157,9 @@ func TestFreezeIsLimited(t *testing.T) {
 	harness.RequireThawed(t, claim.StagingPath)
 }
 
-// TestFreezeThatIsGivenUp has a write begun that does not end, so that no freeze
-// comes about: neither the caller nor the other volumes wait for it.
-func TestFreezeThatIsGivenUp(t *testing.T) {
+// TestUnfinishedFreezeIsGivenUp: a write is begun that does not end, so that the freeze does not
+// complete: neither the caller nor the other volumes wait for it.
+func TestUnfinishedFreezeIsGivenUp(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.StartNode(t)
@@ -193,9 +193,8 @@ func TestFreezeThatIsGivenUp(t *testing.T) {
 	harness.RequireThawed(t, stuck.StagingPath)
 }
 
-// TestFreezeOfSeveral has one volume of each kind, and freezes what there is to
-// freeze of them.
-func TestFreezeOfSeveral(t *testing.T) {
+// TestFreezeOfSeveralVolumes: one of each kind, of which those with a filesystem are frozen.
+func TestFreezeOfSeveralVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.StartNode(t)
@@ -249,8 +248,8 @@ func TestFreezeOfSeveral(t *testing.T) {
 	}
 }
 
-// TestFreezeOfTheSick has the filesystem give up writing.
-func TestFreezeOfTheSick(t *testing.T) {
+// TestFreezeOfAShutDownFilesystem.
+func TestFreezeOfAShutDownFilesystem(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, fsType := range []string{"ext4", "xfs"} {

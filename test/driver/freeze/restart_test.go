@@ -82,7 +82,7 @@ func killFrozen(t *testing.T, d *harness.Driver, volumeIDs ...string) {
 	require.Error(t, command.Wait(), "the exit of a process that was killed")
 }
 
-func TestFreezeEndsWithTheNextStart(t *testing.T) {
+func TestFreezeEndsAtTheNextStart(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, fsType := range filesystem.Names() {

@@ -171,10 +171,10 @@ func numberedFrom(number int) harness.Option {
 	}
 }
 
-// TestNumberOfALoopDeviceThatAnotherImageGets detaches a raw block
-// volume, whose number the kernel then gives to another image: no user of
-// the volume may get at that, and to take the volume down is not to detach it.
-func TestNumberOfALoopDeviceThatAnotherImageGets(t *testing.T) {
+// TestReusedLoopNumberIsDetected: a raw block volume is detached, whose number the kernel then
+// gives to another image: no user of the volume may get at that, and to take the volume down is not
+// to detach it.
+func TestReusedLoopNumberIsDetected(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -32,9 +32,9 @@ type legacyAnswers struct {
 	Stats      map[string]*legacyCondition `json:"stats"`
 }
 
-// TestClientOfBefore has a client that was compiled against CSI v1.12 read what
-// later versions reserve.
-func TestClientOfBefore(t *testing.T) {
+// TestClientOfAnEarlierSpec: it was compiled against CSI v1.12, and reads fields that later
+// versions reserve.
+func TestClientOfAnEarlierSpec(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

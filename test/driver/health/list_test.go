@@ -23,9 +23,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestListOfSickVolumes pages through volumes of which every second one has lost
+// TestListOfUnhealthyVolumes pages through volumes of which every second one has lost
 // its directory, while some recover and some are deleted.
-func TestListOfSickVolumes(t *testing.T) {
+func TestListOfUnhealthyVolumes(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -129,7 +129,7 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 	}
 }
 
-func TestHealthOfWhatIsNotThere(t *testing.T) {
+func TestHealthOfMissingVolumes(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -205,9 +205,9 @@ func awaitSick(t *testing.T, d *harness.Driver, ids []string) {
 	require.Eventually(t, func() bool { return slices.Equal(ids, idsOf(sickList(t, d, 0, ""))) }, await.Limit, 10*time.Millisecond, "want: all unhealthy volumes are listed")
 }
 
-// TestReportOfTheHealthy reads what a program without Go's types reads: a list that
-// is empty, and none that is missing, for a volume that both views know.
-func TestReportOfTheHealthy(t *testing.T) {
+// TestReportOfHealthyVolumes: it reads the JSON without Go's types: a list that is empty, and none
+// that is missing, for a volume that both views know.
+func TestReportOfHealthyVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

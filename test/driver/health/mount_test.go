@@ -60,8 +60,7 @@ func TestHealthOfMounts(t *testing.T) {
 	})
 }
 
-// TestHealthOfFilesystems has filesystems stop by themselves, meet damage, and
-// run full.
+// TestHealthOfFilesystems: they shut down, have damage, and are full.
 func TestHealthOfFilesystems(t *testing.T) {
 	contract(t, []illness{
 		{

@@ -73,8 +73,8 @@ func stopped(t *testing.T, path string) {
 	require.NoError(t, harness.ShutDownFilesystem(root))
 }
 
-// TestStatsOfTheSick asks for the usage of volumes that can't be asked any more.
-func TestStatsOfTheSick(t *testing.T) {
+// TestStatsOfUnhealthyVolumes: their usage can't be read any more.
+func TestStatsOfUnhealthyVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -174,8 +174,8 @@ func TestNodeGetVolumeHealth(t *testing.T) {
 	})
 }
 
-// TestAnInlineVolumeHasTheNameTheCOGaveIt asks for its health by that name.
-func TestAnInlineVolumeHasTheNameTheCOGaveIt(t *testing.T) {
+// TestInlineVolumeHasTheCOsID, by which its health is asked for.
+func TestInlineVolumeHasTheCOsID(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -203,8 +203,8 @@ func TestAnInlineVolumeHasTheNameTheCOGaveIt(t *testing.T) {
 	harness.RequireCode(t, err, codes.NotFound, claim.VolumeID)
 }
 
-// TestAnImageByAnotherName is the volume still while it is in use.
-func TestAnImageByAnotherName(t *testing.T) {
+// TestRenamedImageIsHealthy while its volume is in use.
+func TestRenamedImageIsHealthy(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -226,9 +226,8 @@ func TestAnImageByAnotherName(t *testing.T) {
 	harness.AwaitReason(t, d, claim.VolumeID, "")
 }
 
-// TestHealthOfWhatCouldNotBeStaged reports a disk that fails so early that the
-// volume never gets into use.
-func TestHealthOfWhatCouldNotBeStaged(t *testing.T) {
+// TestHealthAfterAFailedStaging: a disk fails so early that the volume never gets into use.
+func TestHealthAfterAFailedStaging(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -175,9 +175,9 @@ func TestHealthOfAHangingPool(t *testing.T) {
 	well.awaitWell(t)
 }
 
-// TestHealthOfADeadPool kills the server of the pool's filesystem, so that all
-// that is asked of it fails at once.
-func TestHealthOfADeadPool(t *testing.T) {
+// TestHealthOfAPoolWithoutAServer: the server of the pool's filesystem is killed, so that each call
+// on it fails at once.
+func TestHealthOfAPoolWithoutAServer(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -233,8 +233,8 @@ func TestHealthOfOneHangingImage(t *testing.T) {
 	well.awaitWell(t)
 }
 
-// TestHealthOfTheState has the disk fail below the state: from then on nothing
-// is changed, which the storage's health says until a restart.
+// TestHealthOfTheState: the disk fails below the state: from then on nothing is changed, which the
+// storage's health says until a restart.
 func TestHealthOfTheState(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

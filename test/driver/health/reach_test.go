@@ -12,9 +12,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestPoolThatComesBack has no relist of the volumes: that their pool hangs, and
-// no more, is known of them because it is known of the pool.
-func TestPoolThatComesBack(t *testing.T) {
+// TestRecoveredPoolHasItsVolumesProbed: there is no relist of the volumes: that their pool hangs,
+// and no more, is known of them because it is known of the pool.
+func TestRecoveredPoolHasItsVolumesProbed(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

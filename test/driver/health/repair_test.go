@@ -51,10 +51,9 @@ func TestUsageAndConditionAgree(t *testing.T) {
 	}
 }
 
-// TestARepairIsKnownWithoutRelist waits for the end of a condition of which no event
-// reports, and asks for nothing that has the volume probed. It logs how long that took
-// (docs/volume-health.md), which is no verdict.
-func TestARepairIsKnownWithoutRelist(t *testing.T) {
+// TestRepairIsFoundWithoutRelist: a condition ends of which no event reports, and no call has the
+// volume probed. It logs how long that took (docs/volume-health.md), which is no verdict.
+func TestRepairIsFoundWithoutRelist(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -15,9 +15,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestHealthIsKnownAtTheStart ends a driver while volumes are unhealthy, and makes
-// others unhealthy while it is down: the first answer of the next knows of all.
-func TestHealthIsKnownAtTheStart(t *testing.T) {
+// TestHealthIsProbedAtTheStart: a driver ends while volumes are unhealthy, and others become
+// unhealthy while it is down: the first answer of the next knows of all.
+func TestHealthIsProbedAtTheStart(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -86,10 +86,9 @@ func TestHealthIsKnownAtTheStart(t *testing.T) {
 	}
 }
 
-// TestKilledWhileACheckHasItFrozen kills a driver while the image of a volume
-// gives no answer to an online check, which has the filesystem frozen until it
-// is copied.
-func TestKilledWhileACheckHasItFrozen(t *testing.T) {
+// TestFrozenVolumeIsThawedAfterAKill: a driver is killed while the image of a volume gives no
+// answer to an online check, which has the filesystem frozen until it is copied.
+func TestFrozenVolumeIsThawedAfterAKill(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

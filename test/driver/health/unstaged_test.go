@@ -84,8 +84,8 @@ func (p *sufferer) requireUnstageable(t *testing.T, code codes.Code, reasons ...
 	p.requireSteady(t)
 }
 
-// TestHealthOfAVolumeWhoseImageIsGoneBeforeItsStaging moves the image away between two pods.
-func TestHealthOfAVolumeWhoseImageIsGoneBeforeItsStaging(t *testing.T) {
+// TestHealthOfAMissingImageBeforeItsStaging: the image is moved away between two pods.
+func TestHealthOfAMissingImageBeforeItsStaging(t *testing.T) {
 	inBothModes(t, ext4, func(t *testing.T, p *sufferer) {
 		p.use(t)
 		p.stopUsing(t)
@@ -111,8 +111,8 @@ func TestHealthOfAVolumeWhoseImageIsGoneBeforeItsStaging(t *testing.T) {
 	})
 }
 
-// TestHealthOfAVolumeThatNeverWas stages an unknown volume, and deletes one that could not be staged.
-func TestHealthOfAVolumeThatNeverWas(t *testing.T) {
+// TestHealthOfAnUnknownVolume: it is staged, and a volume is deleted that could not be staged.
+func TestHealthOfAnUnknownVolume(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, harness.EventsOnly)
@@ -171,8 +171,8 @@ func TestHealthOfAnImageThatNeverHeldItsFilesystem(t *testing.T) {
 	})
 }
 
-// TestHealthOfABlankImageThatHadAFilesystem has the image truncated to nothing and grown back, which
-// is what a new volume looks like.
+// TestHealthOfABlankImageThatHadAFilesystem: it is truncated to nothing and grown back, and has the
+// content of a new volume.
 func TestHealthOfABlankImageThatHadAFilesystem(t *testing.T) {
 	inBothModes(t, ext4, func(t *testing.T, p *sufferer) {
 		p.use(t)

@@ -147,9 +147,8 @@ func sizesOf(tuples []*csi.BlockMetadata) (sum int64) {
 	return sum
 }
 
-// TestMetadata backs two snapshots up from the streams, after their
-// volume is gone.
-func TestMetadata(t *testing.T) {
+// TestBackupsAreMadeFromTheStreams: of two snapshots, after their volume is gone.
+func TestBackupsAreMadeFromTheStreams(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -261,8 +260,8 @@ func discard(device *os.File, offset, length uint64) error {
 	return unix.Fallocate(int(device.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(offset), int64(length))
 }
 
-// TestMetadataRefusals is of calls that no CO should make.
-func TestMetadataRefusals(t *testing.T) {
+// TestInvalidMetadataRequestsAreRefused, which no CO should make.
+func TestInvalidMetadataRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	const unknown = "0198c0de-0000-7000-8000-000000000000"

@@ -46,9 +46,8 @@ func manyRanges(t *testing.T, d *harness.Driver) (snapshotID string, ranges int)
 	return harness.TakeSnapshot(t, d, claim.VolumeID, t.Name()), 128 * harness.MiB / every
 }
 
-// TestMetadataStreamIsLeft holds the snapshot until the client leaves, and no
-// longer.
-func TestMetadataStreamIsLeft(t *testing.T) {
+// TestCancelledStreamReleasesTheSnapshot, which is held until the client leaves, and no longer.
+func TestCancelledStreamReleasesTheSnapshot(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, blocksPools()["reflink"](t))
@@ -78,9 +77,9 @@ func TestMetadataStreamIsLeft(t *testing.T) {
 	conformance.Shows(t, "GetMetadataAllocated", "the client leaves", "the stream ends and holds no snapshot")
 }
 
-// TestMetadataStreamThatIsNotReadEnds gives the snapshot back to be deleted though
-// its client keeps the stream and reads nothing.
-func TestMetadataStreamThatIsNotReadEnds(t *testing.T) {
+// TestUnreadMetadataStreamEnds, so that the snapshot can be deleted though its client keeps the
+// stream and reads nothing.
+func TestUnreadMetadataStreamEnds(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, blocksPools()["reflink"](t), func(c *driver.Config) { c.Controller.MetadataIdle = 100 * time.Millisecond })
@@ -113,9 +112,8 @@ func running(function string) bool {
 	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), function)
 }
 
-// TestMetadataStreamOfADriverThatEnds is ended, for the CO to go on elsewhere or
-// later.
-func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
+// TestMetadataStreamEndsWithTheDriver, for the CO to go on elsewhere or later.
+func TestMetadataStreamEndsWithTheDriver(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, blocksPools()["reflink"](t))
@@ -161,8 +159,8 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 	}), 128*harness.MiB, 1024), ranges-received, "want: the stream goes on after the restart")
 }
 
-// TestMetadataStreamOfADamagedSnapshotFails shortens the snapshot while it is streamed: what is missing is
-// no end of the stream.
+// TestMetadataStreamOfADamagedSnapshotFails shortens the snapshot while it is streamed: what is
+// missing is no end of the stream.
 func TestMetadataStreamOfADamagedSnapshotFails(t *testing.T) {
 	namespace.NeedRoot(t)
 

@@ -220,8 +220,9 @@ func (j *joined) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// TestSimulatedCapacity provisions from a pool that is said to be smaller, and larger, than its disk.
-func TestSimulatedCapacity(t *testing.T) {
+// TestSimulatedCapacityIsProvisioned: the configured size of the pool is smaller, and larger, than
+// its disk.
+func TestSimulatedCapacityIsProvisioned(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) {

@@ -74,9 +74,8 @@ func TestServicesOfEachMode(t *testing.T) {
 	}
 }
 
-// TestNodeKnowsOnlyWhatItIsTold has a controller and a node that share a pool,
-// and nothing else.
-func TestNodeKnowsOnlyWhatItIsTold(t *testing.T) {
+// TestNodeNeedsNoStateOfTheController: they share a pool, and nothing else.
+func TestNodeNeedsNoStateOfTheController(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -135,13 +134,13 @@ func TestControllerNeedsNoPrivilege(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	command, _ := child.Unprivileged(t, child.Limit, "TestAsNobody")
+	command, _ := child.Unprivileged(t, child.Limit, "TestAsUnprivilegedUser")
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
-	require.Contains(t, string(output), "--- PASS: TestAsNobody")
+	require.Contains(t, string(output), "--- PASS: TestAsUnprivilegedUser")
 }
 
-func TestAsNobody(t *testing.T) {
+func TestAsUnprivilegedUser(t *testing.T) {
 	dir := child.UnprivilegedIn()
 	if dir == "" {
 		t.Skip("a part of TestControllerNeedsNoPrivilege")

@@ -46,8 +46,8 @@ func throughProxy(t *testing.T, d *harness.Driver) (client *csiclient.Client, st
 	}
 }
 
-// TestLifeThroughProxy is TestLife with every call handed on.
-func TestLifeThroughProxy(t *testing.T) {
+// TestLifecycleThroughProxy is TestLifecycle with every call forwarded.
+func TestLifecycleThroughProxy(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -72,7 +72,7 @@ func TestLifeThroughProxy(t *testing.T) {
 	conformance.Shows(t, "NodePublishVolume", "through the proxy's socket", "the volume can be written")
 }
 
-func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {
+func TestProxyOutlivesItsUpstream(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -95,7 +95,7 @@ func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestProxyIsNotToForwardToItself(t *testing.T) {
+func TestProxyToItselfIsRefused(t *testing.T) {
 	t.Parallel()
 
 	endpoint := "unix://" + filepath.Join(t.TempDir(), "csi.sock")

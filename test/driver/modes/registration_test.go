@@ -124,8 +124,8 @@ func TestRegistrationAfterAKill(t *testing.T) {
 	plugins.Await(kubelet.Gone)
 }
 
-// TestRegistrationElsewhere: what is one path here may be another on the host.
-func TestRegistrationElsewhere(t *testing.T) {
+// TestRegistrationInAnotherDirectory: what is one path here may be another on the host.
+func TestRegistrationInAnotherDirectory(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()
@@ -137,7 +137,7 @@ func TestRegistrationElsewhere(t *testing.T) {
 	d.Stop()
 }
 
-func TestRegistrationThatCannotBe(t *testing.T) {
+func TestImpossibleRegistrationIsRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

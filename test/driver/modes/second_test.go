@@ -92,9 +92,8 @@ func runSecond(t *testing.T, first *harness.Driver, mode driver.Mode) error {
 	return second.Run(ctx)
 }
 
-// TestTheDeadLeaveThePool: neither the killed one's lock nor its name keeps the
-// next from starting.
-func TestTheDeadLeaveThePool(t *testing.T) {
+// TestKilledControllerReleasesThePool: neither its lock nor its name keeps the next from starting.
+func TestKilledControllerReleasesThePool(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	first := harness.StartProcess(t)

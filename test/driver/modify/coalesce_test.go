@@ -210,8 +210,8 @@ func theOnlyGood(t *testing.T, failures []error) int {
 	return winner
 }
 
-// TestAFailureIsItsOwn: what is wrong with a request is seen before it joins.
-func TestAFailureIsItsOwn(t *testing.T) {
+// TestFailureIsNotShared: an error of a request is found before it joins.
+func TestFailureIsNotShared(t *testing.T) {
 	d := harness.Start(t, within(longEnough))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 
@@ -226,8 +226,8 @@ func TestAFailureIsItsOwn(t *testing.T) {
 	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id), "want: the refused requests do not change the size")
 }
 
-// TestTheRetryJoins is a CO whose deadline is shorter than the window.
-func TestTheRetryJoins(t *testing.T) {
+// TestRetryJoins: the CO's deadline is shorter than the window.
+func TestRetryJoins(t *testing.T) {
 	d := harness.Start(t, within(longEnough))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 	_, before := record(t, d, id)

@@ -194,8 +194,8 @@ func TestAReadOnlyBlockDeviceIsLimited(t *testing.T) {
 	ruleIs(t, container, writers, 2*harness.MiB)
 }
 
-// TestAPodHasAVolumeTwice: its limits go with the last one.
-func TestAPodHasAVolumeTwice(t *testing.T) {
+// TestPodWithTwoPublicationsIsLimited: its limits go with the last one.
+func TestPodWithTwoPublicationsIsLimited(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	pods := harness.NewPods(t)
@@ -221,8 +221,8 @@ func TestAPodHasAVolumeTwice(t *testing.T) {
 	ruleIs(t, container, number, 0)
 }
 
-// TestThePodComesFromTheContext: a CSIDriver with podInfoOnMount passes it.
-func TestThePodComesFromTheContext(t *testing.T) {
+// TestPodIsTakenFromTheContext: a CSIDriver with podInfoOnMount passes it.
+func TestPodIsTakenFromTheContext(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	pods := harness.NewPods(t)
@@ -235,8 +235,8 @@ func TestThePodComesFromTheContext(t *testing.T) {
 	ruleIs(t, container, loopsOf(t, d, claim.VolumeID)[0].Number, harness.MiB)
 }
 
-// TestAPodThatCannotBeFound is not let go without its limits.
-func TestAPodThatCannotBeFound(t *testing.T) {
+// TestPodThatIsNotFoundIsRefused, since it would run without its limits.
+func TestPodThatIsNotFoundIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	pods := harness.NewPods(t)

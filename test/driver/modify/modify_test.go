@@ -161,8 +161,8 @@ func TestTheNextVolumeInheritsNothing(t *testing.T) {
 	require.Equal(t, "none", queueOf(t, number).Scheduler)
 }
 
-// TestARestartTidiesUp is the same where no image takes the number.
-func TestARestartTidiesUp(t *testing.T) {
+// TestRestartRestoresTheScheduler in the same way where no image takes the number.
+func TestRestartRestoresTheScheduler(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	scheduler := otherScheduler(t)
@@ -262,9 +262,9 @@ func TestModifyChecksItsRequest(t *testing.T) {
 	harness.RequireCode(t, harness.Modify(t.Context(), d, claim.VolumeID, some), codes.NotFound, claim.VolumeID)
 }
 
-// TestCreatedAgain: a volume is what is asked for only if its parameters are
-// now what is asked for.
-func TestCreatedAgain(t *testing.T) {
+// TestCreateComparesMutableParameters: a volume is what is asked for only if its parameters are now
+// what is asked for.
+func TestCreateComparesMutableParameters(t *testing.T) {
 	d := harness.Start(t)
 	request := func(mutable map[string]string) *csi.CreateVolumeRequest {
 		return &csi.CreateVolumeRequest{
@@ -312,8 +312,8 @@ func TestCreatedAgain(t *testing.T) {
 	require.Nil(t, validate(map[string]string{"nothing": "64"}).GetConfirmed(), "want: an unknown parameter is not confirmed")
 }
 
-// TestThePoolSaysWhatTheRecordsDo: a crash can come between the two.
-func TestThePoolSaysWhatTheRecordsDo(t *testing.T) {
+// TestPoolAttributesFollowTheRecords: a crash can come between the two.
+func TestPoolAttributesFollowTheRecords(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t)
@@ -346,9 +346,9 @@ func TestThePoolSaysWhatTheRecordsDo(t *testing.T) {
 	}
 }
 
-// TestNodesHearOfIt: controller and node are processes of their own, and have
-// nothing in common but the pool.
-func TestNodesHearOfIt(t *testing.T) {
+// TestNodesApplyModifications: controller and node are processes of their own, and share only the
+// pool.
+func TestNodesApplyModifications(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	controller := harness.Start(t, func(c *driver.Config) { c.Mode = driver.ModeController })
@@ -394,7 +394,7 @@ func moved(t *testing.T, to *harness.Driver, claim *csiclient.Publication) *csic
 	return there
 }
 
-func TestWithoutTheCapability(t *testing.T) {
+func TestModifyNeedsTheCapability(t *testing.T) {
 	d := harness.Start(t, func(c *driver.Config) { c.Disabled = []string{"MODIFY_VOLUME"} })
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
 	some := map[string]string{"checkPeriod": "1h"}

@@ -44,10 +44,10 @@ func failsUnseen(t *testing.T, what string, err error) {
 	require.Contains(t, status.Convert(err).Message(), "too many open files", what)
 }
 
-// TestNothingIsTakenForAbsentWithoutDescriptors has the calls that could lose the
-// data of a published volume made while the driver can observe nothing. Each fails,
-// and none leaves anything behind that a later start would act on.
-func TestNothingIsTakenForAbsentWithoutDescriptors(t *testing.T) {
+// TestWithoutDescriptorsNothingIsAbsent: the calls that could lose the data of a published volume
+// are made while the driver can observe nothing. Each fails, and none leaves anything behind that a
+// later start would act on.
+func TestWithoutDescriptorsNothingIsAbsent(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -99,8 +99,8 @@ func TestNothingIsTakenForAbsentWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// TestDeleteVolumeWithoutDescriptors is of a driver that learns of no attachment: it
-// alone sees that the volume is published.
+// TestDeleteVolumeWithoutDescriptors: the driver observes no attachment: it alone sees that the
+// volume is published.
 func TestDeleteVolumeWithoutDescriptors(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

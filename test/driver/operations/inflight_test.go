@@ -60,9 +60,9 @@ func (s slowMkfs) letGo(t *testing.T) {
 	await.WritePipe(t, filepath.Join(s.dir, "gate"), "go\n")
 }
 
-// TestImpatientCO retries a staging that takes longer than its deadline. These
-// tests set PATH, and so cannot run beside others.
-func TestImpatientCO(t *testing.T) {
+// TestStagingIsRetriedAfterItsDeadline: the staging takes longer than its deadline. These tests set
+// PATH, and so cannot run beside others.
+func TestStagingIsRetriedAfterItsDeadline(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	mkfs := newSlowMkfs(t)
@@ -89,8 +89,8 @@ func TestImpatientCO(t *testing.T) {
 	harness.RequireBlock(t, claim)
 }
 
-// TestCallsWhileOneRuns has a staging that waits in its mkfs.
-func TestCallsWhileOneRuns(t *testing.T) {
+// TestCallsDuringAStaging, which waits in its mkfs.
+func TestCallsDuringAStaging(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	mkfs := newSlowMkfs(t)
@@ -189,9 +189,9 @@ func TestDrainWaitsForAFormat(t *testing.T) {
 	harness.TakeDown(t, d, claim)
 }
 
-// TestPublishAndUnpublishAtOnce has an impatient CO change its mind, hundreds of
-// times: what it asked for last is what there is.
-func TestPublishAndUnpublishAtOnce(t *testing.T) {
+// TestConcurrentPublishAndUnpublish are called hundreds of times: what it asked for last is what
+// there is.
+func TestConcurrentPublishAndUnpublish(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const rounds = 300

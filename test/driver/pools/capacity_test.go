@@ -16,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestCapacityOfPoolsAndSegments asks what is left where, and for whom.
+// TestCapacityOfPoolsAndSegments: what each has free, and for which volumes.
 func TestCapacityOfPoolsAndSegments(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

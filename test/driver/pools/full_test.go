@@ -19,9 +19,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestPoolRunsFullWhileCopying has copies begin for which there is too little
+// TestPoolBecomesFullDuringCopies has copies begin for which there is too little
 // space: they fail as a whole, and whatever they had taken is free again.
-func TestPoolRunsFullWhileCopying(t *testing.T) {
+func TestPoolBecomesFullDuringCopies(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const size = 40 * harness.MiB

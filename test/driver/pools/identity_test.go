@@ -15,10 +15,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestAPoolThatJoinsIsKnown: a pool whose identity cannot be made, or recorded, when it is opened is
-// served all the same. Once that is possible its identity is recorded without another opening, so that
-// another directory at its path is refused.
-func TestAPoolThatJoinsIsKnown(t *testing.T) {
+// TestLateIdentityOfAPoolIsRecorded: a pool whose identity cannot be made, or recorded, when it is
+// opened is served all the same. Once that is possible its identity is recorded without another
+// opening, so that another directory at its path is refused.
+func TestLateIdentityOfAPoolIsRecorded(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, test := range map[string]struct {

@@ -31,7 +31,7 @@ func createBlock(t *testing.T, d *harness.Driver, name string, bytes int64, prov
 	return made.GetVolume().GetVolumeId(), err
 }
 
-func TestPoolIsNotPromisedTwice(t *testing.T) {
+func TestPoolIsProvisionedOnce(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -113,7 +113,7 @@ func TestOvercommit(t *testing.T) {
 	require.Len(t, images, 2, "want: the refused volume leaves no image")
 }
 
-func TestPoolIsNotPromisedTwiceAtOnce(t *testing.T) {
+func TestConcurrentCallsProvisionThePoolOnce(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -191,7 +191,7 @@ func TestSlowCallsProvisionThePoolOnce(t *testing.T) {
 	require.Len(t, harness.ListAll(t, d), 2, "volumes of two fifths of the pool each")
 }
 
-func TestThinAndThick(t *testing.T) {
+func TestThickAndThinShareThePool(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -38,9 +38,9 @@ func onEachFilesystem(t *testing.T, test func(t *testing.T, kind string)) {
 	}
 }
 
-func TestLifeInAnEmbeddedPool(t *testing.T) { onEachFilesystem(t, testLifeInAnEmbeddedPool) }
+func TestLifecycleInAnEmbeddedPool(t *testing.T) { onEachFilesystem(t, testLifecycleInAnEmbeddedPool) }
 
-func testLifeInAnEmbeddedPool(t *testing.T, kind string) {
+func testLifecycleInAnEmbeddedPool(t *testing.T, kind string) {
 	for _, k := range harness.Kinds() {
 		t.Run(k.Name, func(t *testing.T) {
 			d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
@@ -90,8 +90,7 @@ func names(t *testing.T, directory string) []string {
 	return found
 }
 
-// TestRebootOfAnEmbeddedPool takes all away that the kernel holds, as a reboot
-// does.
+// TestRebootOfAnEmbeddedPool: the kernel's mounts and devices are gone, as after a reboot.
 func TestRebootOfAnEmbeddedPool(t *testing.T) { onEachFilesystem(t, testRebootOfAnEmbeddedPool) }
 
 func testRebootOfAnEmbeddedPool(t *testing.T, kind string) {
@@ -143,11 +142,11 @@ func testRebootOfAnEmbeddedPool(t *testing.T, kind string) {
 	}
 }
 
-func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
-	onEachFilesystem(t, testSpaceOfADeletedVolumeGoesBackToTheHost)
+func TestSpaceOfADeletedVolumeReturnsToTheHost(t *testing.T) {
+	onEachFilesystem(t, testSpaceOfADeletedVolumeReturnsToTheHost)
 }
 
-func testSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T, kind string) {
+func testSpaceOfADeletedVolumeReturnsToTheHost(t *testing.T, kind string) {
 	d := harness.Start(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
 	before := harness.AllocatedBytes(t, poolImage(d))
 
@@ -180,12 +179,12 @@ func testSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T, kind string) {
 	}, time.Minute, 10*time.Millisecond, "want: the deleted data is freed on the host")
 }
 
-// TestSnapshotInAnEmbeddedPoolSharesItsBytes on a host that can't reflink.
-func TestSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T) {
-	onEachFilesystem(t, testSnapshotInAnEmbeddedPoolSharesItsBytes)
+// TestSnapshotInAnEmbeddedPoolSharesItsBlocks on a host that can't reflink.
+func TestSnapshotInAnEmbeddedPoolSharesItsBlocks(t *testing.T) {
+	onEachFilesystem(t, testSnapshotInAnEmbeddedPoolSharesItsBlocks)
 }
 
-func testSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T, kind string) {
+func testSnapshotInAnEmbeddedPoolSharesItsBlocks(t *testing.T, kind string) {
 	d := harness.Start(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
 	volume := harness.NewLifecycle(t, d, harness.Kinds()[0])
 	volume.Up()
@@ -206,7 +205,7 @@ func testSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T, kind string) {
 	volume.Delete()
 }
 
-// TestVolumesMoveIntoAnEmbeddedPool by what docs/embedded-pool.md says.
+// TestVolumesMoveIntoAnEmbeddedPool as docs/embedded-pool.md describes.
 func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -305,8 +304,8 @@ func testCapacityOfAnEmbeddedPool(t *testing.T, kind string) {
 	require.Less(t, answer.GetAvailableCapacity(), int64(320*harness.MiB), "want: the capacity is below the size of the image")
 }
 
-// TestEmbeddedPoolIsOneNodes, and has a filesystem that the driver supports.
-func TestEmbeddedPoolIsOneNodes(t *testing.T) {
+// TestEmbeddedPoolIsOfOneNode, and has a filesystem that the driver supports.
+func TestEmbeddedPoolIsOfOneNode(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, harness.EmbeddedPool(harness.GiB))

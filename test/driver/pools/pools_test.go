@@ -164,9 +164,9 @@ func usable(t *testing.T, d *harness.Driver, poolName string) {
 	require.True(t, probed.GetReady().GetValue(), "want: Probe says that the driver is ready")
 }
 
-// TestAFailedPoolIsAConditionOfItself shuts the filesystem of one of two pools down,
-// while the driver runs and while it starts.
-func TestAFailedPoolIsAConditionOfItself(t *testing.T) {
+// TestFailedPoolIsACondition: the filesystem of one of two pools shuts down, while the driver runs
+// and while it starts.
+func TestFailedPoolIsACondition(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	place := harness.ReflinkPool(t, 320*harness.MiB)
@@ -204,8 +204,8 @@ func TestAFailedPoolIsAConditionOfItself(t *testing.T) {
 	harness.DeleteVolume(t, d, idle.VolumeID)
 }
 
-// TestAPoolThatIsNotMounted has nothing but the mount point of a pool at the start.
-func TestAPoolThatIsNotMounted(t *testing.T) {
+// TestUnmountedPoolIsNotServed: at the start there is only the mount point of a pool.
+func TestUnmountedPoolIsNotServed(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	place := harness.ReflinkPool(t, 320*harness.MiB)
@@ -229,9 +229,8 @@ func TestAPoolThatIsNotMounted(t *testing.T) {
 	require.NoFileExists(t, image)
 }
 
-// TestAnEmbeddedPoolWithoutItsImage starts a driver whose pool.img is missing, or
-// another one.
-func TestAnEmbeddedPoolWithoutItsImage(t *testing.T) {
+// TestEmbeddedPoolWithoutItsImageIsRefused: pool.img is missing, or another one.
+func TestEmbeddedPoolWithoutItsImageIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, harness.Relists, harness.EmbeddedPool(320*harness.MiB))
@@ -259,8 +258,8 @@ func TestAnEmbeddedPoolWithoutItsImage(t *testing.T) {
 	usable(t, d, "default")
 }
 
-// TestAnEmbeddedPoolThatHasShutDown is mounted again by itself.
-func TestAnEmbeddedPoolThatHasShutDown(t *testing.T) {
+// TestShutDownEmbeddedPoolIsMountedAgain.
+func TestShutDownEmbeddedPoolIsMountedAgain(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, harness.Relists, harness.EmbeddedPool(320*harness.MiB))
@@ -280,8 +279,8 @@ func TestAnEmbeddedPoolThatHasShutDown(t *testing.T) {
 	harness.DeleteVolume(t, d, claim.VolumeID)
 }
 
-// TestTwoPoolsThatChangePlaces are both refused.
-func TestTwoPoolsThatChangePlaces(t *testing.T) {
+// TestSwappedPoolsAreRefused, both of them.
+func TestSwappedPoolsAreRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")

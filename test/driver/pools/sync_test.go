@@ -19,10 +19,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestNothingIsAcknowledgedThatWasNotSynced has one fsync of the driver fail in
-// each call that acknowledges something durable: the call has to fail, and to
-// succeed when it is made again.
-func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
+// TestUnsyncedChangesAreNotAcknowledged: one fsync of the driver fails in each call that
+// acknowledges something durable: the call has to fail, and to succeed when it is made again.
+func TestUnsyncedChangesAreNotAcknowledged(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const image, scratch, room = "pool/images/ID.img", "pool/scratch/ID.img", "pool/images"

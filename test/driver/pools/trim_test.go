@@ -21,10 +21,10 @@ import (
 // of a volume needs for itself.
 const fillerBytes = 32 * harness.MiB
 
-// TestDeletedFilesGiveTheirSpaceBack trims the mounted filesystem, as fstrim
+// TestDeletedFilesReturnTheirSpace trims the mounted filesystem, as fstrim
 // does, or deletes from one that is mounted with discard: the image in the pool
 // gets smaller.
-func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
+func TestDeletedFilesReturnTheirSpace(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {

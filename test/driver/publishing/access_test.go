@@ -362,9 +362,9 @@ func (c *cell) takenDown(t *testing.T, d *harness.Driver) {
 	harness.DeleteVolume(t, d, c.claim.VolumeID)
 }
 
-// TestAModeForManyDoesNotJoinOneForOne: a volume that is attached for one node is not joined,
+// TestSingleNodeAttachmentIsNotJoined: a volume that is attached for one node is not joined,
 // whatever mode the next one asks for, on another node and on the same one.
-func TestAModeForManyDoesNotJoinOneForOne(t *testing.T) {
+func TestSingleNodeAttachmentIsNotJoined(t *testing.T) {
 	t.Parallel()
 
 	t.Run("nodes", func(t *testing.T) {

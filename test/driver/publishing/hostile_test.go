@@ -18,10 +18,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestAnImageDoesNotChooseWhatAnErrorDoes writes into a volume's superblock, as
-// a user of the raw block volume can, that an error is to halt the machine. Neither
-// the volume nor a copy of it is mounted so.
-func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
+// TestImageCannotSetTheErrorBehaviour: the superblock of a volume has, as a user of the raw block
+// volume can write it, that an error is to halt the machine. Neither the volume nor a copy of it is
+// mounted so.
+func TestImageCannotSetTheErrorBehaviour(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -70,9 +70,8 @@ func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 	}
 }
 
-// TestAPodAuthorDoesNotChooseWhatAnErrorDoes: an inline volume is written by the
-// author of a pod.
-func TestAPodAuthorDoesNotChooseWhatAnErrorDoes(t *testing.T) {
+// TestInlineVolumeCannotSetTheErrorBehaviour: its attributes are of the author of a pod.
+func TestInlineVolumeCannotSetTheErrorBehaviour(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -133,9 +132,9 @@ func TestMkfsOptionsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 	require.Equal(t, before, harness.Everything(t, d))
 }
 
-// TestDeviceNodesOfAVolumeAreOnlyFiles, unless the mount flags say "dev". All else
-// a volume holds works, setuid programs included.
-func TestDeviceNodesOfAVolumeAreOnlyFiles(t *testing.T) {
+// TestDeviceNodesOfAVolumeCannotBeOpened, unless the mount flags have "dev". All else a volume
+// holds works, setuid programs included.
+func TestDeviceNodesOfAVolumeCannotBeOpened(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

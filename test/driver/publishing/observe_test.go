@@ -124,7 +124,7 @@ func TestReboot(t *testing.T) {
 	})
 }
 
-func TestTargetThatTheCOMade(t *testing.T) {
+func TestTargetMadeByTheCOIsUsed(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		second := harness.AnotherTarget(claim, "made-by-the-co")
 		require.NoError(t, d.Unpublish(t.Context(), claim))
@@ -151,9 +151,8 @@ func TestTargetThatTheCOMade(t *testing.T) {
 	})
 }
 
-// TestTargetOfAnotherType finds a file where a directory must be, and the other
-// way round.
-func TestTargetOfAnotherType(t *testing.T) {
+// TestTargetOfAnotherTypeIsRefused: a file where a directory must be, and the other way round.
+func TestTargetOfAnotherTypeIsRefused(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		require.NoError(t, d.Unpublish(t.Context(), claim))
 
@@ -171,9 +170,9 @@ func TestTargetOfAnotherType(t *testing.T) {
 	})
 }
 
-// TestUsersFileInTheTarget is what a pod's log shipper leaves when the volume
-// was unmounted under it.
-func TestUsersFileInTheTarget(t *testing.T) {
+// TestUsersFileInTheTargetIsKept: a pod's log shipper leaves it when the volume was unmounted under
+// it.
+func TestUsersFileInTheTargetIsKept(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		path := claim.TargetPath
 		if claim.Capability.GetBlock() == nil {
@@ -272,8 +271,8 @@ func TestForeignMountAtTheTarget(t *testing.T) {
 	})
 }
 
-// TestAnotherVolumeAtTheTarget takes one volume's target for another.
-func TestAnotherVolumeAtTheTarget(t *testing.T) {
+// TestAnotherVolumeAtTheTargetIsRefused.
+func TestAnotherVolumeAtTheTargetIsRefused(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		ctx := t.Context()
 		request := harness.KindRequests(harness.Writer)[filepath.Base(t.Name())]
@@ -301,8 +300,8 @@ func TestAnotherVolumeAtTheTarget(t *testing.T) {
 	})
 }
 
-// TestStatsAreTheVolumes compares with what the volume's size is.
-func TestStatsAreTheVolumes(t *testing.T) {
+// TestStatsAreOfTheVolume: they have its size.
+func TestStatsAreOfTheVolume(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		for _, path := range []string{
 			claim.TargetPath + "-not", filepath.Dir(claim.TargetPath), d.Config.KubeletDir, "/",
@@ -340,8 +339,8 @@ func TestStatsAreTheVolumes(t *testing.T) {
 	})
 }
 
-// TestImageGoneBehindTheDriver deletes what the pool holds of a volume.
-func TestImageGoneBehindTheDriver(t *testing.T) {
+// TestMissingImageIsRefused: the pool's object of a volume is deleted.
+func TestMissingImageIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -362,8 +361,8 @@ func TestImageGoneBehindTheDriver(t *testing.T) {
 	harness.DeleteVolume(t, d, claim.VolumeID)
 }
 
-// TestStatsOfWhatIsMountedOver: the usage of another filesystem is not the volume's.
-func TestStatsOfWhatIsMountedOver(t *testing.T) {
+// TestStatsOfACoveredMount: the usage of another filesystem is not the volume's.
+func TestStatsOfACoveredMount(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

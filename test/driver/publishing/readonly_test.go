@@ -109,9 +109,8 @@ func TestReaderOnlyModes(t *testing.T) {
 	}
 }
 
-// TestAttachedForReading shows that what the controller attached for reading is
-// not written through on the node, whatever NodePublish asks.
-func TestAttachedForReading(t *testing.T) {
+// TestReadOnlyAttachmentIsNotWritten through on the node, whatever NodePublish asks.
+func TestReadOnlyAttachmentIsNotWritten(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -134,8 +133,8 @@ func TestAttachedForReading(t *testing.T) {
 	}
 }
 
-// TestReadOnlyFlag asks by mount flag instead.
-func TestReadOnlyFlag(t *testing.T) {
+// TestReadOnlyMountFlagIsRespected.
+func TestReadOnlyMountFlagIsRespected(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

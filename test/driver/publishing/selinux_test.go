@@ -68,9 +68,9 @@ func TestSELinuxContextReachesTheKernel(t *testing.T) {
 	}
 }
 
-// TestACommaInQuotesIsNoEndOfAFlag shows which flag the kernel got: cut at the
+// TestQuotedCommaDoesNotEndAFlag shows which flag the kernel got: cut at the
 // comma, "data" would be fine and the rest be unknown.
-func TestACommaInQuotesIsNoEndOfAFlag(t *testing.T) {
+func TestQuotedCommaDoesNotEndAFlag(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for flag, word := range map[string]string{`data="ordered,noload"`: `"data"`, `data=ordered,nonsense`: `"nonsense"`} {

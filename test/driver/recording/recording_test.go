@@ -91,7 +91,8 @@ func TestALifecycleIsRecorded(t *testing.T) {
 	require.Contains(t, counts, calls.Count{Method: "NodeStageVolume", Code: "OK", Count: 1})
 }
 
-// TestRefusedCallsAreRecorded, whichever part of the driver refuses them, with the message that the CO gets.
+// TestRefusedCallsAreRecorded, whichever part of the driver refuses them, with the message that the
+// CO gets.
 func TestRefusedCallsAreRecorded(t *testing.T) {
 	t.Parallel()
 
@@ -111,8 +112,8 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestDeadlineAndMetadata are those of the caller; credentials are stripped.
-func TestDeadlineAndMetadata(t *testing.T) {
+// TestDeadlineAndMetadataAreRecorded: those of the caller, without credentials.
+func TestDeadlineAndMetadataAreRecorded(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -141,8 +142,8 @@ func TestDeadlineAndMetadata(t *testing.T) {
 	require.Contains(t, string(text), "serviceAccount.tokens")
 }
 
-// TestSecretsWhereAsked (--call-log-secrets).
-func TestSecretsWhereAsked(t *testing.T) {
+// TestSecretsAreRecordedOnRequest (--call-log-secrets).
+func TestSecretsAreRecordedOnRequest(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, recorded, func(c *driver.Config) { c.CallLogSecrets = true })
@@ -209,8 +210,8 @@ func (b *syncBuffer) String() string {
 	return b.text.String()
 }
 
-// TestNumbersAreThoseOfTheLog, and of violations.
-func TestNumbersAreThoseOfTheLog(t *testing.T) {
+// TestMetricsMatchTheLog, and the violations.
+func TestMetricsMatchTheLog(t *testing.T) {
 	t.Parallel()
 
 	log := &syncBuffer{}
@@ -231,8 +232,8 @@ func TestNumbersAreThoseOfTheLog(t *testing.T) {
 	require.Equal(t, call.Number, violations[0].Call, "want: the violation has the number of its call")
 }
 
-// TestFile has a line for each call, also of several runs.
-func TestFile(t *testing.T) {
+// TestFileHasALineForEachCall, also of several runs.
+func TestFileHasALineForEachCall(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "calls.jsonl")
@@ -328,8 +329,8 @@ func TestFollowersDoNotDelayTheEnd(t *testing.T) {
 	harness.RequireCode(t, await.Receive(t, ended, "the end of Follow"), codes.Unavailable)
 }
 
-// TestWithoutTheFlag there is no service.
-func TestWithoutTheFlag(t *testing.T) {
+// TestWithoutTheFlagThereIsNoService.
+func TestWithoutTheFlagThereIsNoService(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -215,10 +215,9 @@ func TestAMountBelowIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestARemovalThatFailsBlocksNothing has the removal of one file fail: the driver
-// starts, other volumes are made and deleted, a condition names the object, and it
-// clears once the file can be removed.
-func TestARemovalThatFailsBlocksNothing(t *testing.T) {
+// TestFailedRemovalBlocksNothing: the removal of one file fails: the driver starts, other volumes
+// are made and deleted, a condition names the object, and it clears once the file can be removed.
+func TestFailedRemovalBlocksNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for kind, makeObject := range disposables() {

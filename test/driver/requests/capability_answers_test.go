@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestWithoutAttachmentBytesAreThereForGood(t *testing.T) {
+func TestWithoutAttachmentDataIsDurable(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t)
@@ -38,8 +38,8 @@ func TestWithoutAttachmentBytesAreThereForGood(t *testing.T) {
 	}
 }
 
-// TestAttachmentsOfBeforeDoNotCount where no call can remove them.
-func TestAttachmentsOfBeforeDoNotCount(t *testing.T) {
+// TestEarlierAttachmentsDoNotCount where no call can remove them.
+func TestEarlierAttachmentsDoNotCount(t *testing.T) {
 	d := harness.Start(t)
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
 	require.NoError(t, d.Attach(t.Context(), claim))
@@ -49,7 +49,7 @@ func TestAttachmentsOfBeforeDoNotCount(t *testing.T) {
 	require.Empty(t, harness.ListAll(t, d), "want: no volume is left")
 }
 
-func TestAnswersWithoutACapability(t *testing.T) {
+func TestResponsesWithoutACapability(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, judge := range map[string]func(*testing.T, *harness.Driver, *csiclient.Publication){

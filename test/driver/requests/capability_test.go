@@ -203,7 +203,7 @@ func TestEveryCapabilityCanBeDisabled(t *testing.T) {
 	}
 }
 
-func TestCapabilityThatNobodyKnows(t *testing.T) {
+func TestUnknownCapabilityIsRefused(t *testing.T) {
 	for _, name := range []string{"CLONE", "expand_volume", "", "UNKNOWN"} {
 		config := harness.Start(t).Config
 		config.Disabled = []string{"GET_VOLUME", name}
@@ -216,9 +216,9 @@ func TestCapabilityThatNobodyKnows(t *testing.T) {
 	}
 }
 
-// TestLifeWithoutACapability leaves out the calls of what is disabled, as a CO
+// TestLifecycleWithoutACapability leaves out the calls of what is disabled, as a CO
 // does.
-func TestLifeWithoutACapability(t *testing.T) {
+func TestLifecycleWithoutACapability(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, row := range disabledOnes() {

@@ -217,9 +217,9 @@ func (f *fixture) requests(t *testing.T) []request {
 	return found
 }
 
-// TestCompleteRequests shows that the requests from which the others are derived succeed. A refusal of
-// a derived one is for what was changed in it.
-func TestCompleteRequests(t *testing.T) {
+// TestCompleteRequestsSucceed: the others are derived from them. A refusal of a derived one is for
+// what was changed in it.
+func TestCompleteRequestsSucceed(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

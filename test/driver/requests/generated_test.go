@@ -129,8 +129,9 @@ func (f *fixture) everything(t *testing.T) map[string]string {
 	return found
 }
 
-// TestMissingFields leaves out each field that is REQUIRED, also of the messages in a request.
-func TestMissingFields(t *testing.T) {
+// TestMissingFieldsAreRefused: each field that is REQUIRED is left out, also of the messages in a
+// request.
+func TestMissingFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -149,9 +150,9 @@ func (f *fixture) withMissing(t *testing.T) []derived {
 	})
 }
 
-// TestFieldsOfEachSize has each string, list and map as large as the spec allows, and one byte larger.
-// The former is accepted, or refused for what it is.
-func TestFieldsOfEachSize(t *testing.T) {
+// TestOversizedFieldsAreRefused: each string, list and map is as large as the spec allows, and one
+// byte larger. The former is accepted, or refused for what it is.
+func TestOversizedFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -190,8 +191,8 @@ func (f *fixture) sized(t *testing.T, what string, more int) []derived {
 	})
 }
 
-// TestUnknownEnumValues has values that no version of the spec has, or only a later one.
-func TestUnknownEnumValues(t *testing.T) {
+// TestUnknownEnumValuesAreRefused: no version of the spec has them, or only a later one.
+func TestUnknownEnumValuesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -238,8 +239,8 @@ func (c altered) Marshal(message any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(c.alter(encoded.Materialize()))}, nil
 }
 
-// TestTextThatIsNotUTF8 is in each string, also in those of lists and in keys and values of maps.
-func TestTextThatIsNotUTF8(t *testing.T) {
+// TestInvalidUTF8IsRefused in each string, also in those of lists and in keys and values of maps.
+func TestInvalidUTF8IsRefused(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -276,8 +277,8 @@ func (f *fixture) withBrokenText(t *testing.T) []derived {
 	})
 }
 
-// TestTruncatedRequests lack their last byte.
-func TestTruncatedRequests(t *testing.T) {
+// TestTruncatedRequestsAreRefused: they lack their last byte.
+func TestTruncatedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)

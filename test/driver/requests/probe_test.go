@@ -20,9 +20,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestProbe has a driver that reads its state slowly, one that serves, and one whose state cannot be
-// written any more.
-func TestProbe(t *testing.T) {
+// TestProbeReportsReadiness: a driver reads its state slowly, one serves, and one has a state that
+// cannot be written any more.
+func TestProbeReportsReadiness(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

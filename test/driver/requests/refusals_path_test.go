@@ -21,7 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestTargetPathsOutside(t *testing.T) {
+func TestTargetPathsOutsideAreRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -122,8 +122,8 @@ func refusesPath(t *testing.T, err error) {
 	require.Contains(t, []codes.Code{codes.InvalidArgument, codes.FailedPrecondition}, status.Code(err), "%v", err)
 }
 
-// TestOnePlaceHasOneName shows that slashes make no second target of the first.
-func TestOnePlaceHasOneName(t *testing.T) {
+// TestSlashesMakeNoSecondTarget of the first.
+func TestSlashesMakeNoSecondTarget(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -161,10 +161,10 @@ func TestOnePlaceHasOneName(t *testing.T) {
 	harness.RequireNothingMounted(t, claim.StagingPath)
 }
 
-// TestSymlinkSwappedIn changes the target's parent for a symlink to elsewhere
-// and back while calls run. It proves nothing by being lucky: whatever the
-// order, nothing outside may change.
-func TestSymlinkSwappedIn(t *testing.T) {
+// TestSwappedSymlinkIsNotFollowed: the target's parent is changed for a symlink to elsewhere and
+// back while calls run. It proves nothing by being lucky: whatever the order, nothing outside may
+// change.
+func TestSwappedSymlinkIsNotFollowed(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -132,9 +132,9 @@ func (w *watched) useWithSecrets(t *testing.T) {
 	}
 }
 
-// TestSecrets sends each secret of each request and requires that nothing has it that logs, records,
+// TestSecretsAreHidden: each secret of each request is sent, and nothing has it that logs, records,
 // traces or shows calls.
-func TestSecrets(t *testing.T) {
+func TestSecretsAreHidden(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -13,7 +13,7 @@ import (
 
 // A path that can't be right is the caller's mistake, also for a volume that
 // could not be staged or published once more anyway.
-func TestImpossiblePathsAreInvalidWhateverTheVolumeDoes(t *testing.T) {
+func TestImpossiblePathsAreInvalidArguments(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -48,8 +48,8 @@ func several(t *testing.T, d *harness.Driver, count int) []*harness.Lifecycle {
 	return volumes
 }
 
-// TestSlots gives each attachment the lowest free slot of its node.
-func TestSlots(t *testing.T) {
+// TestAttachmentsHaveTheLowestFreeSlot of their node.
+func TestAttachmentsHaveTheLowestFreeSlot(t *testing.T) {
 	d := harness.Start(t, func(c *driver.Config) { c.Controller.Nodes = []string{"another"} })
 	volumes := several(t, d, 6)
 
@@ -72,8 +72,8 @@ func TestSlots(t *testing.T) {
 	require.Equal(t, "0", slotOf(t, volumes[2]))
 }
 
-// TestDeviceNumbers occupies the numbers of slots as another program would.
-func TestDeviceNumbers(t *testing.T) {
+// TestOccupiedDeviceNumbersAreSkipped: another program has the numbers of slots.
+func TestOccupiedDeviceNumbersAreSkipped(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	// A range of its own: other drivers are tested on this machine.
@@ -187,8 +187,8 @@ func publishedNodes(t *testing.T, d *harness.Driver, volumeID string) []string {
 	return answer.GetStatus().GetPublishedNodeIds()
 }
 
-// TestNodesThatExist attaches to named nodes only.
-func TestNodesThatExist(t *testing.T) {
+// TestAttachNeedsAnExistingNode.
+func TestAttachNeedsAnExistingNode(t *testing.T) {
 	d := harness.Start(t, func(c *driver.Config) { c.Controller.Nodes = []string{"another"} })
 	volume := several(t, d, 1)[0]
 

@@ -17,8 +17,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestDamagedFilesystem destroys what no tool repairs unasked.
-func TestDamagedFilesystem(t *testing.T) {
+// TestDamagedFilesystemIsRefused: it has damage that no tool repairs unasked.
+func TestDamagedFilesystemIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -73,9 +73,9 @@ func TestDamagedFilesystem(t *testing.T) {
 	}
 }
 
-// TestCrashedFilesystem stages what a machine leaves that lost its power: the
-// image as it was while mounted.
-func TestCrashedFilesystem(t *testing.T) {
+// TestCrashedFilesystemIsRecovered: a machine has lost its power: the image as it was while
+// mounted.
+func TestCrashedFilesystemIsRecovered(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -100,9 +100,8 @@ func TestCrashedFilesystem(t *testing.T) {
 	}
 }
 
-// TestAnImageWithDataIsNotFormatted has data of each kind in the image that no
-// driver may take for empty.
-func TestAnImageWithDataIsNotFormatted(t *testing.T) {
+// TestImageWithDataIsNotFormatted if the data is of any kind that must not pass for empty.
+func TestImageWithDataIsNotFormatted(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -142,7 +141,7 @@ func TestAnImageWithDataIsNotFormatted(t *testing.T) {
 	}
 }
 
-func TestAnotherFilesystemThanAsked(t *testing.T) {
+func TestAnotherFilesystemIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -275,8 +274,8 @@ func filesystemBytes(t *testing.T, path string) int64 {
 	return int64(stat.Blocks) * stat.Bsize
 }
 
-// TestGrownWhileUnstaged expands the volume when no node has it.
-func TestGrownWhileUnstaged(t *testing.T) {
+// TestFilesystemGrownWhileUnstaged is that of a volume that no node has.
+func TestFilesystemGrownWhileUnstaged(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -313,8 +312,8 @@ func TestGrownWhileUnstaged(t *testing.T) {
 	}
 }
 
-// TestAReadOnlyVolumeGrowsWhenItIsStaged expands a volume that is mounted read-only: the kernel does not
-// let it grow, and there is nothing for its user to do.
+// TestAReadOnlyVolumeGrowsWhenItIsStaged expands a volume that is mounted read-only: the kernel
+// does not let it grow, and there is nothing for its user to do.
 func TestAReadOnlyVolumeGrowsWhenItIsStaged(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

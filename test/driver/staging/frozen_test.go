@@ -52,9 +52,9 @@ func freeze(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	})
 }
 
-// TestALeakedFreezeEndsWithTheStaging freezes a volume and leaves it so: the kernel keeps a frozen
-// filesystem, and its device, beyond its last mount.
-func TestALeakedFreezeEndsWithTheStaging(t *testing.T) {
+// TestLeakedFreezeEndsWithTheStaging: it freezes a volume and leaves it so: the kernel keeps a
+// frozen filesystem, and its device, beyond its last mount.
+func TestLeakedFreezeEndsWithTheStaging(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -112,7 +112,8 @@ func TestALeakedFreezeEndsWithTheStaging(t *testing.T) {
 	}
 }
 
-// TestUnstageWaitsForTheDevice has another program keep the device: while it does, the volume is in use.
+// TestUnstageWaitsForTheDevice has another program keep the device: while it does, the volume is in
+// use.
 func TestUnstageWaitsForTheDevice(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

@@ -85,8 +85,8 @@ func TestGrowthBeyondTheFilesystemIsRefused(t *testing.T) {
 	harness.RequireFile(t, filepath.Join(claim.TargetPath, "file"), "content")
 }
 
-// TestAVolumeThatWasNeverFormattedHasNoLimit grows it before its filesystem is made.
-func TestAVolumeThatWasNeverFormattedHasNoLimit(t *testing.T) {
+// TestUnformattedVolumeHasNoLimit: it grows before its filesystem is made.
+func TestUnformattedVolumeHasNoLimit(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -100,7 +100,8 @@ func TestAVolumeThatWasNeverFormattedHasNoLimit(t *testing.T) {
 	harness.BringUp(t, d, claim)
 }
 
-// TestANodeGrowsNothingBeyondItsLimit has an image that another program has enlarged: it stays as it is.
+// TestANodeGrowsNothingBeyondItsLimit has an image that another program has enlarged: it stays as
+// it is.
 func TestANodeGrowsNothingBeyondItsLimit(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

@@ -17,7 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestLife(t *testing.T) {
+func TestLifecycle(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, k := range harness.Kinds() {
@@ -81,9 +81,8 @@ func TestSizeIsEnforced(t *testing.T) {
 	}
 }
 
-// TestUsageIsTheVolumesOwn compares what two volumes in one pool say of
-// themselves.
-func TestUsageIsTheVolumesOwn(t *testing.T) {
+// TestUsageIsOfTheVolume: two volumes in one pool report different ones.
+func TestUsageIsOfTheVolume(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, k := range harness.Kinds() {
@@ -119,9 +118,9 @@ func TestUsageIsTheVolumesOwn(t *testing.T) {
 	}
 }
 
-// TestExpansionsTellTheNode: the node has to grow an image, and does not report a size
+// TestExpansionsRequireTheNode: the node has to grow an image, and does not report a size
 // that its device does not have.
-func TestExpansionsTellTheNode(t *testing.T) {
+func TestExpansionsRequireTheNode(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

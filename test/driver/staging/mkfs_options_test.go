@@ -72,8 +72,8 @@ func TestAllMkfsOptionsAreTried(t *testing.T) {
 	}
 }
 
-// TestVolumesGrowWithMkfsOptions takes a volume of each through its lifecycle: full, copied and grown. An
-// option that mkfs or the kernel does not know leaves the volume as it was.
+// TestVolumesGrowWithMkfsOptions takes a volume of each through its lifecycle: full, copied and
+// grown. An option that mkfs or the kernel does not know leaves the volume as it was.
 func TestVolumesGrowWithMkfsOptions(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -272,8 +272,8 @@ func TestMkfsOptionsThatCannotGrow(t *testing.T) {
 	}
 }
 
-// TestNoSpaceForAFilesystem has mkfs meet a full pool, with options and without.
-func TestNoSpaceForAFilesystem(t *testing.T) {
+// TestMkfsInAFullPoolFails, with options and without.
+func TestMkfsInAFullPoolFails(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for fsType, options := range map[string]string{"ext4": "-m 0", "xfs": "", "btrfs": "-m single"} {

@@ -101,9 +101,8 @@ func requireNothingElseStaged(t *testing.T, d *harness.Driver, id string) {
 	require.Equal(t, id, left[0].Name())
 }
 
-// TestStagingWithoutPublicationGoesAtTheStart is what a crash leaves, or
-// a process that unmounts.
-func TestStagingWithoutPublicationGoesAtTheStart(t *testing.T) {
+// TestStagingWithoutPublicationEndsAtTheStart after a crash, or a process that unmounts.
+func TestStagingWithoutPublicationEndsAtTheStart(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, request := range unstagedKinds() {

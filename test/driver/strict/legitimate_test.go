@@ -47,8 +47,8 @@ func TestLifecyclesOfEachKind(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotThere undoes what was never done.
-func TestWhatIsNotThere(t *testing.T) {
+// TestUndoOfMissingObjectsIsNoViolation.
+func TestUndoOfMissingObjectsIsNoViolation(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, refusing)
@@ -60,8 +60,8 @@ func TestWhatIsNotThere(t *testing.T) {
 	require.Empty(t, found(t, d), "want: calls for what is not there are no violation")
 }
 
-// TestSeveralPods have a volume, in a sequence of their own each.
-func TestSeveralPods(t *testing.T) {
+// TestSeveralPodsShareAVolume, in a sequence of their own each.
+func TestSeveralPodsShareAVolume(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -144,8 +144,8 @@ func TestCopies(t *testing.T) {
 	require.Empty(t, found(t, d), "want: copies are no violation")
 }
 
-// TestARestart forgets the lifecycle of a volume in use, which is no violation.
-func TestARestart(t *testing.T) {
+// TestRestartIsNoViolation, although it forgets the lifecycle of a volume in use.
+func TestRestartIsNoViolation(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -163,8 +163,8 @@ func TestARestart(t *testing.T) {
 	require.Empty(t, found(t, d), "want: a restart is no violation")
 }
 
-// TestTwoProcesses each check what they see.
-func TestTwoProcesses(t *testing.T) {
+// TestTwoProcessesAreCheckedSeparately.
+func TestTwoProcessesAreCheckedSeparately(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -194,8 +194,8 @@ func TestTwoProcesses(t *testing.T) {
 	require.Equal(t, []string{"second-staging-path", "unstage-while-published", "publish-after-unstage"}, found(t, node))
 }
 
-// TestWithoutTheFlag there is no service.
-func TestWithoutTheFlag(t *testing.T) {
+// TestWithoutTheFlagThereIsNoService.
+func TestWithoutTheFlagThereIsNoService(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -257,7 +257,7 @@ func TestEachViolationIsFound(t *testing.T) {
 	}
 
 	for _, kind := range strict.Kinds() {
-		// Its test has to hold a call: TestConcurrentRequests.
+		// Its test has to hold a call: TestConcurrentExpansionsAreAViolation.
 		caused := kind.ID == "concurrent-requests"
 		for _, test := range causes {
 			caused = caused || test.id == kind.ID
@@ -267,8 +267,9 @@ func TestEachViolationIsFound(t *testing.T) {
 	}
 }
 
-// TestConcurrentRequests expands a volume to two sizes at once: the coalescing window holds the first.
-func TestConcurrentRequests(t *testing.T) {
+// TestConcurrentExpansionsAreAViolation, to two sizes at once: the coalescing window holds the
+// first.
+func TestConcurrentExpansionsAreAViolation(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, observed, func(c *driver.Config) { c.Controller.CoalesceWindow = 2 * driver.DefaultCoalesceWindow })
@@ -290,8 +291,8 @@ func TestConcurrentRequests(t *testing.T) {
 	require.Equal(t, []string{"concurrent-requests"}, found(t, d))
 }
 
-// TestRefused has nothing staged, and the right order passes.
-func TestRefused(t *testing.T) {
+// TestViolationIsRefused: nothing is staged, and the right order passes.
+func TestViolationIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

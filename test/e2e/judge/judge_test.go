@@ -202,7 +202,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestAnExclusionThatIsNotThere(t *testing.T) {
+func TestUnknownExclusionFails(t *testing.T) {
 	t.Parallel()
 
 	j := start(t)
@@ -219,9 +219,9 @@ func TestAnExclusionThatIsNotThere(t *testing.T) {
 	require.NotContains(t, output, "pulls")
 }
 
-// TestTheFilesOfTheRepository: the suite takes a key that it does not know for
+// TestFilesOfTheRepositoryHaveKnownKeys: the suite takes a key that it does not know for
 // none, so a misspelt name is silently not tested.
-func TestTheFilesOfTheRepository(t *testing.T) {
+func TestFilesOfTheRepositoryHaveKnownKeys(t *testing.T) {
 	t.Parallel()
 
 	j := start(t)
@@ -277,7 +277,7 @@ func TestTheFilesOfTheRepository(t *testing.T) {
 	require.Equal(t, 6, drivers, "want: the repository has six drivers' files")
 }
 
-func TestTotal(t *testing.T) {
+func TestTotalMergesReports(t *testing.T) {
 	t.Parallel()
 
 	j := start(t)
