@@ -250,9 +250,9 @@ func TestRequestsWithASourceAreValidated(t *testing.T) {
 				harness.AskFor(csiclient.MountCapability(harness.Writer, ""))(r)
 				harness.WithParameter("backing", "directory")(r)
 			}, codes.InvalidArgument, []string{"backing"}},
-			"another blockSize":      {harness.WithParameter("blockSize", "512"), codes.InvalidArgument, []string{"blockSize"}},
-			"an unreachable place":   {func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = harness.Topology("rack", "7") }, codes.ResourceExhausted, nil},
-			"more than there can be": {ranged(harness.RequiredBytes(1 << 60)), codes.ResourceExhausted, nil},
+			"another blockSize":       {harness.WithParameter("blockSize", "512"), codes.InvalidArgument, []string{"blockSize"}},
+			"an unreachable topology": {func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = harness.Topology("rack", "7") }, codes.ResourceExhausted, nil},
+			"more than there can be":  {ranged(harness.RequiredBytes(1 << 60)), codes.ResourceExhausted, nil},
 		} {
 			tests[what+" of a "+name] = test{change(each.change), each.want, each.words}
 		}

@@ -49,7 +49,7 @@ func TestHealthOfMounts(t *testing.T) {
 			node: []health.Reason{health.ReadOnlyRemount, health.FilesystemCorrupted},
 		},
 		{
-			name: "remounted read-only by a person", evented: true, volume: harness.Formatted("xfs"), node: []health.Reason{health.ReadOnlyRemount},
+			name: "remounted read-only by an administrator", evented: true, volume: harness.Formatted("xfs"), node: []health.Reason{health.ReadOnlyRemount},
 			strike: func(t *testing.T, p *sufferer) {
 				require.NoError(t, unix.Mount("", p.claim.StagingPath, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 			},

@@ -27,10 +27,10 @@ func TestMountFlags(t *testing.T) {
 		flags []string
 		shows string
 	}{
-		"of the mount":             {[]string{"noatime", "nodev"}, "noatime"},
-		"of the filesystem":        {[]string{"commit=17"}, "commit=17"},
-		"several in one":           {[]string{"nosuid,data=ordered,commit=18"}, "commit=18"},
-		"what only mount(8) knows": {[]string{"defaults", "x-systemd.automount", "_netdev"}, "rw"},
+		"of the mount":              {[]string{"noatime", "nodev"}, "noatime"},
+		"of the filesystem":         {[]string{"commit=17"}, "commit=17"},
+		"several in one":            {[]string{"nosuid,data=ordered,commit=18"}, "commit=18"},
+		"options of mount(8) alone": {[]string{"defaults", "x-systemd.automount", "_netdev"}, "rw"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t)

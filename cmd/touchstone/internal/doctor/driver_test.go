@@ -90,7 +90,7 @@ func TestSocketIsChecked(t *testing.T) {
 			doctor.Problem,
 			[]string{"no socket"},
 		},
-		"dead": {
+		"unserved": {
 			func(t *testing.T, path string) { t.Helper(); served.Ended(t, path) },
 			doctor.Problem,
 			[]string{"no process serves"},
