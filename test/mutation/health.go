@@ -119,16 +119,16 @@ func healthMutants() []regression {
 			breaks: "a reason that both views have is reported with both messages", tests: monitor("TestMergeHasEachReasonOnce"),
 		},
 		{
-			name: "health/unstaged-is-unmounted", in: "probe.probeState.isUnstaged",
-			old:    `return s.busy.isDevice() }`,
-			new:    `return s.busy == nil && s.view.id == "" }`,
+			name: "health/unstaged-is-unmounted", in: "probe.busyProbe.isUnstaged",
+			old:    `return b != nil && b.held.isDevice() }`,
+			new:    `return b != nil && b.held == nil && b.id == "" }`,
 			breaks: "a volume whose unstaging failed is reported as unmounted by another program",
 			tests:  in("test/driver/health", "TestHealthNamesTheMountNamespaceThatKeepsVolumes"),
 		},
 		{
-			name: "health/holder-not-named", in: "probe.probeState.findHolder",
-			old:    `s.busy.holder, s.busy.searchedAt = now, time.Now()`,
-			new:    `s.busy.searchedAt, now = time.Now(), holder.Process{}`,
+			name: "health/holder-not-named", in: "probe.busyProbe.findHolder",
+			old:    `b.held.holder, b.held.searchedAt = now, time.Now()`,
+			new:    `b.held.searchedAt, now = time.Now(), holder.Process{}`,
 			breaks: "the process that keeps a volume is not named", tests: in("test/driver/health", "TestHealthNamesTheProcessThatKeepsAMount", "TestHealthNamesTheProcessThatKeepsARawDevice"),
 		},
 		{

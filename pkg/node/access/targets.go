@@ -138,7 +138,7 @@ func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 
 		isVolume, err := t.observe.IsMountOf(v, point)
 		if err == nil && !isVolume && v.Capability.Block {
-			isVolume, err = t.devices.IsStaleNode(v, point)
+			isVolume, err = t.devices.Raw().IsStaleNode(v, point)
 		}
 
 		if err != nil {

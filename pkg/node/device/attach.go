@@ -38,18 +38,28 @@ func (d *Devices) attachImage(
 		return nil, fmt.Errorf("volume %s: %w", v.VolumeID, err)
 	}
 
-	info, err := image.Stat()
-	if err == nil {
-		d.config.Events.Attached(v, device, info.Size(), readOnly && v.ExposesRawDevice() && !v.IsReadOnly())
-
-		err = d.tune(ctx, v, device.Number)
-	}
-
-	if err != nil {
+	if err := d.announce(ctx, v, image, device, readOnly); err != nil {
 		return nil, errors.Join(err, device.Close(), d.detachNew(ctx, v, device.Number))
 	}
 
 	return device, nil
+}
+
+// announce reports a device that has just been attached, and sets its queue.
+func (d *Devices) announce(ctx context.Context, v *staged.Volume, image *os.File, device *loop.Device, readOnly bool) error {
+	info, err := image.Stat()
+	if err != nil {
+		return err
+	}
+
+	d.config.Events.Attached(v, device, info.Size(), readOnly && v.ExposesRawDevice() && !v.IsReadOnly())
+
+	wanted, err := d.config.Pools.MutableParameters(v)
+	if err != nil {
+		return err
+	}
+
+	return d.config.Tuner.SetQueue(ctx, v.VolumeID, device.Number, wanted)
 }
 
 // Attach attaches the file that has the name of the volume's image. Another node that
@@ -81,7 +91,12 @@ func (d *Devices) Attach(ctx context.Context, v *staged.Volume, readOnly, autoCl
 func (d *Devices) attachOnce(
 	ctx context.Context, v *staged.Volume, stored *pool.Pool, readOnly, autoClear bool,
 ) (*loop.Device, bool, error) {
-	image, err := stored.OpenImage(v.VolumeID, openFlag(readOnly))
+	flag := os.O_RDWR
+	if readOnly {
+		flag = os.O_RDONLY
+	}
+
+	image, err := stored.OpenImage(v.VolumeID, flag)
 	if err != nil {
 		return nil, false, err
 	}
@@ -98,15 +113,6 @@ func (d *Devices) attachOnce(
 	}
 
 	return device, isCurrent, nil
-}
-
-// openFlag returns the flag with which an image is opened.
-func openFlag(readOnly bool) int {
-	if readOnly {
-		return os.O_RDONLY
-	}
-
-	return os.O_RDWR
 }
 
 // detachNew detaches a device after an error, unless the volume was in use through it before.
@@ -169,14 +175,4 @@ func (d *Devices) CloseAndDetach(ctx context.Context, v *staged.Volume, device *
 	}
 
 	return err
-}
-
-// tune sets the queue of a device that has just been attached.
-func (d *Devices) tune(ctx context.Context, v *staged.Volume, number int) error {
-	wanted, err := d.config.Pools.MutableParameters(v)
-	if err != nil {
-		return err
-	}
-
-	return d.config.Tuner.SetQueue(ctx, v.VolumeID, number, wanted)
 }

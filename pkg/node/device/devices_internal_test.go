@@ -209,7 +209,7 @@ func TestIsStaleNode(t *testing.T) {
 		"the node of no device":               {mount.Point{Source: "devtmpfs", Root: "/loop3"}, true},
 		"the filesystem on the former device": {mount.Point{Major: loopMajor, Minor: 1, Source: "/dev/loop1", Root: "/"}, false},
 	} {
-		stale, err := d.IsStaleNode(used(idA, rawVolume), test.point)
+		stale, err := d.raw.IsStaleNode(used(idA, rawVolume), test.point)
 		require.NoError(t, err, name)
 		require.Equal(t, test.want, stale, name)
 	}

@@ -73,7 +73,7 @@ func (d *Devices) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
 	}
 
 	if v.Device == nil {
-		return d.ephemeralDevice(v)
+		return ephemeralDevice(d.config.Loops, v)
 	}
 
 	attachment, attached, err := d.config.Loops.Attachment(v.Device.Number)
@@ -83,12 +83,12 @@ func (d *Devices) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
 }
 
 // ephemeralDevice finds the device by the name of its image, which only this node attaches.
-func (d *Devices) ephemeralDevice(v *staged.Volume) (loop.Attachment, bool, error) {
+func ephemeralDevice(loops *loop.Loops, v *staged.Volume) (loop.Attachment, bool, error) {
 	if !v.Ephemeral {
 		return loop.Attachment{}, false, nil
 	}
 
-	all, err := d.config.Loops.Attachments()
+	all, err := loops.Attachments()
 	for _, each := range all {
 		if path.Base(each.BackingPath) == observe.ImageName(v.VolumeID) {
 			return each, true, nil

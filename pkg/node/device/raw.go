@@ -4,7 +4,13 @@ import (
 	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
+
+// loopMajor is the major number of all loop devices.
+const loopMajor = 7
 
 // Raw has the loop devices of raw-block and direct volumes, which are attached until the volume is
 // unstaged. The devices of mounted volumes are found through their mounts. It is safe for concurrent use.
@@ -158,4 +164,22 @@ func (r *Raw) Attachment(volumeID string) (loop.Attachment, bool, error) {
 	}
 
 	return r.config.Loops.Attachment(attachments.Staged)
+}
+
+// IsStaleNode reports whether the mount is a bind of the node of a loop device that has no
+// image any more, or had the volume's image before another one: such a bind outlives the
+// attachment.
+func (r *Raw) IsStaleNode(v *staged.Volume, point mount.Point) (bool, error) {
+	number, isLoop := point.LoopDevice()
+	if !isLoop || point.Major == loopMajor {
+		return false, nil
+	}
+
+	if r.Had(v.VolumeID, number) {
+		return true, nil
+	}
+
+	_, attached, err := r.config.Loops.Attachment(number)
+
+	return err == nil && !attached, observe.Unknown(err, v, "attached to "+observe.LoopName(number))
 }

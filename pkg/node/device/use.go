@@ -11,14 +11,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
-
-// loopMajor is the major number of all loop devices.
-const loopMajor = 7
 
 // ErrTaken is returned where another program has detached the device.
 var ErrTaken = errdefs.Errorf(errdefs.ErrFailedPrecondition, "its device was taken away; unstage it and stage it again")
@@ -190,22 +185,4 @@ func (d *Devices) DetachUnusedReader(ctx context.Context, v *staged.Volume) erro
 	d.raw.dropReader(v.VolumeID)
 
 	return nil
-}
-
-// IsStaleNode reports whether the mount is a bind of the node of a loop device that has no
-// image any more, or had the volume's image before another one: such a bind outlives the
-// attachment.
-func (d *Devices) IsStaleNode(v *staged.Volume, point mount.Point) (bool, error) {
-	number, isLoop := point.LoopDevice()
-	if !isLoop || point.Major == loopMajor {
-		return false, nil
-	}
-
-	if d.raw.Had(v.VolumeID, number) {
-		return true, nil
-	}
-
-	_, attached, err := d.config.Loops.Attachment(number)
-
-	return err == nil && !attached, observe.Unknown(err, v, "attached to "+observe.LoopName(number))
 }

@@ -208,7 +208,7 @@ func TestAnUnreadableDeviceIsUnknown(t *testing.T) {
 			"length":   func() error { return m.ways.CheckLength(raw) },
 			"find":     m.devices.Raw().Find,
 			"stale": func() error {
-				_, err := m.devices.IsStaleNode(used(idB, rawVolume), mount.Point{Source: "/dev/loop1"})
+				_, err := m.devices.Raw().IsStaleNode(used(idB, rawVolume), mount.Point{Source: "/dev/loop1"})
 				return err
 			},
 		} {

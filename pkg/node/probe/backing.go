@@ -102,18 +102,6 @@ func (s *probeState) probeMountedDevice() error {
 // movedOrDeleted is what happened to an image or directory that is missing.
 const movedOrDeleted = "was moved or deleted"
 
-func (s *probeState) addLostBacking(backing volume.Backing, how string) {
-	s.unsettled = true
-
-	if backing == volume.BackingImage {
-		s.add(health.BackingFileMissing, "its image "+how+"; put it back into the pool, or restore a snapshot")
-
-		return
-	}
-
-	s.add(health.VolumeNotFound, "its directory "+how+"; put it back into the pool, or restore a snapshot")
-}
-
 // compareDirectory compares the pool's directory with the one that is mounted.
 func (s *probeState) compareDirectory(identity loop.Identity) error {
 	if s.root == nil {
@@ -149,7 +137,7 @@ func (s *probeState) compareImage(identity loop.Identity, info fs.FileInfo) {
 func (s *probeState) addTruncated(than string) {
 	s.unsettled = true
 	s.add(health.BackingFileTruncated, "its image is shorter than "+than+": data is lost; restore a snapshot")
-	s.suspect(health.FilesystemErrors, fsck.Truncated)
+	s.prober.config.suspect(s.view, health.FilesystemErrors, fsck.Truncated, s.at)
 }
 
 // growthSince returns the last growth of an image that now has that size.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
@@ -129,9 +130,9 @@ func (s *probeState) addDetaching(number int, sequence uint64) {
 	s.unsettled = true
 	now := busyVolume{device: Attachment{Number: number, Sequence: sequence}}
 
-	if s.busy == nil && !s.prober.isBusy(s.view.id) {
+	if s.busy.held == nil && !s.prober.isBusy(s.view.id) {
 		s.prober.busy.add(s.view.id, now)
-		s.busy = &now
+		s.busy.held = &now
 
 		// A call that has unstaged it meanwhile has forgotten what was known before.
 		if _, _, inUse := s.prober.config.Volumes.Get(s.view.id); !inUse {
@@ -140,65 +141,77 @@ func (s *probeState) addDetaching(number int, sequence uint64) {
 	}
 }
 
+// busyProbe finds out what keeps in use what a call could not release of a volume.
+type busyProbe struct {
+	volumes *busyVolumes
+	loops   *loop.Loops
+	id      string
+	// inUse means that the volume has a record.
+	inUse bool
+	// held is nil for nothing.
+	held  *busyVolume
+	found *findings
+}
+
 // isUnstaged reports whether the driver itself has unmounted the volume from its staging path, in a
 // call that could not detach the device.
-func (s *probeState) isUnstaged() bool { return s.busy.isDevice() }
+func (b *busyProbe) isUnstaged() bool { return b != nil && b.held.isDevice() }
 
-// addBusy adds that something keeps in use what a call could not release, and which process does.
+// report adds that something keeps in use what a call could not release, and which process does.
 // The condition of a device ends when that is detached, the condition of a mount when it is
 // unmounted, or when the process does not use it any more.
-func (s *probeState) addBusy(ctx context.Context) error {
-	if s.busy == nil || s.busy.released {
+func (b *busyProbe) report(ctx context.Context, mounts map[string]observedMount) error {
+	if b.held == nil || b.held.released {
 		return nil
 	}
 
-	if s.busy.isDevice() {
-		return s.addBusyDevice(ctx)
+	if b.held.isDevice() {
+		return b.reportDevice(ctx)
 	}
 
-	if s.mounts[s.busy.path].id == 0 {
-		s.removeBusy()
+	if mounts[b.held.path].id == 0 {
+		b.remove()
 
 		return nil
 	}
 
-	before := s.busy.holder
-	process := s.findHolder(ctx, func() ([]holder.Process, error) { return holder.OfMount(s.busy.path) })
+	before := b.held.holder
+	process := b.findHolder(ctx, func() ([]holder.Process, error) { return holder.OfMount(b.held.path) })
 
 	switch {
 	case process.PID > 0:
-		s.add(health.VolumeBusy, "not unmounted: "+process.Name()+" keeps it in use; end it: "+s.busy.path)
+		b.found.add(health.VolumeBusy, "not unmounted: "+process.Name()+" keeps it in use; end it: "+b.held.path)
 	case process.Device != "":
-		s.add(health.VolumeBusy, "not unmounted: "+process.Name()+" is made of it; detach that: "+s.busy.path)
+		b.found.add(health.VolumeBusy, "not unmounted: "+process.Name()+" is made of it; detach that: "+b.held.path)
 	case before != holder.Process{}:
-		s.removeBusy()
+		b.remove()
 	default:
-		s.add(health.VolumeBusy, "not unmounted: a process not visible here, or a mount beneath, keeps it in use: "+s.busy.path)
+		b.found.add(health.VolumeBusy, "not unmounted: a process not visible here, or a mount beneath, keeps it in use: "+b.held.path)
 	}
 
 	return nil
 }
 
-func (s *probeState) addBusyDevice(ctx context.Context) error {
-	device := unix.Mkdev(loopMajor, uint32(s.busy.device.Number))
-	process := s.findHolder(ctx, func() ([]holder.Process, error) { return holder.OfDevice(device) })
+func (b *busyProbe) reportDevice(ctx context.Context) error {
+	device := unix.Mkdev(loopMajor, uint32(b.held.device.Number))
+	process := b.findHolder(ctx, func() ([]holder.Process, error) { return holder.OfDevice(device) })
 
 	// Last: the process may have ended, and the device been detached, during the search.
-	attachment, attached, err := s.prober.config.Loops.Attachment(s.busy.device.Number)
+	attachment, attached, err := b.loops.Attachment(b.held.device.Number)
 
 	switch {
 	case err != nil:
 		return err
-	case !attached || attachment.Sequence != s.busy.device.Sequence:
-		s.endBusyDevice()
+	case !attached || attachment.Sequence != b.held.device.Sequence:
+		b.endDevice()
 	case process == holder.Process{}:
-		s.add(health.VolumeBusy, "not detached: a process not visible here keeps it in use; look in other PID namespaces")
+		b.found.add(health.VolumeBusy, "not detached: a process not visible here keeps it in use; look in other PID namespaces")
 	case process.Device != "":
-		s.add(health.VolumeBusy, "not detached: "+process.Name()+" is made of it, perhaps by the kubelet; detach that")
+		b.found.add(health.VolumeBusy, "not detached: "+process.Name()+" is made of it, perhaps by the kubelet; detach that")
 	case process.Mount == "":
-		s.add(health.VolumeBusy, "not detached: "+process.Name()+" keeps it in use; end it")
+		b.found.add(health.VolumeBusy, "not detached: "+process.Name()+" keeps it in use; end it")
 	default:
-		s.add(health.VolumeBusy, "not detached: "+process.Name()+" keeps it in use; end it or unmount "+process.Mount)
+		b.found.add(health.VolumeBusy, "not detached: "+process.Name()+" keeps it in use; end it or unmount "+process.Mount)
 	}
 
 	return nil
@@ -206,34 +219,34 @@ func (s *probeState) addBusyDevice(ctx context.Context) error {
 
 // endBusyDevice keeps what is known of a volume with a record: it is unstaged until the CO's next
 // call.
-func (s *probeState) endBusyDevice() {
-	if s.volume == nil {
-		s.prober.busy.forget(s.view.id)
+func (b *busyProbe) endDevice() {
+	if !b.inUse {
+		b.volumes.forget(b.id)
 
 		return
 	}
 
-	s.busy.released = true
-	s.prober.busy.update(s.view.id, *s.busy)
+	b.held.released = true
+	b.volumes.update(b.id, *b.held)
 }
 
-func (s *probeState) removeBusy() {
-	s.prober.busy.remove(s.view.id, func(busy busyVolume) bool { return busy.path == s.busy.path })
+func (b *busyProbe) remove() {
+	b.volumes.remove(b.id, func(busy busyVolume) bool { return busy.path == b.held.path })
 }
 
 // findHolder returns what uses what is busy, zero where none is visible. It
 // returns the last one for as long as that is among those found, so that the message stays the
 // same, and where the search does not end within ResponseTimeout. One search runs at a time.
-func (s *probeState) findHolder(ctx context.Context, search func() ([]holder.Process, error)) holder.Process {
-	last := s.busy.holder
-	if time.Since(s.busy.searchedAt) < holderPeriod && (last == holder.Process{} || last.IsRunning()) {
+func (b *busyProbe) findHolder(ctx context.Context, search func() ([]holder.Process, error)) holder.Process {
+	last := b.held.holder
+	if time.Since(b.held.searchedAt) < holderPeriod && (last == holder.Process{} || last.IsRunning()) {
 		return last
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, ResponseTimeout)
 	defer cancel()
 
-	searches := s.prober.busy.search
+	searches := b.volumes.search
 	select {
 	case searches <- struct{}{}:
 	case <-ctx.Done():
@@ -256,8 +269,8 @@ func (s *probeState) findHolder(ctx context.Context, search func() ([]holder.Pro
 		now = found[at]
 	}
 
-	s.busy.holder, s.busy.searchedAt = now, time.Now()
-	s.prober.busy.update(s.view.id, *s.busy)
+	b.held.holder, b.held.searchedAt = now, time.Now()
+	b.volumes.update(b.id, *b.held)
 
 	return now
 }

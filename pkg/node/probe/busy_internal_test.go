@@ -15,8 +15,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 )
 
-func searching(busy *busyVolume) *probeState {
-	return &probeState{prober: &Prober{Memory: NewMemory()}, busy: busy}
+func searching(busy *busyVolume) *busyProbe {
+	return &busyProbe{volumes: newBusyVolumes(), held: busy, found: &findings{}}
 }
 
 // TestHangingSearchForAHolder delays a probe for ResponseTimeout, and is not joined by another.

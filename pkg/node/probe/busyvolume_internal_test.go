@@ -101,7 +101,10 @@ func busyState(busy busyVolume, mounts map[string]observedMount) *probeState {
 	}
 	p.busy.add("a", busy)
 
-	return &probeState{prober: p, view: volumeView{id: "a"}, busy: p.busy.get("a"), observation: observation{mounts: mounts}}
+	s := &probeState{prober: p, view: volumeView{id: "a"}, observation: observation{mounts: mounts}}
+	s.busy = &busyProbe{volumes: p.busy, loops: p.config.Loops, id: "a", held: p.busy.get("a"), found: &s.findings}
+
+	return s
 }
 
 func TestABusyMountIsACondition(t *testing.T) {
@@ -126,7 +129,7 @@ func TestABusyMountIsACondition(t *testing.T) {
 			t.Parallel()
 
 			s := busyState(test.busy, test.mounts)
-			require.NoError(t, s.addBusy(t.Context()))
+			require.NoError(t, s.busy.report(t.Context(), s.mounts))
 
 			if test.text == "" {
 				require.Empty(t, s.entries, "want: no condition")
@@ -150,22 +153,22 @@ func TestADetachedDeviceIsNotBusy(t *testing.T) {
 	const number = 1<<20 - 1
 
 	s := busyState(busyVolume{device: Attachment{Number: number, Sequence: 1}, searchedAt: time.Now()}, nil)
-	require.NoError(t, s.addBusy(t.Context()))
+	require.NoError(t, s.busy.report(t.Context(), s.mounts))
 	require.Empty(t, s.entries, "want: no condition")
 	require.Nil(t, s.prober.busy.get("a"), "want: a volume without a record is forgotten")
 
 	s = busyState(busyVolume{device: Attachment{Number: number, Sequence: 1}, searchedAt: time.Now()}, nil)
-	s.volume = &staged.Volume{VolumeID: "a"}
-	require.True(t, s.isUnstaged(), "want: a volume whose device was busy is unmounted")
-	require.NoError(t, s.addBusy(t.Context()))
+	s.volume, s.busy.inUse = &staged.Volume{VolumeID: "a"}, true
+	require.True(t, s.busy.isUnstaged(), "want: a volume whose device was busy is unmounted")
+	require.NoError(t, s.busy.report(t.Context(), s.mounts))
 	require.Empty(t, s.entries, "want: no condition")
 	require.True(t, s.prober.busy.get("a").released, "want: a volume with a record is unstaged until the next call")
 
 	s = busyState(busyVolume{device: Attachment{Number: number}, released: true}, nil)
-	require.NoError(t, s.addBusy(t.Context()))
-	require.True(t, s.busy.released, "want: a device that was detached stays detached")
+	require.NoError(t, s.busy.report(t.Context(), s.mounts))
+	require.True(t, s.busy.held.released, "want: a device that was detached stays detached")
 
-	s.busy = nil
-	require.NoError(t, s.addBusy(t.Context()))
+	s.busy.held = nil
+	require.NoError(t, s.busy.report(t.Context(), s.mounts))
 	require.Empty(t, s.entries, "want: nothing is busy")
 }

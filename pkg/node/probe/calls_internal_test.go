@@ -79,7 +79,7 @@ func TestEventsAreRequestedOfTheErrorsOfAnExt4(t *testing.T) {
 		})
 		used := f.image()
 		used.Capability.FSType = test.fsType
-		f.inUse(used).requestErrorEvents()
+		_ = f.config.Monitoring.requestErrorEvents(used, nil) // an error is only logged
 		require.Equal(t, test.want, marked, name)
 	}
 }

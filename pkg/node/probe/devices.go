@@ -6,6 +6,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // probeRawDevices probes the devices of a raw-block or direct volume.
@@ -68,16 +69,11 @@ func (s *probeState) probeRawDevice(number int, sequence uint64) (*loop.Status, 
 
 // revokeLostDevices is the one change that a probe makes itself: until it is done, a pod may
 // be given another volume, to which the kernel has given the device's number.
-func (s *probeState) revokeLostDevices(ctx context.Context) error {
-	lost, err := s.prober.config.Assignments.HasLost(s.volume)
+func (c *Config) revokeLostDevices(ctx context.Context, v *staged.Volume) error {
+	lost, err := c.Assignments.HasLost(v)
 	if err != nil || !lost {
 		return err
 	}
 
-	return s.prober.config.Revoke(ctx, s.volume.VolumeID)
-}
-
-func (s *probeState) addDetached() {
-	s.unsettled = true
-	s.add(health.DeviceMissing, "its image was detached from its loop device; unpublish and unstage it, then stage it again")
+	return c.Revoke(ctx, v.VolumeID)
 }

@@ -269,7 +269,7 @@ func TestABusyDeviceIsACondition(t *testing.T) {
 
 			view, _ := d.view(d.kind.id())
 			s := d.newState(view)
-			require.NoError(t, s.addBusy(t.Context()))
+			require.NoError(t, s.busy.report(t.Context(), s.mounts))
 
 			if test.message == "" {
 				require.Empty(t, s.entries, "want: the device is detached")

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -118,19 +119,19 @@ func (s *probeState) addFailedStaging() {
 
 	switch {
 	case slices.ContainsFunc(s.entries, explains):
-	case s.contradicts(failed):
+	case failed.isOver(s.view.check):
 		s.prober.failures.forget(s.view.id, failed.at)
 	default:
 		s.add(health.StagingFailed, failed.message())
 	}
 }
 
-// contradicts reports whether what made the staging fail is over: the probe has found the whole
+// isOver reports whether what made the staging fail is over: the probe has found the whole
 // image, or a later check a clean filesystem.
-func (s *probeState) contradicts(failed failedStaging) bool {
-	if errors.Is(failed.cause, pool.ErrMissing) || errors.Is(failed.cause, filesystem.ErrTruncated) {
+func (f failedStaging) isOver(check *fsck.Result) bool {
+	if errors.Is(f.cause, pool.ErrMissing) || errors.Is(f.cause, filesystem.ErrTruncated) {
 		return true
 	}
 
-	return s.view.check != nil && s.view.check.CleanAt.After(failed.at)
+	return check != nil && check.CleanAt.After(f.at)
 }

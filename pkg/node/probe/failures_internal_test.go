@@ -78,7 +78,7 @@ func TestFailedStagingIsACondition(t *testing.T) {
 			t.Parallel()
 
 			p := &Prober{failures: newFailedStagings()}
-			s := &probeState{prober: p, view: volumeView{id: "a", check: test.check}, entries: test.entries}
+			s := &probeState{prober: p, view: volumeView{id: "a", check: test.check}, findings: findings{entries: test.entries}}
 			s.addFailedStaging()
 			require.Len(t, s.entries, len(test.entries), "want: without a failed staging nothing is added")
 			require.Zero(t, s.again, "want: without a failed staging nothing ends")

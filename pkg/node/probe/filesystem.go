@@ -3,12 +3,14 @@ package probe
 import (
 	"context"
 	"errors"
+	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // A filesystem is full when less than a thousandth of it is available, at least minFullBytes
@@ -40,7 +42,7 @@ func (s *probeState) probeFilesystem(context.Context) error {
 		return err
 	}
 
-	s.addExhausted(usage)
+	s.addExhausted(usage, s.volume.IsImage())
 
 	if !s.volume.IsImage() || s.attached == nil {
 		return nil
@@ -48,7 +50,10 @@ func (s *probeState) probeFilesystem(context.Context) error {
 
 	s.usage = UsageFrom(usage)
 	s.filesystem = usage.Filesystem
-	s.requestErrorEvents()
+
+	if err := s.prober.config.Monitoring.requestErrorEvents(s.volume, s.root); err != nil {
+		s.prober.config.Log.Debug("only relists find the errors of a filesystem", "volume", s.view.id, "error", err)
+	}
 
 	return s.probeErrorCount()
 }
@@ -95,21 +100,6 @@ func Contradicts(usage mount.Usage, record *health.Record) bool {
 		inodesExhausted(usage) != record.Has(health.InodesExhausted)
 }
 
-func (s *probeState) addExhausted(usage mount.Usage) {
-	if bytesExhausted(usage) {
-		message := "it is full; delete files, or expand it"
-		if !s.volume.IsImage() {
-			message = "it has reached its size limit, or its pool is full; delete files, expand it, or grow the pool"
-		}
-
-		s.add(health.OutOfCapacity, message)
-	}
-
-	if inodesExhausted(usage) {
-		s.add(health.InodesExhausted, "no inode is left for new files; delete some, or expand it")
-	}
-}
-
 // UsageFrom returns the usage of a filesystem as reports have it.
 func UsageFrom(usage mount.Usage) *health.Usage {
 	return &health.Usage{Bytes: health.Amount(usage.Bytes), Inodes: health.Amount(usage.Inodes)}
@@ -117,12 +107,10 @@ func UsageFrom(usage mount.Usage) *health.Usage {
 
 // requestErrorEvents requests events about the errors of an ext4, the only filesystem that
 // reports them (FAN_FS_ERROR).
-func (s *probeState) requestErrorEvents() {
-	if s.prober.config.Monitoring.MarkFilesystem == nil || s.volume.FSType() != filesystem.Ext4 {
-		return
+func (m Monitoring) requestErrorEvents(v *staged.Volume, root *os.File) error {
+	if m.MarkFilesystem == nil || v.FSType() != filesystem.Ext4 {
+		return nil
 	}
 
-	if err := s.prober.config.Monitoring.MarkFilesystem(s.root); err != nil {
-		s.prober.config.Log.Debug("only relists find the errors of a filesystem", "volume", s.view.id, "error", err)
-	}
+	return m.MarkFilesystem(root)
 }

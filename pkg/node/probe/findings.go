@@ -1,12 +1,12 @@
 package probe
 
 import (
-	"slices"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/health/events"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -26,7 +26,7 @@ func (s *probeState) probeErrorCount() error {
 
 	for _, entry := range found {
 		if entry.Reason != health.IOErrors {
-			s.suspect(entry.Reason, entry.Message)
+			s.prober.config.suspect(s.view, entry.Reason, entry.Message, s.at)
 		}
 	}
 
@@ -75,22 +75,13 @@ func (s *probeState) addRememberedFindings() {
 	// Read again, because an event may have arrived during this probe.
 	remembered := s.prober.observations.last(s.view.id)
 
-	if left := s.prober.ioErrorHeldFor(remembered.ioErrorAt); left > 0 && cleanAt.Before(remembered.ioErrorAt) && s.sameAttachment() {
+	if left := s.prober.config.Monitoring.ioErrorHeldFor(remembered.ioErrorAt); left > 0 && cleanAt.Before(remembered.ioErrorAt) && !replaced(s.last.attached, s.attached) {
 		s.add(health.IOErrors, failedRequests)
 		s.probeAgainAfter(left)
 	}
 
 	s.addForeignWrite(remembered.foreignWriteAt, cleanAt)
 	s.addFailedStaging()
-}
-
-// addSuspicion adds what was observed since the last check, unless data is known to be lost.
-func (s *probeState) addSuspicion(suspicion *fsck.Suspicion) {
-	isLoss := func(entry health.Entry) bool { return entry.Status == health.DataLoss }
-
-	if suspicion != nil && !slices.ContainsFunc(s.entries, isLoss) {
-		s.add(suspicion.Reason, suspicion.Message)
-	}
 }
 
 // lastClean returns when a check last found the filesystem clean, zero for never. A time in
@@ -111,7 +102,7 @@ const (
 // explainWrites finds out which of the writes since the last probe are another program's, and
 // remembers those until a check.
 func (s *probeState) explainWrites() {
-	if !s.sameAttachment() {
+	if replaced(s.last.attached, s.attached) {
 		return
 	}
 
@@ -119,11 +110,11 @@ func (s *probeState) explainWrites() {
 	isDevices := s.device != nil && !s.device.DirectIO && events.LoopWritesReported()
 
 	for _, at := range s.prober.observations.takeUnexplainedWrites(s.view.id) {
-		if isDevices || s.growth.covers(at) || s.resize().covers(at) {
+		if isDevices || s.growth.covers(at) || resize(s.pool, s.volume).covers(at) {
 			continue
 		}
 
-		if s.canBeChecked() {
+		if canBeChecked(s.volume) {
 			s.prober.config.Checker.Suspect(s.view.id, s.volume,
 				fsck.Suspicion{Reason: health.FilesystemErrors, Message: foreignWrite + checkIt, At: at})
 		} else {
@@ -132,25 +123,20 @@ func (s *probeState) explainWrites() {
 	}
 }
 
-// canBeChecked reports whether the volume in use has a filesystem that checks are recorded of.
-func (s *probeState) canBeChecked() bool {
-	return s.volume != nil && s.volume.IsImage() && !s.volume.ExposesRawDevice() && !s.volume.Ephemeral
-}
-
 // suspect remembers a finding until a check, also where no later probe finds it.
-func (s *probeState) suspect(reason health.Reason, message string) {
-	known := s.view.check != nil && s.view.check.Suspicion != nil && s.view.check.Suspicion.Reason.Status() >= reason.Status()
-	if known || s.volume != nil && !s.canBeChecked() {
+func (c *Config) suspect(view volumeView, reason health.Reason, message string, at time.Time) {
+	known := view.check != nil && view.check.Suspicion != nil && view.check.Suspicion.Reason.Status() >= reason.Status()
+	if known || view.volume != nil && !canBeChecked(view.volume) {
 		return
 	}
 
-	s.prober.config.Checker.Suspect(s.view.id, s.volume, fsck.Suspicion{Reason: reason, Message: message, At: s.at})
+	c.Checker.Suspect(view.id, view.volume, fsck.Suspicion{Reason: reason, Message: message, At: at})
 }
 
 // addForeignWrite adds that another program has written at that time the image of a volume that
 // cannot be checked.
 func (s *probeState) addForeignWrite(at, cleanAt time.Time) {
-	if at.IsZero() || cleanAt.After(at) || !s.sameAttachment() {
+	if at.IsZero() || cleanAt.After(at) || replaced(s.last.attached, s.attached) {
 		return
 	}
 
@@ -160,26 +146,11 @@ func (s *probeState) addForeignWrite(at, cleanAt time.Time) {
 		return
 	}
 
-	if left := s.prober.ioErrorHeldFor(at); left > 0 {
+	if left := s.prober.config.Monitoring.ioErrorHeldFor(at); left > 0 {
 		s.add(health.IOErrors, foreignWrite+"stage it again")
 		s.probeAgainAfter(left)
 	}
 }
-
-// resize returns the interval of this process's last attempt to make the image larger, which
-// may have failed.
-func (s *probeState) resize() growth {
-	if s.pool == nil {
-		return growth{}
-	}
-
-	at := s.pool.LastResized(s.volume.VolumeID)
-
-	return growth{after: at.Add(-growthSettleTime), until: at.Add(growthSettleTime)}
-}
-
-// sameAttachment reports whether remembered events are about the current attachment.
-func (s *probeState) sameAttachment() bool { return !replaced(s.last.attached, s.attached) }
 
 // checkFindings returns the findings of a volume's last check. The volume is nil where it is
 // not in use.
@@ -203,4 +174,19 @@ func checkFindings(check *fsck.Result, volume *staged.Volume, period time.Durati
 	}
 
 	return found
+}
+
+// canBeChecked reports whether the volume in use has a filesystem that checks are recorded of.
+func canBeChecked(v *staged.Volume) bool { return v != nil && v.IsMountedImage() && !v.Ephemeral }
+
+// resize returns the interval of this process's last attempt to make the image larger, which
+// may have failed.
+func resize(in *pool.Pool, v *staged.Volume) growth {
+	if in == nil {
+		return growth{}
+	}
+
+	at := in.LastResized(v.VolumeID)
+
+	return growth{after: at.Add(-growthSettleTime), until: at.Add(growthSettleTime)}
 }

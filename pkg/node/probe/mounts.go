@@ -80,7 +80,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 
 	dir, err := s.prober.config.Dirs.Target(expected.path)
 	if observe.IsNoMountTarget(err) {
-		s.addUnmounted(expected, "not mounted any more")
+		s.addUnmounted(expected, s.busy.isUnstaged(), "not mounted any more")
 
 		return nil
 	}
@@ -96,7 +96,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 	}
 
 	if !mounted {
-		s.addUnmounted(expected, "not mounted any more")
+		s.addUnmounted(expected, s.busy.isUnstaged(), "not mounted any more")
 
 		return nil
 	}
@@ -107,14 +107,14 @@ func (s *probeState) probeMount(expected expectedMount) error {
 	}
 
 	if !isVolume {
-		s.addUnmounted(expected, "hidden by another mount")
+		s.addUnmounted(expected, s.busy.isUnstaged(), "hidden by another mount")
 
 		return nil
 	}
 
 	err = s.openRoot(dir, point)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.addUnmounted(expected, "not mounted any more") // since Mounted
+		s.addUnmounted(expected, s.busy.isUnstaged(), "not mounted any more") // since Mounted
 
 		return nil
 	}
@@ -126,21 +126,6 @@ func (s *probeState) probeMount(expected expectedMount) error {
 	}
 
 	return err
-}
-
-func (s *probeState) addUnmounted(expected expectedMount, how string) {
-	s.unsettled = true
-
-	if !expected.isTarget && s.isUnstaged() {
-		return
-	}
-
-	remedy := "; stage it again: "
-	if expected.isTarget {
-		remedy = "; restart its pod: "
-	}
-
-	s.add(health.VolumeUnmounted, how+remedy+expected.path)
 }
 
 // isVolume reports whether a mount is the volume, and finds the volume's device. A mount
@@ -224,8 +209,4 @@ func (s *probeState) openRoot(dir *mount.Target, point mount.Point) error {
 	s.root, s.point = root, point
 
 	return nil
-}
-
-func (s *probeState) addShutDown() {
-	s.add(health.DiskFailure, "its filesystem has shut down; see the kernel's log, unstage it and stage it again")
 }

@@ -2,19 +2,13 @@ package probe
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
-
-// loopMajor is the major number of all loop devices.
-const loopMajor = 7
 
 // Observations remembers the last observation of each volume and what events reported
 // since, and maps what events name (devices, fsids, image names) to volumes. The volume
@@ -22,33 +16,15 @@ const loopMajor = 7
 type Observations struct {
 	mu       sync.Mutex
 	byVolume map[string]*lastObservation
-	// byNumber maps loop devices, byFilesystem fsids, which several volumes may share, and
-	// byContentID the pool objects of inline ephemeral volumes.
-	byNumber     map[int]string
-	byFilesystem map[[2]int32][]string
-	// detached has the loop devices that were detached last, of which events may still come.
-	detached    map[int]detachedDevice
-	byContentID map[string]string
+	index    index
 	// queries are the start times of the unanswered queries to filesystems.
 	queries map[string][]*time.Time
 }
 
-// detachedDevice is the volume that a device was attached for, and until when an event may be of that
-// time.
-type detachedDevice struct {
-	id    string
-	until time.Time
-}
-
-// lateEvents is how long after a failed request its event may come.
-const lateEvents = 10 * time.Second
-
 // NewObservations returns an empty memory.
 func NewObservations() *Observations {
 	return &Observations{
-		byVolume: map[string]*lastObservation{}, byNumber: map[int]string{},
-		byFilesystem: map[[2]int32][]string{}, byContentID: map[string]string{},
-		queries: map[string][]*time.Time{}, detached: map[int]detachedDevice{},
+		byVolume: map[string]*lastObservation{}, index: newIndex(), queries: map[string][]*time.Time{},
 	}
 }
 
@@ -79,7 +55,7 @@ func (o *Observations) SetContentID(contentID, id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	o.byContentID[contentID] = id
+	o.index.byContentID[contentID] = id
 }
 
 // volumeOf returns the volume whose pool object has the name. Most volumes' is their id.
@@ -87,15 +63,7 @@ func (o *Observations) volumeOf(contentID string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	return o.volumeOfLocked(contentID)
-}
-
-func (o *Observations) volumeOfLocked(contentID string) string {
-	if id, inline := o.byContentID[contentID]; inline {
-		return id
-	}
-
-	return contentID
+	return o.index.volumeOf(contentID)
 }
 
 // AddReader maps a raw-block volume's second, read-only device to the volume.
@@ -103,8 +71,7 @@ func (o *Observations) AddReader(contentID string, number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	o.byNumber[number] = o.volumeOfLocked(contentID)
-	delete(o.detached, number)
+	o.index.attach(number, o.index.volumeOf(contentID))
 }
 
 // Attach records the volume's new device before anything uses it. The image of an
@@ -113,9 +80,8 @@ func (o *Observations) Attach(contentID string, now Attachment, imageBytes int64
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	id := o.volumeOfLocked(contentID)
-	o.byNumber[now.Number] = id
-	delete(o.detached, now.Number)
+	id := o.index.volumeOf(contentID)
+	o.index.attach(now.Number, id)
 
 	found := o.volumeLocked(id)
 	found.at = time.Now()
@@ -132,15 +98,7 @@ func (o *Observations) Detach(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	o.detachLocked(number)
-}
-
-func (o *Observations) detachLocked(number int) {
-	if id, ok := o.byNumber[number]; ok {
-		o.detached[number] = detachedDevice{id: id, until: time.Now().Add(lateEvents)}
-	}
-
-	delete(o.byNumber, number)
+	o.index.detach(number)
 }
 
 // set stores what a probe has read. What events reported of an earlier attachment does
@@ -155,34 +113,8 @@ func (o *Observations) set(id string, now observation) {
 		found.ioErrorAt, found.foreignWriteAt, found.unexplainedWrites = time.Time{}, time.Time{}, nil
 	}
 
-	if was := found.attached; was != nil && now.attached == nil && o.byNumber[was.Number] == id {
-		delete(o.byNumber, was.Number)
-	}
-
-	if found.filesystem != now.filesystem {
-		o.leaveFilesystemLocked(id, found.filesystem)
-	}
-
-	if now.filesystem != ([2]int32{}) && !slices.Contains(o.byFilesystem[now.filesystem], id) {
-		o.byFilesystem[now.filesystem] = append(o.byFilesystem[now.filesystem], id)
-	}
-
-	if now.attached != nil {
-		o.byNumber[now.attached.Number] = id
-	}
-
+	o.index.move(id, found.observation, now)
 	found.observation = now
-}
-
-func (o *Observations) leaveFilesystemLocked(id string, filesystem [2]int32) {
-	others := slices.DeleteFunc(o.byFilesystem[filesystem], func(other string) bool { return other == id })
-	if len(others) == 0 {
-		delete(o.byFilesystem, filesystem)
-
-		return
-	}
-
-	o.byFilesystem[filesystem] = others
 }
 
 // Forget drops all that is remembered of a volume.
@@ -191,13 +123,10 @@ func (o *Observations) Forget(id string) {
 	defer o.mu.Unlock()
 
 	if was, ok := o.byVolume[id]; ok {
-		o.leaveFilesystemLocked(id, was.filesystem)
+		o.index.leaveFilesystem(id, was.filesystem)
 	}
 
-	// Also those of a volume that was attached, or got its content's id, and was never observed.
-	maps.DeleteFunc(o.byNumber, func(_ int, volumeID string) bool { return volumeID == id })
-	maps.DeleteFunc(o.detached, func(_ int, device detachedDevice) bool { return device.id == id })
-	maps.DeleteFunc(o.byContentID, func(_, volumeID string) bool { return volumeID == id })
+	o.index.forget(id)
 	delete(o.byVolume, id)
 }
 
@@ -207,9 +136,9 @@ func (o *Observations) DetachAll(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	for number, volumeID := range o.byNumber {
+	for number, volumeID := range o.index.byNumber {
 		if volumeID == id {
-			o.detachLocked(number)
+			o.index.detach(number)
 		}
 	}
 }
@@ -257,9 +186,9 @@ func (o *Observations) recordIOError(event health.Event) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	ids := o.atDeviceLocked(event.Device)
+	ids := o.index.atDevice(event.Device)
 	if len(ids) == 0 {
-		ids = o.detachedFromLocked(event)
+		ids = o.index.detachedFrom(event)
 	}
 
 	for _, id := range ids {
@@ -269,38 +198,12 @@ func (o *Observations) recordIOError(event health.Event) []string {
 	return ids
 }
 
-// detachedFromLocked returns the volume that was attached to the event's device until shortly before.
-func (o *Observations) detachedFromLocked(event health.Event) []string {
-	if unix.Major(event.Device) != loopMajor {
-		return nil
-	}
-
-	last, ok := o.detached[int(unix.Minor(event.Device))]
-	if !ok || !event.At.Before(last.until) {
-		return nil
-	}
-
-	return []string{last.id}
-}
-
 // atDevice returns the volume that is attached to the device.
 func (o *Observations) atDevice(device uint64) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	return o.atDeviceLocked(device)
-}
-
-func (o *Observations) atDeviceLocked(device uint64) []string {
-	if unix.Major(device) != loopMajor {
-		return nil
-	}
-
-	if id, ok := o.byNumber[int(unix.Minor(device))]; ok {
-		return []string{id}
-	}
-
-	return nil
+	return o.index.atDevice(device)
 }
 
 // inFilesystem returns the volumes whose filesystem has the fsid.
@@ -308,7 +211,7 @@ func (o *Observations) inFilesystem(filesystem [2]int32) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	return slices.Clone(o.byFilesystem[filesystem])
+	return slices.Clone(o.index.byFilesystem[filesystem])
 }
 
 // maxWriteDelay is the longest delay between a write and its event.

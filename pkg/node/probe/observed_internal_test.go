@@ -37,8 +37,8 @@ func TestForgottenVolumesLeaveNothing(t *testing.T) {
 	require.Equal(t, "content", o.volumeOf("content"))
 
 	o.Forget("other")
-	require.Empty(t, o.byFilesystem, "want: a filesystem without volumes is forgotten")
-	require.Empty(t, o.byNumber, "want: no device is mapped")
+	require.Empty(t, o.index.byFilesystem, "want: a filesystem without volumes is forgotten")
+	require.Empty(t, o.index.byNumber, "want: no device is mapped")
 }
 
 func TestAnObservationReplacesTheLast(t *testing.T) {

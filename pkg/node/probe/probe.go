@@ -26,8 +26,9 @@ const (
 // probeState is the state of one probe of one volume. The probe reads no data and writes
 // nothing, so that a frozen filesystem does not block it.
 type probeState struct {
-	// observation is what this probe has read so far.
+	// observation is what this probe has read so far, and findings what it has found.
 	observation
+	findings
 
 	prober *Prober
 	view   volumeView
@@ -44,19 +45,10 @@ type probeState struct {
 	// point its mount.
 	root  *os.File
 	point mount.Point
-	// busy is what a call could not release of the volume, nil for nothing.
-	busy *busyVolume
+	// busy is about what a call could not release of the volume.
+	busy *busyProbe
 	// leaveGate opens the volume's gate for operations that unmount.
 	leaveGate func()
-
-	entries []health.Entry
-	usage   *health.Usage
-	// again and noEarlyProbe become Again and NoEarlyProbe of health.Observation.
-	again        time.Duration
-	noEarlyProbe bool
-	// unsettled means that a finding may be caused by an operation that is running: one
-	// about what is mounted or attached, or with which image.
-	unsettled bool
 }
 
 // probe probes one volume now. It implements health.Config.Probe.
@@ -76,7 +68,7 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 		// It may end the reason for the probe, such as a staging that has failed.
 		defer p.forgetUnneeded(id)
 
-		return s.probeNotInUse(ctx)
+		return p.probeNotInUse(ctx, s)
 	}
 
 	if view.volume.Ephemeral {
@@ -125,8 +117,11 @@ func (p *Prober) newState(view volumeView) *probeState {
 	s := &probeState{
 		observation: observation{at: time.Now(), mounts: map[string]observedMount{}},
 		prober:      p, view: view, volume: view.volume, last: p.observations.last(view.id),
-		busy: p.busy.get(view.id),
 	}
+	s.busy = &busyProbe{
+		volumes: p.busy, loops: p.config.Loops, id: view.id, inUse: view.volume != nil, held: p.busy.get(view.id), found: &s.findings,
+	}
+
 	if p.config.Registered != nil {
 		s.registered, _ = p.config.Registered(view.id)
 	}
@@ -135,38 +130,24 @@ func (p *Prober) newState(view volumeView) *probeState {
 }
 
 // probeNotInUse probes a volume that is not in use here. Another process may delete it.
-func (s *probeState) probeNotInUse(ctx context.Context) (health.Observation, error) {
+func (p *Prober) probeNotInUse(ctx context.Context, s *probeState) (health.Observation, error) {
 	exists, err := s.probeStored(ctx)
 
 	switch {
 	case err != nil:
 		return health.Observation{}, fmt.Errorf("find volume %s in a pool: %w", s.view.id, err)
 	case !exists:
-		s.prober.busy.forget(s.view.id)
-		s.prober.failures.forget(s.view.id, s.at)
+		p.busy.forget(s.view.id)
+		p.failures.forget(s.view.id, s.at)
 
 		return health.Observation{}, health.ErrGone
 	}
 
-	if err := s.addBusy(ctx); err != nil {
+	if err := s.busy.report(ctx, s.mounts); err != nil {
 		return health.Observation{}, fmt.Errorf("find what uses volume %s: %w", s.view.id, err)
 	}
 
 	return s.result(), nil
-}
-
-func (s *probeState) result() health.Observation {
-	return health.Observation{Entries: s.entries, Usage: s.usage, Again: s.again, NoEarlyProbe: s.noEarlyProbe}
-}
-
-func (s *probeState) probeAgainAfter(wait time.Duration) {
-	if s.again == 0 || wait < s.again {
-		s.again = wait
-	}
-}
-
-func (s *probeState) add(reason health.Reason, message string) {
-	s.entries = append(s.entries, health.NewEntry(reason, message))
 }
 
 // run probes a volume in use: first what cannot hang, then the pool, and last the volume's
@@ -194,7 +175,8 @@ func (s *probeState) run(ctx context.Context) error {
 
 	steps := []func(context.Context) error{s.probeMounts, s.probeBacking, s.probeFilesystem}
 	if s.volume.ExposesRawDevice() {
-		steps = []func(context.Context) error{s.probeRawDevices, s.revokeLostDevices, s.probeMounts, s.probeBacking, s.probeGuest}
+		revoke := func(ctx context.Context) error { return s.prober.config.revokeLostDevices(ctx, s.volume) }
+		steps = []func(context.Context) error{s.probeRawDevices, revoke, s.probeMounts, s.probeBacking, s.probeGuest}
 	}
 
 	for _, step := range steps {
@@ -206,7 +188,7 @@ func (s *probeState) run(ctx context.Context) error {
 	s.explainWrites()
 	s.addRememberedFindings()
 
-	return s.addBusy(ctx)
+	return s.busy.report(ctx, s.mounts)
 }
 
 func (s *probeState) close() {

@@ -179,7 +179,7 @@ func (p *Prober) view(id string) (volumeView, bool) {
 
 	_, failed := p.failures.get(id)
 
-	return view, view.check.HasFinding() || failed || p.busy.isHeld(id) || p.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
+	return view, view.check.HasFinding() || failed || p.busy.isHeld(id) || p.config.Monitoring.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
 }
 
 // poolName returns "" where it is unknown.
@@ -221,10 +221,10 @@ func (p *Prober) ids() []string {
 
 // ioErrorHeldFor returns for how long an I/O error of that time still makes the volume
 // unhealthy.
-func (p *Prober) ioErrorHeldFor(at time.Time) time.Duration {
+func (m Monitoring) ioErrorHeldFor(at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0
 	}
 
-	return max(0, p.config.Monitoring.IOErrorHold-time.Since(at))
+	return max(0, m.IOErrorHold-time.Since(at))
 }

@@ -92,7 +92,7 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 			require.Equal(t, errors.Is(test.err, health.ErrKeep), observed.Again == retryAfterChange, "want: a volume that changes is probed again soon")
 
 			if errors.Is(test.err, health.ErrGone) {
-				require.Empty(t, f.observations.byContentID, "want: a volume that is gone is forgotten")
+				require.Empty(t, f.observations.index.byContentID, "want: a volume that is gone is forgotten")
 			}
 
 			if test.err == nil && used.Ephemeral {

@@ -94,17 +94,18 @@ func TestFindingsAreRememberedOnce(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	f.state().suspect(health.FilesystemErrors, "errors")
+	unused := f.state()
+	f.config.suspect(unused.view, health.FilesystemErrors, "errors", unused.at)
 	require.Nil(t, f.suspicion(), "want: a volume without a check has no filesystem here")
 
 	s := f.inUse(f.image())
-	s.suspect(health.FilesystemErrors, "errors")
+	s.prober.config.suspect(s.view, health.FilesystemErrors, "errors", s.at)
 	require.Equal(t, "errors", f.suspicion().Message)
 
 	s = f.state()
-	s.suspect(health.FilesystemErrors, "the same")
+	s.prober.config.suspect(s.view, health.FilesystemErrors, "the same", s.at)
 	require.Equal(t, "errors", f.suspicion().Message, "want: what is known is not written again")
-	s.suspect(health.FilesystemCorrupted, "corrupted")
+	s.prober.config.suspect(s.view, health.FilesystemCorrupted, "corrupted", s.at)
 	require.Equal(t, "corrupted", f.suspicion().Message, "want: the worse finding replaces the other")
 
 	s = &probeState{prober: f.Prober}

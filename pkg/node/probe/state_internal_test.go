@@ -151,19 +151,17 @@ func TestExhaustedFilesystemsAreConditions(t *testing.T) {
 
 	full := mount.Usage{Bytes: mount.Amount{Total: 1 << 30}, Inodes: mount.Amount{Total: 10, Available: 1}}
 	noInode := mount.Usage{Bytes: mount.Amount{Total: 1 << 30, Available: 1 << 30}, Inodes: mount.Amount{Total: 10}}
-	f := newFixture(t)
-
-	s := &probeState{volume: f.image()}
-	s.addExhausted(full)
+	s := &findings{}
+	s.addExhausted(full, true)
 	require.Equal(t, []health.Reason{health.OutOfCapacity}, reasons(s.entries))
 	require.NotContains(t, s.entries[0].Message, "pool", "want: an image is full by itself")
 
-	s = &probeState{volume: &staged.Volume{Parameters: volume.Parameters{Backing: volume.BackingDirectory}}}
-	s.addExhausted(full)
+	s = &findings{}
+	s.addExhausted(full, false)
 	require.Contains(t, s.entries[0].Message, "its pool is full")
 
-	s = &probeState{volume: f.image()}
-	s.addExhausted(noInode)
+	s = &findings{}
+	s.addExhausted(noInode, true)
 	require.Equal(t, []health.Reason{health.InodesExhausted}, reasons(s.entries))
 	require.True(t, Contradicts(noInode, NewRecord("volume")), "want: exhausted inodes contradict a healthy answer")
 	require.False(t, Contradicts(noInode, NewRecord("volume", s.entries...)), "want: the answer has the exhausted inodes")
@@ -234,8 +232,8 @@ func TestUnmountedPathsAreConditions(t *testing.T) {
 		"unstaged, but attached":          {busy, false, ""},
 		"target path, but attached":       {busy, true, "restart its pod: /path"},
 	} {
-		s := &probeState{busy: test.busy}
-		s.addUnmounted(expectedMount{path: "/path", isTarget: test.isTarget}, "not mounted any more")
+		s := &findings{}
+		s.addUnmounted(expectedMount{path: "/path", isTarget: test.isTarget}, test.busy.isDevice(), "not mounted any more")
 		require.True(t, s.unsettled, "want: an operation may cause the finding: %s", name)
 
 		if test.remedy == "" {
@@ -344,7 +342,7 @@ func TestDetachingDevicesAreBusy(t *testing.T) {
 	s := f.inUse(f.image())
 	s.addDetaching(7, 12)
 	require.Equal(t, Attachment{Number: 7, Sequence: 12}, f.busy.get(f.id).device)
-	require.True(t, s.isUnstaged() && s.unsettled, "want: this probe reports it, unless an operation causes it")
+	require.True(t, s.busy.isUnstaged() && s.unsettled, "want: this probe reports it, unless an operation causes it")
 
 	f.busy.forget(f.id)
 	f.busy.add(f.id, busyVolume{path: "/target"})

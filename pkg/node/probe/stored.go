@@ -42,7 +42,7 @@ func (p *Prober) healthNotInUse(ctx context.Context, id string) (*health.Record,
 // IsStored reports whether a pool has the volume. An error means that this is unknown.
 func (p *Prober) IsStored(ctx context.Context, id string) (bool, error) {
 	view, _ := p.view(id)
-	stored, err := p.newState(view).findInPools(ctx, p.config.Pools.Names())
+	stored, err := storedSearch{p, view}.inPools(ctx, p.config.Pools.Names())
 	if stored.found {
 		return true, nil
 	}
@@ -54,14 +54,15 @@ func (p *Prober) IsStored(ctx context.Context, id string) (bool, error) {
 // findings, and reports whether the volume exists, also without its object. An error means that
 // its object could not be probed.
 func (s *probeState) probeStored(ctx context.Context) (exists bool, err error) {
-	expected, exists := s.expected()
+	search := storedSearch{s.prober, s.view}
+	expected, exists := search.expected(s.registered)
 
 	names := s.prober.config.Pools.Names()
 	if exists {
 		names = []string{expected.Pool}
 	}
 
-	stored, err := s.findInPools(ctx, names)
+	stored, err := search.inPools(ctx, names)
 
 	switch {
 	case stored.found:
@@ -79,11 +80,17 @@ func (s *probeState) probeStored(ctx context.Context) (exists bool, err error) {
 	return exists || stored.found, err
 }
 
+// storedSearch finds a volume that is not in use here in the pools.
+type storedSearch struct {
+	prober *Prober
+	view   volumeView
+}
+
 // expected returns what a pool has to have of the volume, false where nothing says that the volume
 // exists: neither the controller of this process nor, without one, a CO that wants to stage it.
-func (s *probeState) expected() (volume.Registered, bool) {
+func (s storedSearch) expected(registered volume.Registered) (volume.Registered, bool) {
 	if s.prober.config.Registered != nil {
-		return s.registered, s.registered.Pool != ""
+		return registered, registered.Pool != ""
 	}
 
 	failed, ok := s.prober.failures.get(s.view.id)
@@ -110,9 +117,9 @@ func (v storedVolume) missingBytes(capacityBytes int64) bool {
 	return v.isImage && v.imageBytes < max(capacityBytes, v.filesystemBytes)
 }
 
-// findInPools returns what the first of the pools has of the volume. An error means that this is
+// inPools returns what the first of the pools has of the volume. An error means that this is
 // unknown, or for a volume that was found, what its image holds.
-func (s *probeState) findInPools(ctx context.Context, names []string) (storedVolume, error) {
+func (s storedSearch) inPools(ctx context.Context, names []string) (storedVolume, error) {
 	if !volume.IsID(s.view.id) {
 		return storedVolume{}, nil
 	}
@@ -123,7 +130,7 @@ func (s *probeState) findInPools(ctx context.Context, names []string) (storedVol
 	var failures []error
 
 	for _, name := range names {
-		stored, err := s.findInPool(ctx, name)
+		stored, err := s.inPool(ctx, name)
 		if stored.found {
 			return stored, err
 		}
@@ -134,7 +141,7 @@ func (s *probeState) findInPools(ctx context.Context, names []string) (storedVol
 	return storedVolume{}, errors.Join(failures...)
 }
 
-func (s *probeState) findInPool(ctx context.Context, name string) (storedVolume, error) {
+func (s storedSearch) inPool(ctx context.Context, name string) (storedVolume, error) {
 	if err := s.prober.config.Stored.CheckReachable(name); err != nil {
 		return storedVolume{}, err
 	}
@@ -149,7 +156,7 @@ func (s *probeState) findInPool(ctx context.Context, name string) (storedVolume,
 		return storedVolume{}, err
 	}
 
-	view, fsType := s.view, s.fsTypeStored()
+	view, fsType := s.view, s.fsType()
 
 	return operation.Await(ctx, func() (storedVolume, error) {
 		defer release()
@@ -163,8 +170,8 @@ func (s *probeState) findInPool(ctx context.Context, name string) (storedVolume,
 	})
 }
 
-// fsTypeStored returns the filesystem that the volume's image has to hold, "" where it is unknown.
-func (s *probeState) fsTypeStored() string {
+// fsType returns the filesystem that the volume's image has to hold, "" where it is unknown.
+func (s storedSearch) fsType() string {
 	if s.view.check != nil {
 		return s.view.check.FSType
 	}
