@@ -110,47 +110,47 @@ func (e *Error) Error() string { return e.cause.Error() }
 func (e *Error) Unwrap() error { return e.cause }
 
 // Is reports whether the target is the category.
-func (e *Error) Is(target error) bool { return target == e.category } //nolint:errorlint // it is a category
+func (e *Error) Is(target error) bool { return target == e.category }
 
 // Category returns the category of an error: the one that the outermost caller gave it, or that of its
 // cause. Of several joined errors those to which a caller gave one decide, and of several of these the
 // order of the categories above, not that of the errors. An error of a context is its own category; nil is
 // none.
 func Category(err error) error {
-	category, _ := categoryOf(err)
+	_, category := categoryOf(err)
 
 	return category
 }
 
 // categoryOf is Category. given means that a caller gave it.
-func categoryOf(err error) (category error, given bool) {
+func categoryOf(err error) (given bool, category error) {
 	switch e := err.(type) { //nolint:errorlint // each level is read by itself
 	case *Error:
-		return e.category, true
+		return true, e.category
 	case interface{ Unwrap() []error }:
 		for _, cause := range e.Unwrap() {
-			one, isGiven := categoryOf(cause)
+			isGiven, one := categoryOf(cause)
 			if one != nil && (category == nil || isGiven && !given || isGiven == given && rank(one) < rank(category)) {
 				category, given = one, isGiven
 			}
 		}
 
-		return category, given
+		return given, category
 	case interface{ Unwrap() error }:
 		return categoryOf(e.Unwrap())
 	}
 
 	if rank(err) >= 0 {
-		return err, false
+		return false, err
 	}
 
 	for cause, category := range foreign {
 		if errors.Is(err, cause) {
-			return category, false
+			return false, category
 		}
 	}
 
-	return nil, false
+	return false, nil
 }
 
 func rank(category error) int { return slices.Index(ranked, category) }

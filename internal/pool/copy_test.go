@@ -19,7 +19,6 @@ import (
 // roomy is the size of a filesystem for a few small objects; xfs takes no less.
 const roomy = 512 * mebi
 
-// TestScratchCopyIsReadAndAborted.
 func TestScratchCopyIsReadAndAborted(t *testing.T) {
 	for name, kind := range map[string]string{"shared": reflink, "copied": plain} {
 		t.Run(name, func(t *testing.T) {

@@ -60,29 +60,35 @@ func (s *Service) NodeExpandVolume(
 	defer s.prober.ProbeAfterOperation(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "size", "NodeExpandVolume", request),
-		func(ctx context.Context) (_ *csi.NodeExpandVolumeResponse, err error) {
-			defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
-
-			v, err := s.usedAt(id, path)
-			if err != nil {
-				return nil, err
-			}
-
-			if err := s.ways.CheckLength(v); err != nil {
-				return nil, err
-			}
-
-			if err := s.growImage(v, asked); err != nil {
-				return nil, err
-			}
-
-			size, err := s.ways.For(v).Expand(ctx, v, path, asked)
-			if err != nil {
-				return nil, err
-			}
-
-			return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
+		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
+			return s.expand(ctx, id, path, asked)
 		})
+}
+
+func (s *Service) expand(
+	ctx context.Context, id, path string, asked *csi.CapacityRange,
+) (_ *csi.NodeExpandVolumeResponse, err error) {
+	defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
+
+	v, err := s.usedAt(id, path)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := s.ways.CheckLength(v); err != nil {
+		return nil, err
+	}
+
+	if err := s.growImage(v, asked); err != nil {
+		return nil, err
+	}
+
+	size, err := s.ways.For(v).Expand(ctx, v, path, asked)
+	if err != nil {
+		return nil, err
+	}
+
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
 // growImage enlarges the volume's image where no controller does it.

@@ -131,7 +131,6 @@ func TestMonitoringUsesExistingPorts(t *testing.T) {
 	require.JSONEq(t, string(dashboard), stored.Data["touchstone.json"])
 }
 
-// TestHelmTestUsesAnExistingClass.
 func TestHelmTestUsesAnExistingClass(t *testing.T) {
 	t.Parallel()
 

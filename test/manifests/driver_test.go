@@ -230,7 +230,6 @@ func TestClassesAreTheDrivers(t *testing.T) {
 	})
 }
 
-// TestEachKindOfVolumeHasAClass.
 func TestEachKindOfVolumeHasAClass(t *testing.T) {
 	t.Parallel()
 

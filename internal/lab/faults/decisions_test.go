@@ -123,12 +123,12 @@ func TestOperationsAtTheirPoints(t *testing.T) {
 		rpccode.Require(t, i.At(t.Context(), operation.VolumeStaged, "id", "name"), test.want, "%s", rule)
 		require.Equal(t, test.crashes, crashes, "want: the process ends or not: %s", rule)
 
-		objects := ""
+		var objects []string
 		for _, hit := range i.Log() {
-			objects += hit.Object
+			objects = append(objects, hit.Object)
 		}
 
-		require.Equal(t, test.object, objects, "want: a hit has the object of the operation: %s", rule)
+		require.Equal(t, test.object, strings.Join(objects, ""), "want: a hit has the object of the operation: %s", rule)
 	}
 
 	i := faults.New(faults.Config{})

@@ -20,7 +20,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
 
-// TestProcessIsFoundByItsWorkingDirectory.
 func TestProcessIsFoundByItsWorkingDirectory(t *testing.T) {
 	dir := mounted(t)
 	requireNone(t, dir)

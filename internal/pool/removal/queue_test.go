@@ -108,7 +108,6 @@ func TestAFailedRemovalIsRetriedReportedAndLoggedOnce(t *testing.T) {
 	require.Eventually(t, func() bool { return changes.Load() == 2 }, limit, time.Millisecond, "it appears and clears")
 }
 
-// TestHangingRemovalDelaysNoOtherPool.
 func TestHangingRemovalDelaysNoOtherPool(t *testing.T) {
 	t.Parallel()
 

@@ -12,7 +12,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// TestTuplesAreCutIntoMessages.
 func TestTuplesAreCutIntoMessages(t *testing.T) {
 	t.Parallel()
 

@@ -75,7 +75,8 @@ func (s *probeState) addRememberedFindings() {
 	// Read again, because an event may have arrived during this probe.
 	remembered := s.prober.observations.last(s.view.id)
 
-	if left := s.prober.config.Monitoring.ioErrorHeldFor(remembered.ioErrorAt); left > 0 && cleanAt.Before(remembered.ioErrorAt) && !replaced(s.last.attached, s.attached) {
+	left := s.prober.config.Monitoring.ioErrorHeldFor(remembered.ioErrorAt)
+	if left > 0 && cleanAt.Before(remembered.ioErrorAt) && !replaced(s.last.attached, s.attached) {
 		s.add(health.IOErrors, failedRequests)
 		s.probeAgainAfter(left)
 	}

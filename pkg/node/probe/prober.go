@@ -179,7 +179,9 @@ func (p *Prober) view(id string) (volumeView, bool) {
 
 	_, failed := p.failures.get(id)
 
-	return view, view.check.HasFinding() || failed || p.busy.isHeld(id) || p.config.Monitoring.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
+	held := p.config.Monitoring.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
+
+	return view, view.check.HasFinding() || failed || p.busy.isHeld(id) || held
 }
 
 // poolName returns "" where it is unknown.

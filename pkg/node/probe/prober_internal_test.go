@@ -148,7 +148,6 @@ func TestVolumesOfAnEvent(t *testing.T) {
 	}
 }
 
-// TestWritesOfAnOperationAreNotForeign.
 func TestWritesOfAnOperationAreNotForeign(t *testing.T) {
 	t.Parallel()
 

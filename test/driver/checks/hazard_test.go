@@ -291,7 +291,6 @@ func TestDamageFoundByTheKernelOnly(t *testing.T) {
 	require.NotEmpty(t, found.Detail, "want: the check has the detail of the damage")
 }
 
-// TestRawBlockUseDropsTheFilesystemsRecord.
 func TestRawBlockUseDropsTheFilesystemsRecord(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

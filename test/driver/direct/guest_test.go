@@ -230,7 +230,6 @@ func TestDirectStatsByKataRuntime(t *testing.T) {
 	})
 }
 
-// TestMissingKataRuntimeIsACondition.
 func TestMissingKataRuntimeIsACondition(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

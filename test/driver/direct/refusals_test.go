@@ -166,7 +166,6 @@ func TestDirectReaderHasOneDevice(t *testing.T) {
 	}
 }
 
-// TestDirectMountGroupIsLeftToTheGuest.
 func TestDirectMountGroupIsLeftToTheGuest(t *testing.T) {
 	d := directDriver(t, harness.WithMountGroup)
 	claim := harness.NewVolume(t, d, harness.DirectRequest("ext4"))

@@ -248,7 +248,6 @@ func TestFreezeOfSeveralVolumes(t *testing.T) {
 	}
 }
 
-// TestFreezeOfAShutDownFilesystem.
 func TestFreezeOfAShutDownFilesystem(t *testing.T) {
 	namespace.NeedRoot(t)
 

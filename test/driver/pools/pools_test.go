@@ -258,7 +258,6 @@ func TestEmbeddedPoolWithoutItsImageIsRefused(t *testing.T) {
 	usable(t, d, "default")
 }
 
-// TestShutDownEmbeddedPoolIsMountedAgain.
 func TestShutDownEmbeddedPoolIsMountedAgain(t *testing.T) {
 	namespace.NeedRoot(t)
 

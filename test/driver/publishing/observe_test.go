@@ -271,7 +271,6 @@ func TestForeignMountAtTheTarget(t *testing.T) {
 	})
 }
 
-// TestAnotherVolumeAtTheTargetIsRefused.
 func TestAnotherVolumeAtTheTargetIsRefused(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		ctx := t.Context()

@@ -133,7 +133,6 @@ func TestReadOnlyAttachmentIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestReadOnlyMountFlagIsRespected.
 func TestReadOnlyMountFlagIsRespected(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

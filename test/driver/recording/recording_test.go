@@ -329,7 +329,6 @@ func TestFollowersDoNotDelayTheEnd(t *testing.T) {
 	harness.RequireCode(t, await.Receive(t, ended, "the end of Follow"), codes.Unavailable)
 }
 
-// TestWithoutTheFlagThereIsNoService.
 func TestWithoutTheFlagThereIsNoService(t *testing.T) {
 	t.Parallel()
 

@@ -187,7 +187,6 @@ func publishedNodes(t *testing.T, d *harness.Driver, volumeID string) []string {
 	return answer.GetStatus().GetPublishedNodeIds()
 }
 
-// TestAttachNeedsAnExistingNode.
 func TestAttachNeedsAnExistingNode(t *testing.T) {
 	d := harness.Start(t, func(c *driver.Config) { c.Controller.Nodes = []string{"another"} })
 	volume := several(t, d, 1)[0]

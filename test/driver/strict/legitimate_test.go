@@ -47,7 +47,6 @@ func TestLifecyclesOfEachKind(t *testing.T) {
 	}
 }
 
-// TestUndoOfMissingObjectsIsNoViolation.
 func TestUndoOfMissingObjectsIsNoViolation(t *testing.T) {
 	t.Parallel()
 
@@ -163,7 +162,6 @@ func TestRestartIsNoViolation(t *testing.T) {
 	require.Empty(t, found(t, d), "want: a restart is no violation")
 }
 
-// TestTwoProcessesAreCheckedSeparately.
 func TestTwoProcessesAreCheckedSeparately(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -194,7 +192,6 @@ func TestTwoProcessesAreCheckedSeparately(t *testing.T) {
 	require.Equal(t, []string{"second-staging-path", "unstage-while-published", "publish-after-unstage"}, found(t, node))
 }
 
-// TestWithoutTheFlagThereIsNoService.
 func TestWithoutTheFlagThereIsNoService(t *testing.T) {
 	t.Parallel()
 
