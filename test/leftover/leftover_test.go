@@ -63,12 +63,6 @@ func TestMemoryIsSearched(t *testing.T) {
 
 			return &struct{ Kept []any }{[]any{gate}}
 		},
-		"pkg/node/probe.Observations.byContentID": func(id string) any {
-			observations := probe.NewObservations()
-			observations.SetContentID(id, "a volume")
-
-			return map[string]any{"kept": observations}
-		},
 		"internal/operation.Group.queues": func(id string) any {
 			group, hold := operation.NewGroup(), make(chan struct{})
 			t.Cleanup(func() {

@@ -102,7 +102,6 @@ var equivalent = map[string]string{
 	"pkg/node/fsck Results.storeStaged: swap: r.count(found)":                                                      anyOrder,
 	"pkg/node/fsck runningChecks.end: swap: delete(r.byVolume, id)":                                                lockedOrder,
 	"pkg/node/fsck runningChecks.end: swap: ended.cancel(nil)":                                                     lockedOrder,
-	"pkg/node/probe index.forget: swap: maps.DeleteFunc(x.detached, func(_ int, device detachedDevic…":             lockedOrder,
 	"pkg/node/probe index.forget: swap: maps.DeleteFunc(x.byNumber, func(_ int, volumeID string) boo…":             lockedOrder,
 	"pkg/node/probe Prober.StagedOrPublished: swap: p.busy.forget(id)":                                             anyOrder,
 	"pkg/node/probe Prober.ids: swap: ids = append(ids, p.busy.ids()...)":                                          "the ids are sorted afterwards",

@@ -90,7 +90,7 @@ func (r *Raw) findByPublication(v *staged.Volume, attached []loop.Attachment) er
 			return err
 		}
 
-		if !isAttached || status.AttachedAs != observe.ImageName(v.VolumeID) {
+		if !isAttached || status.AttachedAs != observe.ImageName(v.ObjectID()) {
 			continue
 		}
 

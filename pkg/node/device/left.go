@@ -90,7 +90,7 @@ func ephemeralDevice(loops *loop.Loops, v *staged.Volume) (loop.Attachment, bool
 
 	all, err := loops.Attachments()
 	for _, each := range all {
-		if path.Base(each.BackingPath) == observe.ImageName(v.VolumeID) {
+		if path.Base(each.BackingPath) == observe.ImageName(v.ObjectID()) {
 			return each, true, nil
 		}
 	}

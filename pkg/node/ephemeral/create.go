@@ -47,8 +47,6 @@ func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
 		return err
 	}
 
-	v.config.Prober.Observations().SetContentID(wanted.ContentID, wanted.VolumeID)
-
 	if err := v.create(ctx, wanted, target); err != nil {
 		return errors.Join(err, v.remove(ctx, wanted))
 	}
@@ -114,9 +112,12 @@ func (v *Volumes) record(ctx context.Context, wanted *staged.Inline, target *mou
 	recorded := *wanted
 	recorded.Publication.Made = !occupied
 
-	if recorded.ContentID, err = volume.NewID(); err != nil {
+	content, err := volume.NewID()
+	if err != nil {
 		return nil, err
 	}
+
+	recorded.ContentID = staged.ContentID(content)
 
 	stored, err := v.config.Stored.Of(recorded.StagedVolume())
 	if err != nil {
@@ -169,7 +170,7 @@ func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
 	}
 
 	if !r.StagedVolume().IsImage() {
-		return stored.EnsureDirectory(r.ContentID, r.SizeBytes)
+		return stored.EnsureDirectory(string(r.ContentID), r.SizeBytes)
 	}
 
 	made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)
@@ -178,15 +179,15 @@ func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
 	}
 
 	thick := r.Parameters.Provisioning == volume.Thick
-	if err := stored.EnsureImage(r.ContentID, r.SizeBytes, thick); err != nil {
+	if err := stored.EnsureImage(string(r.ContentID), r.SizeBytes, thick); err != nil {
 		return err
 	}
 
-	path := stored.VolumePath(r.ContentID, volume.BackingImage)
+	path := stored.VolumePath(string(r.ContentID), volume.BackingImage)
 	if err := v.config.Ways.Image.Filesystems.Make(ctx, r.StagedVolume(), stored, made, path); err != nil {
 		return fmt.Errorf("format as %s: %w", made.Name(), err)
 	}
 
 	// mkfs may have zeroed blocks of a thick image by punching holes.
-	return stored.EnsureImage(r.ContentID, r.SizeBytes, thick)
+	return stored.EnsureImage(string(r.ContentID), r.SizeBytes, thick)
 }

@@ -85,16 +85,14 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, b
 		return nil, false, nil
 	}
 
-	for _, known := range v.config.Records.All() {
-		if known.ContentID == content {
-			return nil, false, nil
-		}
+	if _, known := v.config.Records.VolumeOf(staged.ContentID(content)); known {
+		return nil, false, nil
 	}
 
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		for _, name := range v.config.Directories.Names() {
 			lost := &staged.Inline{
-				VolumeID: id, ContentID: content, Parameters: volume.Parameters{Pool: name, Backing: backing},
+				VolumeID: id, ContentID: staged.ContentID(content), Parameters: volume.Parameters{Pool: name, Backing: backing},
 				Publication: staged.Publication{TargetPath: at.Path()},
 			}
 

@@ -112,7 +112,7 @@ func (o *Observer) IsMountOf(volume *staged.Volume, point mount.Point) (bool, er
 // IsDirectoryOf reports whether the root of a bind mount is the volume's directory, also
 // where that was deleted.
 func IsDirectoryOf(volume *staged.Volume, point mount.Point) bool {
-	return path.Base(point.RootPath()) == volume.VolumeID
+	return path.Base(point.RootPath()) == volume.ObjectID()
 }
 
 // directSourcePrefix precedes the volume's id in the source of the mount at a direct
@@ -141,7 +141,7 @@ func (o *Observer) HasImage(volume *staged.Volume, number int) (bool, error) {
 		return false, Unknown(err, volume, "attached to "+LoopName(number))
 	}
 
-	name := ImageName(volume.VolumeID)
+	name := ImageName(volume.ObjectID())
 	if path.Base(attachment.BackingPath) == name {
 		return true, nil
 	}
@@ -169,7 +169,7 @@ func (o *Observer) DeviceAt(volume *staged.Volume, point mount.Point) (loop.Stat
 		return loop.Status{}, false, Unknown(err, volume, "attached to "+LoopName(number))
 	}
 
-	if !attached || status.AttachedAs == ImageName(volume.VolumeID) {
+	if !attached || status.AttachedAs == ImageName(volume.ObjectID()) {
 		return status, attached, nil
 	}
 

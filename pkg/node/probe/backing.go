@@ -33,7 +33,7 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 		s.checkPeriod = s.prober.config.Checker.PeriodOf(s.view.check)
 	}
 
-	info, err := s.pool.Stat(s.volume.VolumeID, s.volume.Parameters.Backing)
+	info, err := s.pool.Stat(s.volume.ObjectID(), s.volume.Parameters.Backing)
 	if errors.Is(err, pool.ErrMissing) {
 		s.addLostBacking(s.volume.Parameters.Backing, movedOrDeleted)
 
@@ -67,8 +67,8 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 // confine has the size limit of a directory count all files in it, and reports for a while that some
 // have evaded it.
 func (s *probeState) confine() error {
-	err := s.pool.ConfineDirectory(s.volume.VolumeID)
-	if left := s.pool.LimitEvadedFor(s.volume.VolumeID); left > 0 {
+	err := s.pool.ConfineDirectory(s.volume.ObjectID())
+	if left := s.pool.LimitEvadedFor(s.volume.ObjectID()); left > 0 {
 		s.add(health.SizeLimitEvaded, pool.LimitEvaded)
 		s.probeAgainAfter(left)
 	}

@@ -72,9 +72,7 @@ func TestCallsRecordBusyVolumes(t *testing.T) {
 	t.Parallel()
 
 	p := &Prober{Memory: NewMemory(), failures: newFailedStagings()}
-	p.observations.SetContentID("content", "volume")
-
-	record := &staged.Volume{VolumeID: "content"}
+	record := &staged.Volume{VolumeID: "volume", Content: "content"}
 
 	p.MountBusy(record, "/target")
 	require.Equal(t, "/target", p.busy.get("volume").path)

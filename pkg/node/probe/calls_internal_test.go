@@ -22,9 +22,8 @@ func TestCallsRecordDevices(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	f.Observations().SetContentID("content", f.id)
 
-	record := &staged.Volume{VolumeID: "content", Ephemeral: true}
+	record := &staged.Volume{VolumeID: f.id, Content: "content", Ephemeral: true}
 	at := func(number int) []string { return f.observations.atDevice(unix.Mkdev(loopMajor, uint32(number))) }
 
 	f.Attached(record, &loop.Device{Status: loop.Status{Number: 3, Sequence: 12}}, 4096, false)

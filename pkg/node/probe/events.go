@@ -40,7 +40,7 @@ func contentID(path string) string {
 
 // volumeAt returns the volume whose pool object is or was at the path, if it has a view.
 func (p *Prober) volumeAt(path string) []string {
-	id := p.observations.volumeOf(contentID(path))
+	id := p.config.Volumes.OfObject(contentID(path))
 	if _, ok := p.view(id); ok {
 		return []string{id}
 	}

@@ -25,18 +25,16 @@ const lateEvents = 10 * time.Second
 
 // index maps what events name to volumes. The lock of Observations guards it.
 type index struct {
-	// byNumber maps loop devices, byFilesystem fsids, which several volumes may share, and
-	// byContentID the pool objects of inline ephemeral volumes.
+	// byNumber maps loop devices, and byFilesystem fsids, which several volumes may share.
 	byNumber     map[int]string
 	byFilesystem map[[2]int32][]string
-	byContentID  map[string]string
 	// detached has the loop devices that were detached last, of which events may still come.
 	detached map[int]detachedDevice
 }
 
 func newIndex() index {
 	return index{
-		byNumber: map[int]string{}, byFilesystem: map[[2]int32][]string{}, byContentID: map[string]string{},
+		byNumber: map[int]string{}, byFilesystem: map[[2]int32][]string{},
 		detached: map[int]detachedDevice{},
 	}
 }
@@ -65,20 +63,10 @@ func (x *index) move(id string, was, now observation) {
 	}
 }
 
-// forget drops all of a volume but its filesystem, also of one that was attached, or got its content's id,
-// and was never observed.
+// forget drops all of a volume but its filesystem, also of one that was attached and never observed.
 func (x *index) forget(id string) {
 	maps.DeleteFunc(x.byNumber, func(_ int, volumeID string) bool { return volumeID == id })
 	maps.DeleteFunc(x.detached, func(_ int, device detachedDevice) bool { return device.id == id })
-	maps.DeleteFunc(x.byContentID, func(_, volumeID string) bool { return volumeID == id })
-}
-
-func (x *index) volumeOf(contentID string) string {
-	if id, inline := x.byContentID[contentID]; inline {
-		return id
-	}
-
-	return contentID
 }
 
 func (x *index) detach(number int) {

@@ -43,16 +43,16 @@ func (m *Memory) Detached(number int) { m.observations.Detach(number) }
 // MountBusy records that a call could not unmount the volume from the path, because something
 // uses the mount.
 func (m *Memory) MountBusy(record *staged.Volume, path string) {
-	m.busy.add(m.observations.volumeOf(record.VolumeID), busyVolume{path: path})
+	m.busy.add(record.VolumeID, busyVolume{path: path})
 }
 
 // Unmounted records that the volume was unmounted from the path.
 func (m *Memory) Unmounted(record *staged.Volume, path string) {
-	m.busy.remove(m.observations.volumeOf(record.VolumeID), func(busy busyVolume) bool { return busy.path == path })
+	m.busy.remove(record.VolumeID, func(busy busyVolume) bool { return busy.path == path })
 }
 
 // DeviceBusy records that a call could not detach the volume's device, because something has it
 // open or mounted.
 func (m *Memory) DeviceBusy(record *staged.Volume, number int, sequence uint64) {
-	m.busy.add(m.observations.volumeOf(record.VolumeID), busyVolume{device: Attachment{Number: number, Sequence: sequence}})
+	m.busy.add(record.VolumeID, busyVolume{device: Attachment{Number: number, Sequence: sequence}})
 }

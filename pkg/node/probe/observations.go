@@ -50,37 +50,20 @@ func (o *Observations) volumeLocked(id string) *lastObservation {
 	return found
 }
 
-// SetContentID records the name of an inline ephemeral volume's pool object.
-func (o *Observations) SetContentID(contentID, id string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	o.index.byContentID[contentID] = id
-}
-
-// volumeOf returns the volume whose pool object has the name. Most volumes' is their id.
-func (o *Observations) volumeOf(contentID string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	return o.index.volumeOf(contentID)
-}
-
 // AddReader maps a raw-block volume's second, read-only device to the volume.
-func (o *Observations) AddReader(contentID string, number int) {
+func (o *Observations) AddReader(id string, number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	o.index.attach(number, o.index.volumeOf(contentID))
+	o.index.attach(number, id)
 }
 
 // Attach records the volume's new device before anything uses it. The image of an
 // ephemeral volume was just formatted in the pool: those writes are attributed to growth.
-func (o *Observations) Attach(contentID string, now Attachment, imageBytes int64, ephemeral bool) {
+func (o *Observations) Attach(id string, now Attachment, imageBytes int64, ephemeral bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	id := o.index.volumeOf(contentID)
 	o.index.attach(now.Number, id)
 
 	found := o.volumeLocked(id)

@@ -20,7 +20,6 @@ func TestForgottenVolumesLeaveNothing(t *testing.T) {
 	o.Attach("volume", Attachment{Number: 1, Sequence: 1}, 4096, false)
 	o.AddReader("volume", 2)
 	o.AddReader("other", 3)
-	o.SetContentID("content", "volume")
 	o.set("volume", observation{attached: &Attachment{Number: 1, Sequence: 1}, filesystem: one})
 	o.set("other", observation{filesystem: one})
 
@@ -34,7 +33,6 @@ func TestForgottenVolumesLeaveNothing(t *testing.T) {
 	o.Forget("volume")
 	require.Equal(t, []string{"other"}, o.inFilesystem(one))
 	require.Zero(t, o.last("volume"), "want: a forgotten volume has no observation")
-	require.Equal(t, "content", o.volumeOf("content"))
 
 	o.Forget("other")
 	require.Empty(t, o.index.byFilesystem, "want: a filesystem without volumes is forgotten")

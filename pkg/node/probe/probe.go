@@ -71,10 +71,6 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 		return p.probeNotInUse(ctx, s)
 	}
 
-	if view.volume.Ephemeral {
-		p.observations.SetContentID(view.volume.VolumeID, id)
-	}
-
 	err := s.run(ctx)
 	now, ok := p.view(id)
 	busy = busy || p.isBusy(id)

@@ -32,6 +32,8 @@ type Volumes interface {
 	Get(id string) (volume *staged.Volume, record staged.Record, ok bool)
 	// IDs returns the ids of these volumes.
 	IDs() []string
+	// OfObject returns the volume whose pool object has the name.
+	OfObject(name string) string
 }
 
 // Stored finds the pools of volumes (staged.Pools).

@@ -91,14 +91,6 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 			require.Equal(t, test.err == nil, !f.observations.last(f.id).at.Before(began), "want: only a whole probe is an observation")
 			require.Equal(t, errors.Is(test.err, health.ErrKeep), observed.Again == retryAfterChange, "want: a volume that changes is probed again soon")
 
-			if errors.Is(test.err, health.ErrGone) {
-				require.Empty(t, f.observations.index.byContentID, "want: a volume that is gone is forgotten")
-			}
-
-			if test.err == nil && used.Ephemeral {
-				require.Equal(t, f.id, f.observations.volumeOf(f.id))
-			}
-
 			if name == "with a damaged check" {
 				require.Equal(t, time.Hour, f.observations.CheckPeriod(f.id), "want: the period of a volume that was checked")
 			}

@@ -41,6 +41,8 @@ func (n *node) Get(id string) (*staged.Volume, staged.Record, bool) {
 	return found, found, ok
 }
 
+func (n *node) OfObject(name string) string { return name }
+
 func (n *node) IDs() []string {
 	var ids []string
 	for id := range n.inUse {

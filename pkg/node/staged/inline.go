@@ -3,19 +3,23 @@ package staged
 import (
 	"cmp"
 	"fmt"
+	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
+// ContentID names the pool object of an inline ephemeral volume. It is the driver's: the CO's id of such a
+// volume may be of any form.
+type ContentID string
+
 // Inline is the record of an inline ephemeral volume. It is immutable. Unlike Volume it names
 // the pool object, which no other record names.
 type Inline struct {
 	// VolumeID is the CO's id, only the key of the record.
-	VolumeID string `json:"volumeId"`
-	// ContentID is the driver's id, which names the pool object.
-	ContentID  string            `json:"contentId"`
+	VolumeID   string            `json:"volumeId"`
+	ContentID  ContentID         `json:"contentId"`
 	SizeBytes  int64             `json:"sizeBytes"`
 	Parameters volume.Parameters `json:"parameters"`
 	// Publication is the only one: the volume exists as long as it does.
@@ -27,7 +31,7 @@ func (r *Inline) RecordID() string { return r.VolumeID }
 
 // Check implements [Record].
 func (r *Inline) Check() error {
-	if !volume.IsID(r.ContentID) || r.SizeBytes < 0 {
+	if !volume.IsID(string(r.ContentID)) || r.SizeBytes < 0 {
 		return fmt.Errorf("%w: contentId %q, sizeBytes %d", ErrRecord, r.ContentID, r.SizeBytes)
 	}
 
@@ -37,14 +41,14 @@ func (r *Inline) Check() error {
 // StagedVolume returns it as a staged volume.
 func (r *Inline) StagedVolume() *Volume {
 	return &Volume{
-		VolumeID: r.ContentID, Capability: r.Publication.Capability, Parameters: r.Parameters,
+		VolumeID: r.VolumeID, Content: r.ContentID, Capability: r.Publication.Capability, Parameters: r.Parameters,
 		ReadOnly: r.Publication.ReadOnly, Slot: NoSlot, Publications: []Publication{r.Publication}, Ephemeral: true,
 	}
 }
 
 // Object is the content of the volume in its pool.
 func (r *Inline) Object() pool.Object {
-	return pool.Object{ID: r.ContentID, Backing: r.Parameters.Backing}
+	return pool.Object{ID: string(r.ContentID), Backing: r.Parameters.Backing}
 }
 
 // InlineRecords are the records of inline ephemeral volumes.
@@ -52,27 +56,46 @@ type InlineRecords struct {
 	*Records[*Inline]
 
 	provisioned pool.Provisioned
+
+	mu sync.Mutex
+	// byContent has the ids of volumes.
+	byContent map[ContentID]string
 }
 
 // NewInlineRecords registers the collection in store, which must not be open yet. No two volumes have
 // the same content.
 func NewInlineRecords(store *state.Store) *InlineRecords {
-	r := &InlineRecords{}
+	r := &InlineRecords{byContent: map[ContentID]string{}}
 	r.Records = NewRecords(store, "ephemerals",
-		state.WithIndex("contentId", func(v *Inline) string { return v.ContentID }), state.WithObserver(r.observe))
+		state.WithIndex("contentId", func(v *Inline) string { return string(v.ContentID) }), state.WithObserver(r.observe))
 
 	return r
 }
 
-// observe updates the sum of the pool with a change of the store.
+// observe updates the sum of the pool and the map with a change of the store.
 func (r *InlineRecords) observe(_ string, old, now *Inline, hadOld, hasNow bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
 	if hadOld {
 		r.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)
+		delete(r.byContent, old.ContentID)
 	}
 
 	if hasNow {
 		r.provisioned.Add(now.Parameters.Pool, now.SizeBytes)
+		r.byContent[now.ContentID] = now.VolumeID
 	}
+}
+
+// VolumeOf returns the volume with that content, false where there is none.
+func (r *InlineRecords) VolumeOf(content ContentID) (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	id, ok := r.byContent[content]
+
+	return id, ok
 }
 
 // ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.

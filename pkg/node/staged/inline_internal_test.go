@@ -40,7 +40,8 @@ func TestInline(t *testing.T) {
 	}
 
 	v := inline().StagedVolume()
-	require.Equal(t, contentID, v.VolumeID, "want: the pool's object is named by the content")
+	require.Equal(t, "csi-1", v.VolumeID, "want: the volume has the CO's id")
+	require.Equal(t, contentID, v.ObjectID(), "want: the pool's object is named by the content")
 	require.Equal(t, NoSlot, v.Slot, "want: a volume without a device has no slot")
 	require.True(t, v.Ephemeral, "want: the staged volume is marked as ephemeral")
 	require.Equal(t, pool.Object{ID: contentID, Backing: volume.BackingImage}, inline().Object())
@@ -50,15 +51,24 @@ func TestInline(t *testing.T) {
 func TestProvisionedBytes(t *testing.T) {
 	t.Parallel()
 
-	v := &InlineRecords{}
+	v := &InlineRecords{byContent: map[ContentID]string{}}
 	one, two := inline(), inline()
-	two.Parameters.Pool, two.SizeBytes = "fast", 5
+	two.VolumeID, two.ContentID, two.Parameters.Pool, two.SizeBytes = "csi-2", "content-2", "fast", 5
 
 	v.observe("csi-1", nil, one, false, true)
 	v.observe("csi-2", nil, two, false, true)
 	require.Equal(t, []int64{1 << 20, 5}, []int64{v.ProvisionedBytes("default"), v.ProvisionedBytes("fast")})
 
+	for _, each := range []*Inline{one, two} {
+		id, known := v.VolumeOf(each.ContentID)
+		require.True(t, known, "want: the content has a volume")
+		require.Equal(t, each.VolumeID, id)
+	}
+
 	v.observe("csi-1", one, two, true, true)
 	v.observe("csi-2", two, nil, true, false)
 	require.Equal(t, []int64{0, 5}, []int64{v.ProvisionedBytes("default"), v.ProvisionedBytes("fast")})
+
+	_, known := v.VolumeOf(one.ContentID)
+	require.False(t, known, "want: a content without a record has no volume")
 }

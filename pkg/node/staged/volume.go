@@ -33,9 +33,13 @@ type Volume struct {
 	Publications []Publication `json:"publications,omitempty"`
 
 	// Ephemeral means that the volume is stored in its pool's directory for inline
-	// ephemeral volumes.
-	Ephemeral bool `json:"-"`
+	// ephemeral volumes, where its object has the name Content.
+	Ephemeral bool      `json:"-"`
+	Content   ContentID `json:"-"`
 }
+
+// ObjectID returns the name of the volume's image or directory in its pool.
+func (v *Volume) ObjectID() string { return cmp.Or(string(v.Content), v.VolumeID) }
 
 // NoSlot is the Slot of a volume of which the CO passed on none.
 const NoSlot = -1

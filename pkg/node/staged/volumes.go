@@ -45,3 +45,12 @@ func (v Volumes) IsInline(id string) bool {
 
 	return inline
 }
+
+// OfObject returns the volume whose pool object has the name. Most volumes' is their id.
+func (v Volumes) OfObject(name string) string {
+	if id, inline := v.Inline.VolumeOf(ContentID(name)); inline {
+		return id
+	}
+
+	return name
+}
