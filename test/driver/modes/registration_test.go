@@ -137,7 +137,7 @@ func TestRegistrationInAnotherDirectory(t *testing.T) {
 	d.Stop()
 }
 
-func TestImpossibleRegistrationIsRefused(t *testing.T) {
+func TestBadRegistrationIsRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
