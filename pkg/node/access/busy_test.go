@@ -34,8 +34,8 @@ func TestAnOpenDeviceStaysInUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &life{fixture: newFixture(t, test.v), t: t}
-			l.store(t)
-			require.NoError(t, l.stage(t))
+			l.Store(t)
+			require.NoError(t, l.Stage(t))
 
 			holder, err := os.Open(l.status(t).Path)
 			require.NoError(t, err)
@@ -47,22 +47,22 @@ func TestAnOpenDeviceStaysInUse(t *testing.T) {
 			short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 
-			require.ErrorIs(t, l.way.Unstage(short, l.v), loop.ErrInUse)
+			require.ErrorIs(t, l.Way.Unstage(short, l.V), loop.ErrInUse)
 			l.note("unstage")
 			require.Equal(t, test.want, l.reports)
 
-			isStaged, err := l.way.IsStaged(l.v)
+			isStaged, err := l.Way.IsStaged(l.V)
 			require.NoError(t, err)
 			require.False(t, isStaged, "want: it is not staged any more")
 
-			inUse, err := l.way.IsInUse(l.v)
+			inUse, err := l.Way.IsInUse(l.V)
 			require.NoError(t, err)
 			require.True(t, inUse, "want: it is in use until its device is gone")
 
 			require.NoError(t, holder.Close())
-			require.NoError(t, l.way.Unstage(t.Context(), l.v))
+			require.NoError(t, l.Way.Unstage(t.Context(), l.V))
 
-			inUse, err = l.way.IsInUse(l.v)
+			inUse, err = l.Way.IsInUse(l.V)
 			require.NoError(t, err)
 			require.False(t, inUse, "want: its device is gone")
 		})
@@ -76,14 +76,14 @@ func TestABusyMountIsReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &life{fixture: newFixture(t, v), t: t}
-			l.store(t)
-			require.NoError(t, l.stage(t))
-			require.NoError(t, l.publish(t))
+			l.Store(t)
+			require.NoError(t, l.Stage(t))
+			require.NoError(t, l.Publish(t))
 			l.spy.taken()
 
 			for path, end := range map[string]func() error{
-				l.v.StagingPath:          func() error { return l.way.Unstage(t.Context(), l.v) },
-				l.publication.TargetPath: func() error { return l.way.Unpublish(l.v, l.publication, l.at(t, l.publication.TargetPath)) },
+				l.V.StagingPath:          func() error { return l.Way.Unstage(t.Context(), l.V) },
+				l.Publication.TargetPath: func() error { return l.Way.Unpublish(l.V, l.Publication, l.At(t, l.Publication.TargetPath)) },
 			} {
 				holder, err := os.Open(path)
 				require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestABusyMountIsReported(t *testing.T) {
 				require.Equal(t, []string{filepath.Base(path) + " busy"}, l.spy.taken())
 			}
 
-			require.NoError(t, l.unpublish(t))
+			require.NoError(t, l.Unpublish(t))
 			l.end()
 		})
 	}
@@ -113,18 +113,18 @@ func TestATargetPathStaysIfItIsUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
-			f.publication.Made = test.made
-			f.store(t)
-			require.NoError(t, f.stage(t))
-			require.NoError(t, f.publish(t))
-			require.NoError(t, f.at(t, f.publication.TargetPath).Unmount())
-			require.NoError(t, test.put(f.publication.TargetPath))
+			f.Publication.Made = test.made
+			f.Store(t)
+			require.NoError(t, f.Stage(t))
+			require.NoError(t, f.Publish(t))
+			require.NoError(t, f.At(t, f.Publication.TargetPath).Unmount())
+			require.NoError(t, test.put(f.Publication.TargetPath))
 
-			require.NoError(t, f.way.Unpublish(f.v, f.publication, nil))
+			require.NoError(t, f.Way.Unpublish(f.V, f.Publication, nil))
 
-			_, err := os.Lstat(f.publication.TargetPath)
+			_, err := os.Lstat(f.Publication.TargetPath)
 			require.Equal(t, test.want, err == nil, "want: the path stays if it is another program's: %v", err)
-			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+			require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 		})
 	}
 }
@@ -138,9 +138,9 @@ func (f *fixture) cover(t *testing.T, path string) (uncover func()) {
 
 	defer tree.Close()
 
-	require.NoError(t, tree.Attach(f.at(t, path)))
+	require.NoError(t, tree.Attach(f.At(t, path)))
 
-	return func() { require.NoError(t, f.at(t, path).Unmount()) }
+	return func() { require.NoError(t, f.At(t, path).Unmount()) }
 }
 
 // TestACoveredPublicationIsFound has something else mounted over the paths of each kind of volume.
@@ -154,22 +154,22 @@ func TestACoveredPublicationIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, v)
-			f.store(t)
-			require.NoError(t, f.stage(t))
-			require.NoError(t, f.publish(t))
+			f.Store(t)
+			require.NoError(t, f.Stage(t))
+			require.NoError(t, f.Publish(t))
 
-			target := f.publication.TargetPath
+			target := f.Publication.TargetPath
 			uncover := f.cover(t, target)
 
-			published, err := f.way.IsPublished(f.v, f.publication)
+			published, err := f.Way.IsPublished(f.V, f.Publication)
 			require.NoError(t, err)
 			require.True(t, published, "want: it is published beneath another mount")
 
-			if !f.v.IsDirect() {
-				rpccode.Require(t, rpc.Status(f.way.Republish(t.Context(), f.v, f.publication)), codes.FailedPrecondition)
+			if !f.V.IsDirect() {
+				rpccode.Require(t, rpc.Status(f.Way.Republish(t.Context(), f.V, f.Publication)), codes.FailedPrecondition)
 				require.Equal(t, "staging", f.rootOf(t))
 
-				uncoverStaging := f.cover(t, f.v.StagingPath)
+				uncoverStaging := f.cover(t, f.V.StagingPath)
 				require.Empty(t, f.rootOf(t), "want: no root is visible")
 				uncover()
 				require.Equal(t, "target", f.rootOf(t))
@@ -178,9 +178,9 @@ func TestACoveredPublicationIsFound(t *testing.T) {
 				uncover()
 			}
 
-			rpccode.Require(t, rpc.Status(f.way.Unpublish(f.v, f.publication, nil)), codes.OK)
-			require.NoError(t, f.unpublish(t))
-			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+			rpccode.Require(t, rpc.Status(f.Way.Unpublish(f.V, f.Publication, nil)), codes.OK)
+			require.NoError(t, f.Unpublish(t))
+			require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 			require.Empty(t, f.rootOf(t), "want: no root without a mount")
 		})
 	}
@@ -190,9 +190,9 @@ func TestACoveredPublicationIsFound(t *testing.T) {
 func (f *fixture) rootOf(t *testing.T) string {
 	t.Helper()
 
-	root, point, err := f.observer.OpenRoot(f.v)
+	root, point, err := f.observer.OpenRoot(f.V)
 	require.NoError(t, err)
-	require.NoError(t, f.ways.Image.CheckNotShutDown(f.v))
+	require.NoError(t, f.ways.Image.CheckNotShutDown(f.V))
 
 	if root == nil {
 		require.Equal(t, mount.Point{}, point)
@@ -208,14 +208,14 @@ func (f *fixture) rootOf(t *testing.T) string {
 // TestTheStaleNodeOfADeviceIsUnmounted has another program detach the device of a published raw volume.
 func TestTheStaleNodeOfADeviceIsUnmounted(t *testing.T) {
 	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingImage), Capability: volume.Capability{Block: true}})
-	f.store(t)
-	require.NoError(t, f.stage(t))
-	require.NoError(t, f.publish(t))
+	f.Store(t)
+	require.NoError(t, f.Stage(t))
+	require.NoError(t, f.Publish(t))
 
 	number := f.status(t).Number
 	require.NoError(t, f.loops.Detach(t.Context(), number))
 
-	_, err := f.way.Stats(t.Context(), f.v, nil)
+	_, err := f.Way.Stats(t.Context(), f.V, nil)
 	rpccode.Require(t, err, codes.NotFound)
 
 	file, err := os.Create(filepath.Join(f.pool.Path(), "images", "other"))
@@ -232,15 +232,15 @@ func TestTheStaleNodeOfADeviceIsUnmounted(t *testing.T) {
 
 	require.Equal(t, number, other.Number, "want: another image has the number")
 
-	_, err = f.way.Stats(t.Context(), f.v, nil)
+	_, err = f.Way.Stats(t.Context(), f.V, nil)
 	rpccode.Require(t, err, codes.NotFound)
-	_, err = f.way.Expand(t.Context(), f.v, f.v.StagingPath, nil)
+	_, err = f.Way.Expand(t.Context(), f.V, f.V.StagingPath, nil)
 	rpccode.Require(t, err, codes.NotFound)
-	rpccode.Require(t, rpc.Status(f.way.Publish(t.Context(), f.v, f.publication, f.at(t, f.publication.TargetPath+"2"))), codes.FailedPrecondition)
-	require.NoError(t, os.Remove(f.publication.TargetPath+"2"))
+	rpccode.Require(t, rpc.Status(f.Way.Publish(t.Context(), f.V, f.Publication, f.At(t, f.Publication.TargetPath+"2"))), codes.FailedPrecondition)
+	require.NoError(t, os.Remove(f.Publication.TargetPath+"2"))
 
-	require.NoError(t, f.unpublish(t))
-	require.NoError(t, f.way.Unstage(t.Context(), f.v))
+	require.NoError(t, f.Unpublish(t))
+	require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 
 	now, attached, err := f.loops.Attachment(number)
 	require.NoError(t, err)
@@ -280,33 +280,33 @@ func TestAFoundMountIsRecorded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, test.v)
-			f.store(t)
+			f.Store(t)
 
-			identified, err := f.devices.Identify(f.v)
+			identified, err := f.devices.Identify(f.V)
 			require.NoError(t, err)
-			require.Same(t, f.v, identified, "want: nothing is known of what is not mounted")
+			require.Same(t, f.V, identified, "want: nothing is known of what is not mounted")
 
-			require.NoError(t, f.stage(t))
+			require.NoError(t, f.Stage(t))
 
 			var device *staged.Device
 
-			if f.v.IsImage() {
+			if f.V.IsImage() {
 				status := f.status(t)
 				device = &staged.Device{Number: status.Number, Sequence: status.Sequence}
 			}
 
-			require.Equal(t, device, f.v.Device, "want: the device of a staging is recorded")
+			require.Equal(t, device, f.V.Device, "want: the device of a staging is recorded")
 
-			proper := f.v
-			changed := f.v.Clone()
+			proper := f.V
+			changed := f.V.Clone()
 			test.change(changed)
-			f.v, f.way = changed, f.ways.For(changed)
+			f.V, f.Way = changed, f.ways.For(changed)
 
 			want := changed.Clone()
 			test.want(want, device)
 
-			require.NoError(t, f.stage(t))
-			require.Equal(t, want, f.v)
+			require.NoError(t, f.Stage(t))
+			require.Equal(t, want, f.V)
 			require.NoError(t, f.ways.For(proper).Unstage(t.Context(), proper))
 		})
 	}

@@ -53,13 +53,13 @@ func TestAFilesystemFillsItsImage(t *testing.T) {
 			require.NoError(t, os.Truncate(l.imagePath(), grown))
 			l.change(test.change)
 
-			require.NoError(t, l.stage(t))
+			require.NoError(t, l.Stage(t))
 
 			if test.direct {
-				require.EqualValues(t, grown, l.v.FilledBytes, "want: the guest has nothing to grow")
+				require.EqualValues(t, grown, l.V.FilledBytes, "want: the guest has nothing to grow")
 			}
 
-			require.NoError(t, l.way.Unstage(t.Context(), l.v))
+			require.NoError(t, l.Way.Unstage(t.Context(), l.V))
 			require.Equal(t, test.want, l.filesystemBytes())
 		})
 	}
@@ -97,11 +97,11 @@ func TestAnImageWithOtherContentIsNotStaged(t *testing.T) {
 				l.change(test.change)
 
 				// Not all of these records would be stored.
-				err := l.way.Stage(t.Context(), l.v, l.at(t, l.v.StagingPath))
+				err := l.Way.Stage(t.Context(), l.V, l.At(t, l.V.StagingPath))
 				rpccode.Require(t, err, test.code)
 				require.ErrorContains(t, err, test.says)
 				require.Equal(t, []string{"failure"}, l.spy.taken(), "want: nothing was attached")
-				require.NoDirExists(t, l.v.StagingPath)
+				require.NoDirExists(t, l.V.StagingPath)
 			})
 		}
 	}
@@ -110,18 +110,18 @@ func TestAnImageWithOtherContentIsNotStaged(t *testing.T) {
 // TestTheUsageOfADirectory compares it with its files and the filesystem of the pool.
 func TestTheUsageOfADirectory(t *testing.T) {
 	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
-	f.store(t)
-	require.NoError(t, f.stage(t))
+	f.Store(t)
+	require.NoError(t, f.Stage(t))
 
-	at := f.at(t, f.v.StagingPath)
-	before, err := f.way.Stats(t.Context(), f.v, at)
+	at := f.At(t, f.V.StagingPath)
+	before, err := f.Way.Stats(t.Context(), f.V, at)
 	require.NoError(t, err)
 
 	const content = 1 << 20
 
-	require.NoError(t, os.WriteFile(filepath.Join(f.v.StagingPath, "file"), make([]byte, content), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(f.V.StagingPath, "file"), make([]byte, content), 0o600))
 
-	now, err := f.way.Stats(t.Context(), f.v, at)
+	now, err := f.Way.Stats(t.Context(), f.V, at)
 	require.NoError(t, err)
 
 	if before.Usage.Bytes.Total == 1<<30 {
@@ -140,5 +140,5 @@ func TestTheUsageOfADirectory(t *testing.T) {
 		}, stats.Usage)
 	}
 
-	require.NoError(t, f.way.Unstage(t.Context(), f.v))
+	require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 }

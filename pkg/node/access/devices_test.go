@@ -51,13 +51,13 @@ func TestADeviceHasTheOptionsOfItsVolume(t *testing.T) {
 		for kind, capability := range map[string]volume.Capability{"mounted": {}, "raw": {Block: true}} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				f := newFixture(t, staged.Volume{Parameters: test.parameters, Capability: capability})
-				f.store(t)
+				f.Store(t)
 
 				plain := queueAt(t, f.attached(t, "plain").Status)
 
-				require.NoError(t, f.stage(t))
+				require.NoError(t, f.Stage(t))
 				require.Equal(t, test.want(plain), queueAt(t, f.status(t)))
-				require.NoError(t, f.way.Unstage(t.Context(), f.v))
+				require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 			})
 		}
 	}
@@ -85,7 +85,7 @@ func (f *fixture) attached(t *testing.T, name string) *loop.Device {
 func (f *fixture) status(t *testing.T) loop.Status {
 	t.Helper()
 
-	numbers, err := f.way.Devices(f.v)
+	numbers, err := f.Way.Devices(f.V)
 	require.NoError(t, err)
 	require.NotEmpty(t, numbers, "want: the volume has a device")
 
@@ -97,7 +97,7 @@ func (f *fixture) status(t *testing.T) loop.Status {
 }
 
 func (f *fixture) imagePath() string {
-	return filepath.Join(f.pool.Path(), "images", f.v.VolumeID+".img")
+	return filepath.Join(f.pool.Path(), "images", f.V.VolumeID+".img")
 }
 
 // TestDevicesAreFoundAfterARestart, whether the images have kept their names or not.
@@ -130,19 +130,19 @@ func TestDevicesAreFoundAfterARestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, test.v)
-			f.v.Slot = test.slot
-			f.publication.ReadOnly = test.reader
+			f.V.Slot = test.slot
+			f.Publication.ReadOnly = test.reader
 			// Of another volume: it must not be found.
 			f.attached(t, "other.img")
-			f.store(t)
-			require.NoError(t, f.stage(t))
+			f.Store(t)
+			require.NoError(t, f.Stage(t))
 
 			if test.slot != device.None {
 				require.Equal(t, f.loops.NumberOfSlot(test.slot), f.status(t).Number, "want: the device has the number of the slot")
 			}
 
 			if test.publish {
-				require.NoError(t, f.publish(t))
+				require.NoError(t, f.Publish(t))
 			}
 
 			if test.renamed {
@@ -152,10 +152,10 @@ func TestDevicesAreFoundAfterARestart(t *testing.T) {
 			again := f.newDevices().Raw()
 			require.NoError(t, again.Find())
 
-			want, err := f.devices.Raw().Found(f.v.VolumeID)
+			want, err := f.devices.Raw().Found(f.V.VolumeID)
 			require.NoError(t, err)
 
-			found, err := again.Found(f.v.VolumeID)
+			found, err := again.Found(f.V.VolumeID)
 			require.NoError(t, err)
 
 			if test.lost {
@@ -170,10 +170,10 @@ func TestDevicesAreFoundAfterARestart(t *testing.T) {
 			}
 
 			if test.publish {
-				require.NoError(t, f.unpublish(t))
+				require.NoError(t, f.Unpublish(t))
 			}
 
-			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+			require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 		})
 	}
 }
@@ -189,24 +189,24 @@ func TestALostImageIsNotGrownOver(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			f := newFixture(t, v)
-			f.store(t)
-			require.NoError(t, f.ways.CheckLength(f.v), "want: a volume without a device has no length to compare")
-			require.NoError(t, f.stage(t))
-			require.NoError(t, f.ways.CheckLength(f.v))
+			f.Store(t)
+			require.NoError(t, f.ways.CheckLength(f.V), "want: a volume without a device has no length to compare")
+			require.NoError(t, f.Stage(t))
+			require.NoError(t, f.ways.CheckLength(f.V))
 
 			require.NoError(t, os.Truncate(f.imagePath(), size-4096))
-			require.ErrorIs(t, f.ways.CheckLength(f.v), pool.ErrTruncated)
+			require.ErrorIs(t, f.ways.CheckLength(f.V), pool.ErrTruncated)
 
 			require.NoError(t, os.Rename(f.imagePath(), f.imagePath()+".moved"))
-			require.Error(t, f.ways.CheckLength(f.v), "want: without its image it is unknown")
+			require.Error(t, f.ways.CheckLength(f.V), "want: without its image it is unknown")
 			require.NoError(t, os.WriteFile(f.imagePath(), nil, 0o600))
-			require.NoError(t, f.ways.CheckLength(f.v), "want: another image is none of the device")
+			require.NoError(t, f.ways.CheckLength(f.V), "want: another image is none of the device")
 			require.NoError(t, os.Rename(f.imagePath()+".moved", f.imagePath()))
 
 			const grown = size + 4<<20
 
 			require.NoError(t, os.Truncate(f.imagePath(), grown))
-			require.NoError(t, f.ways.CheckLength(f.v), "want: a longer image is one that grows")
+			require.NoError(t, f.ways.CheckLength(f.V), "want: a longer image is one that grows")
 
 			for _, test := range []struct {
 				asked *csi.CapacityRange
@@ -219,7 +219,7 @@ func TestALostImageIsNotGrownOver(t *testing.T) {
 				{&csi.CapacityRange{LimitBytes: grown - 1}, codes.OutOfRange},
 				{&csi.CapacityRange{LimitBytes: grown + 1}, codes.OK},
 			} {
-				got, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, test.asked)
+				got, err := f.Way.Expand(t.Context(), f.V, f.V.StagingPath, test.asked)
 				rpccode.Require(t, err, test.code, "%v", test.asked)
 
 				if err == nil {
@@ -227,9 +227,9 @@ func TestALostImageIsNotGrownOver(t *testing.T) {
 				}
 			}
 
-			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+			require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 
-			_, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, nil)
+			_, err := f.Way.Expand(t.Context(), f.V, f.V.StagingPath, nil)
 			rpccode.Require(t, err, codes.NotFound)
 		})
 	}

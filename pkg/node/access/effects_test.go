@@ -42,25 +42,25 @@ func (l *life) note(name string) {
 
 func (l *life) use() {
 	l.t.Helper()
-	l.step("publish", l.publish(l.t))
-	l.step("republish", l.way.Republish(l.t.Context(), l.v, l.publication))
-	l.step("unpublish", l.unpublish(l.t))
-	l.step("unpublish again", l.unpublish(l.t))
-	l.step("detach reader", l.devices.DetachUnusedReader(l.t.Context(), l.v))
+	l.step("publish", l.Publish(l.t))
+	l.step("republish", l.Way.Republish(l.t.Context(), l.V, l.Publication))
+	l.step("unpublish", l.Unpublish(l.t))
+	l.step("unpublish again", l.Unpublish(l.t))
+	l.step("detach reader", l.devices.DetachUnusedReader(l.t.Context(), l.V))
 }
 
 func (l *life) end() {
 	l.t.Helper()
-	l.step("unstage", l.way.Unstage(l.t.Context(), l.v))
-	l.step("unstage again", l.way.Unstage(l.t.Context(), l.v))
+	l.step("unstage", l.Way.Unstage(l.t.Context(), l.V))
+	l.step("unstage again", l.Way.Unstage(l.t.Context(), l.V))
 	l.requireDetached()
 }
 
 // change has the volume staged in another way.
 func (l *life) change(change func(v *staged.Volume)) {
-	changed := l.v.Clone()
+	changed := l.V.Clone()
 	change(changed)
-	l.v, l.way = changed, l.ways.For(changed)
+	l.V, l.Way = changed, l.ways.For(changed)
 }
 
 // TestCheckerAndProberAreNotified in the lifecycle of volumes.
@@ -117,13 +117,13 @@ func TestCheckerAndProberAreNotified(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &life{fixture: newFixture(t, test.v), t: t}
-			l.publication.ReadOnly = test.readOnly
+			l.Publication.ReadOnly = test.readOnly
 
-			l.store(t)
-			l.step("stage", l.stage(t))
+			l.Store(t)
+			l.step("stage", l.Stage(t))
 			l.use()
 			l.end()
-			l.step("stage again", l.stage(t))
+			l.step("stage again", l.Stage(t))
 			l.end()
 			require.Equal(t, test.want, l.reports)
 		})
@@ -160,10 +160,10 @@ func TestAFilesystemIsPreparedForItsMount(t *testing.T) {
 			l.change(test.change)
 
 			for _, want := range []string{test.first, test.second} {
-				l.step("stage", l.stage(t))
+				l.step("stage", l.Stage(t))
 				require.Equal(t, []string{"stage: " + want}, l.reports)
 				l.requireFreezable()
-				require.Equal(t, l.v.Copy, l.hasOwnUUID(), "want: only a copy gets the volume's id as its UUID")
+				require.Equal(t, l.V.Copy, l.hasOwnUUID(), "want: only a copy gets the volume's id as its UUID")
 				l.end()
 				l.reports = nil
 			}
@@ -180,10 +180,10 @@ func TestDamageIsRecorded(t *testing.T) {
 		l := formattedLife(t, direct)
 		l.spy.failure = errors.New("it is damaged")
 
-		require.ErrorIs(t, l.stage(t), l.spy.failure)
+		require.ErrorIs(t, l.Stage(t), l.spy.failure)
 		l.note("stage")
 		require.Equal(t, []string{want}, l.reports)
-		require.NoDirExists(t, l.v.StagingPath)
+		require.NoDirExists(t, l.V.StagingPath)
 		l.requireDetached()
 	}
 }
@@ -195,10 +195,10 @@ func formattedLife(t *testing.T, direct bool) *life {
 	parameters := parametersOf(t, volume.BackingImage)
 	parameters.DirectAssign = direct
 	l := &life{fixture: newFixture(t, staged.Volume{Parameters: parameters}), t: t}
-	l.store(t)
-	require.NoError(t, l.stage(t))
-	require.NoError(t, l.way.Unstage(t.Context(), l.v))
-	require.NoError(t, os.RemoveAll(l.v.StagingPath))
+	l.Store(t)
+	require.NoError(t, l.Stage(t))
+	require.NoError(t, l.Way.Unstage(t.Context(), l.V))
+	require.NoError(t, os.RemoveAll(l.V.StagingPath))
 	l.spy.taken()
 
 	return l
@@ -207,7 +207,7 @@ func formattedLife(t *testing.T, direct bool) *life {
 func (l *life) image() *os.File {
 	l.t.Helper()
 
-	image, err := l.pool.OpenImage(l.v.VolumeID, os.O_RDONLY)
+	image, err := l.pool.OpenImage(l.V.VolumeID, os.O_RDONLY)
 	require.NoError(l.t, err)
 	l.t.Cleanup(func() { _ = image.Close() })
 
@@ -220,7 +220,7 @@ func (l *life) hasOwnUUID() bool {
 	ext4, err := filesystem.ByName(filesystem.Ext4, nil)
 	require.NoError(l.t, err)
 
-	own, err := ext4.HasUUID(l.image(), l.v.VolumeID)
+	own, err := ext4.HasUUID(l.image(), l.V.VolumeID)
 	require.NoError(l.t, err)
 
 	return own
@@ -231,15 +231,15 @@ func (l *life) requireFreezable() {
 	l.t.Helper()
 
 	targets := freeze.Targets{}
-	require.NoError(l.t, l.way.AddFreezeTargets(l.v, &targets))
-	require.Equal(l.t, !l.v.IsReadOnly(), len(targets.Filesystems)+len(targets.Devices) == 1, "want: what may be written is frozen")
+	require.NoError(l.t, l.Way.AddFreezeTargets(l.V, &targets))
+	require.Equal(l.t, !l.V.IsReadOnly(), len(targets.Filesystems)+len(targets.Devices) == 1, "want: what may be written is frozen")
 	require.NoError(l.t, targets.Close())
 }
 
 func (l *life) requireDetached() {
 	l.t.Helper()
 
-	if l.v.IsImage() {
+	if l.V.IsImage() {
 		require.Eventually(l.t, func() bool {
 			found, err := l.loops.Find(l.image())
 
@@ -251,13 +251,13 @@ func (l *life) requireDetached() {
 // TestPublicationsOutliveTheirStaging mounts the volume again without a check: it is in use.
 func TestPublicationsOutliveTheirStaging(t *testing.T) {
 	l := formattedLife(t, false)
-	require.NoError(t, l.stage(t))
-	require.NoError(t, l.publish(t))
+	require.NoError(t, l.Stage(t))
+	require.NoError(t, l.Publish(t))
 	l.spy.taken()
 
-	require.NoError(t, l.at(t, l.v.StagingPath).Unmount())
-	l.step("stage", l.stage(t))
-	l.step("unpublish", l.unpublish(t))
+	require.NoError(t, l.At(t, l.V.StagingPath).Unmount())
+	l.step("stage", l.Stage(t))
+	l.step("unpublish", l.Unpublish(t))
 	l.end()
 	require.Equal(t, []string{
 		"stage: 0 attached until its last user", "unpublish: target unmounted", "unstage: staging unmounted, 0 detached",

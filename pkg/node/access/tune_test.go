@@ -56,33 +56,33 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, test.v)
-			f.publication.Pod = test.pod
-			f.store(t)
-			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, volume.Mutable{ReadAheadKiB: new(int64(32))}))
-			require.NoError(t, f.stage(t))
+			f.Publication.Pod = test.pod
+			f.Store(t)
+			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, volume.Mutable{ReadAheadKiB: new(int64(32))}))
+			require.NoError(t, f.Stage(t))
 			require.Equal(t, "32", f.readAhead(t))
-			require.NoError(t, f.publish(t))
+			require.NoError(t, f.Publish(t))
 			require.Empty(t, f.limits(t), "want: a volume without limits sets none")
 
-			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, iops))
-			require.NoError(t, f.ways.Tune(t.Context(), f.v))
+			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, iops))
+			require.NoError(t, f.ways.Tune(t.Context(), f.V))
 			require.Equal(t, "64", f.readAhead(t))
 			require.Equal(t, test.want, f.limits(t))
 
-			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, volume.Mutable{}))
-			require.NoError(t, f.ways.Tune(t.Context(), f.v))
+			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, volume.Mutable{}))
+			require.NoError(t, f.ways.Tune(t.Context(), f.V))
 			require.Contains(t, []string{"", unlimited}, f.limits(t), "want: no limits are left")
-			require.NoError(t, f.unpublish(t))
+			require.NoError(t, f.Unpublish(t))
 
-			require.NoError(t, f.pool.SetAttributes(f.v.VolumeID, iops))
+			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, iops))
 
-			err := f.publish(t)
+			err := f.Publish(t)
 			require.Equal(t, test.ended, err != nil, "want: the volume is published with its limits, or not at all: %v", err)
 			require.Equal(t, test.want, f.limits(t))
 
-			require.NoError(t, f.unpublish(t))
+			require.NoError(t, f.Unpublish(t))
 			require.Contains(t, []string{"", unlimited}, f.limits(t), "want: no limits are left")
-			require.NoError(t, f.way.Unstage(t.Context(), f.v))
+			require.NoError(t, f.Way.Unstage(t.Context(), f.V))
 		})
 	}
 }
@@ -90,17 +90,17 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 // TestOnlyStoredImagesHaveParameters has volumes whose parameters no pool has.
 func TestOnlyStoredImagesHaveParameters(t *testing.T) {
 	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
-	require.NoError(t, f.ways.Tune(t.Context(), f.v), "want: a directory has no parameters")
+	require.NoError(t, f.ways.Tune(t.Context(), f.V), "want: a directory has no parameters")
 
-	f.v.Parameters = parametersOf(t, volume.BackingImage)
-	require.NoError(t, f.ways.Tune(t.Context(), f.v), "want: a volume without devices and publications needs none")
+	f.V.Parameters = parametersOf(t, volume.BackingImage)
+	require.NoError(t, f.ways.Tune(t.Context(), f.V), "want: a volume without devices and publications needs none")
 
-	f.v.Parameters.Pool = "other"
-	require.Error(t, f.ways.Tune(t.Context(), f.v), "want: the parameters are unknown without the pool")
+	f.V.Parameters.Pool = "other"
+	require.Error(t, f.ways.Tune(t.Context(), f.V), "want: the parameters are unknown without the pool")
 
-	f.v.Ephemeral = true
-	require.NoError(t, f.ways.Tune(t.Context(), f.v), "want: an inline volume has no parameters")
-	require.NoFileExists(t, filepath.Join(f.pool.AttributesPath(), f.v.VolumeID))
+	f.V.Ephemeral = true
+	require.NoError(t, f.ways.Tune(t.Context(), f.V), "want: an inline volume has no parameters")
+	require.NoFileExists(t, filepath.Join(f.pool.AttributesPath(), f.V.VolumeID))
 }
 
 // TestUntunableDeviceIsNotUsed: the kernel does not know the scheduler.
@@ -110,15 +110,15 @@ func TestUntunableDeviceIsNotUsed(t *testing.T) {
 		"raw":     {Parameters: parametersOf(t, volume.BackingImage), Capability: volume.Capability{Block: true}},
 	} {
 		l := &life{fixture: newFixture(t, v), t: t}
-		l.store(t)
-		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
-		require.ErrorContains(t, l.stage(t), "none-such", name)
+		l.Store(t)
+		require.NoError(t, l.pool.SetAttributes(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.ErrorContains(t, l.Stage(t), "none-such", name)
 		l.requireDetached()
 
-		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{}))
-		require.NoError(t, l.stage(t))
-		require.NoError(t, l.pool.SetAttributes(l.v.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
-		require.ErrorContains(t, l.ways.Tune(t.Context(), l.v), "none-such", name)
+		require.NoError(t, l.pool.SetAttributes(l.V.VolumeID, volume.Mutable{}))
+		require.NoError(t, l.Stage(t))
+		require.NoError(t, l.pool.SetAttributes(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.ErrorContains(t, l.ways.Tune(t.Context(), l.V), "none-such", name)
 		l.end()
 	}
 }
