@@ -177,7 +177,7 @@ func (r *components) addNode(config *Config) error {
 
 	if !config.serves(ModeController) {
 		// A controller in this process notifies the node directly.
-		added.watches = append(added.watches, served.WatchAttributes)
+		added.watches = append(added.watches, served.WatchMutable)
 	}
 
 	r.services = append(r.services, added)

@@ -73,15 +73,15 @@ var onceReads = map[string]syscallfault.Operation{
 		return syscallfault.Differs("the lists", onceListed, found)
 	}),
 	"read attributes": inPool(func(_ context.Context, p *pool.Pool) error {
-		found, err := p.Attributes(onceID)
+		found, err := p.Mutable(onceID)
 		if err != nil {
 			return err
 		}
 
-		return syscallfault.Differs("the attributes", onceAttributes, found)
+		return syscallfault.Differs("the attributes", onceMutable, found)
 	}),
 	"unused attributes": inPool(func(ctx context.Context, p *pool.Pool) error {
-		return p.RemoveUnusedAttributes(ctx, func(id string) bool { return id == onceCopyID })
+		return p.RemoveUnusedMutable(ctx, func(id string) bool { return id == onceCopyID })
 	}),
 	"usage of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
 		return measureOnce(ctx, p, imageOf(onceID), 1)
@@ -204,7 +204,7 @@ func onceRead(t *testing.T, p *pool.Pool) {
 	t.Helper()
 	onceImage(t, p)
 	onceDirectory(t, p)
-	require.NoError(t, p.SetAttributes(onceID, onceAttributes))
+	require.NoError(t, p.SetMutable(onceID, onceMutable))
 	require.NoError(t, os.WriteFile(filepath.Join(p.Path(), "pool.json"), []byte(`{"version":1,"id":"`+onceIdentity+`"}`), 0o600))
 	require.NoError(t, p.LockAsController("an earlier one"))
 

@@ -72,7 +72,7 @@ func onceTarget(backing volume.Backing, snapshot bool) pool.Object {
 	return pool.Object{ID: onceCopyID, Backing: backing, Snapshot: snapshot}
 }
 
-var onceAttributes = volume.Mutable{IOScheduler: "none"}
+var onceMutable = volume.Mutable{IOScheduler: "none"}
 
 // openOnce opens the pool itself.
 func openOnce(directory string) (run, end func() error, err error) {
@@ -161,7 +161,7 @@ var onceOperations = map[string]syscallfault.Operation{
 
 		return err
 	}),
-	"attributes": inPool(func(_ context.Context, p *pool.Pool) error { return p.SetAttributes(onceID, onceAttributes) }),
+	"attributes": inPool(func(_ context.Context, p *pool.Pool) error { return p.SetMutable(onceID, onceMutable) }),
 	"snapshot of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
 		return onceCopy(ctx, p, imageOf(onceID), onceTarget(volume.BackingImage, true), pool.CopyOptions{SourceBytes: onceBytes})
 	}),
@@ -359,21 +359,21 @@ func TestEachCallFailsOnce(t *testing.T) {
 			Operation: "attributes",
 			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
 				t.Helper()
-				require.NoError(t, p.SetAttributes(onceID, volume.Mutable{IOScheduler: "kyber"}))
+				require.NoError(t, p.SetMutable(onceID, volume.Mutable{IOScheduler: "kyber"}))
 			}),
 			Failed: prepared(func(t *testing.T, p *pool.Pool) {
 				t.Helper()
 
-				found, err := p.Attributes(onceID)
+				found, err := p.Mutable(onceID)
 				require.NoError(t, err, "a failed change leaves the attributes readable")
 				require.Contains(t, []string{"kyber", "none"}, found.IOScheduler)
 			}),
 			Verify: verified(func(t *testing.T, p *pool.Pool) {
 				t.Helper()
 
-				found, err := p.Attributes(onceID)
+				found, err := p.Mutable(onceID)
 				require.NoError(t, err)
-				require.Equal(t, onceAttributes, found)
+				require.Equal(t, onceMutable, found)
 			}),
 		},
 		{

@@ -57,8 +57,8 @@ const (
 
 // Pool is one directory that holds volumes. It is safe for concurrent use.
 type Pool struct {
-	name, path                                          string
-	images, directories, snapshots, scratch, attributes *os.Root
+	name, path                                       string
+	images, directories, snapshots, scratch, mutable *os.Root
 	// removing holds discarded directories until they are removed, by id.
 	removing *os.Root
 	// removals removes them in the background; nil removes them at once.
@@ -123,7 +123,7 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 
 	for room, root := range map[string]**os.Root{
 		layout.Images: &opened.images, layout.Directories: &opened.directories, layout.Snapshots: &opened.snapshots,
-		layout.Scratch: &opened.scratch, layout.Attributes: &opened.attributes, layout.Removing: &opened.removing,
+		layout.Scratch: &opened.scratch, layout.Mutable: &opened.mutable, layout.Removing: &opened.removing,
 	} {
 		if *root, err = opened.openSubdirectory(room); err != nil {
 			return nil, errors.Join(err, opened.Close())
@@ -258,7 +258,7 @@ func (p *Pool) Close() error {
 		p.ephemeral = nil
 	}
 
-	for _, root := range []*os.Root{p.images, p.directories, p.snapshots, p.scratch, p.attributes, p.removing} {
+	for _, root := range []*os.Root{p.images, p.directories, p.snapshots, p.scratch, p.mutable, p.removing} {
 		if root != nil {
 			failures = append(failures, root.Close())
 		}

@@ -85,7 +85,7 @@ var byID = map[string]struct {
 	}},
 	"detached image": {nil, func(ctx context.Context, p *pool.Pool, id string) error { return p.CheckDetached(ctx, id) }},
 	"attributes": {nil, func(_ context.Context, p *pool.Pool, id string) error {
-		_, err := p.Attributes(id)
+		_, err := p.Mutable(id)
 
 		return err
 	}},
@@ -101,7 +101,7 @@ var byID = map[string]struct {
 	"empty directory":   {nil, emptyOrphan(volume.BackingDirectory)},
 	"make an image":     {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.EnsureImage(id, mebi, false) }},
 	"make a directory":  {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.EnsureDirectory(id, mebi) }},
-	"change attributes": {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.SetAttributes(id, onceAttributes) }},
+	"change attributes": {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.SetMutable(id, onceMutable) }},
 	"copy to an image": {nil, func(_ context.Context, p *pool.Pool, id string) error {
 		making, err := p.NewCopy(p, imageOf(onceID), imageOf(id), pool.CopyOptions{})
 		if err != nil {

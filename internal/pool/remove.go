@@ -17,7 +17,7 @@ import (
 // discardWait is how long Discard waits for a removal.
 const discardWait = 2 * time.Second
 
-// Remove removes an object, its attributes and its scratch. A missing object is no error. It takes
+// Remove removes an object, its mutable parameters and its scratch. A missing object is no error. It takes
 // time in proportion to the number of files. Errors: tree.ErrMounted, ctx's.
 func (p *Pool) Remove(ctx context.Context, object Object) error {
 	if _, err := p.unlinkObject(ctx, object); err != nil {
@@ -59,7 +59,7 @@ func (p *Pool) ResumeRemovals(ctx context.Context) error {
 	return nil
 }
 
-// unlinkObject removes the name of an object, its attributes and its scratch. It returns true if a
+// unlinkObject removes the name of an object, its mutable parameters and its scratch. It returns true if a
 // directory remains for purge.
 func (p *Pool) unlinkObject(ctx context.Context, object Object) (moved bool, err error) {
 	if err := checkID(object.ID); err != nil {
@@ -70,7 +70,7 @@ func (p *Pool) unlinkObject(ctx context.Context, object Object) (moved bool, err
 		p.resized.Delete(object.ID)
 		p.evaded.Delete(object.ID)
 
-		if err := p.removeAttributes(object.ID); err != nil {
+		if err := p.removeMutable(object.ID); err != nil {
 			return false, err
 		}
 	}

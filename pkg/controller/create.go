@@ -329,7 +329,7 @@ func (s *Service) allocateNew(fresh *record.Volume, p *pool.Pool) error {
 		return err
 	}
 
-	return p.SetAttributes(fresh.ID, fresh.Mutable)
+	return p.SetMutable(fresh.ID, fresh.Mutable)
 }
 
 // allocate creates the volume's image or directory if it is missing.

@@ -43,7 +43,7 @@ func (s *site) requireSound() {
 			require.GreaterOrEqual(s.t, size, v.CapacityBytes, "want: the image of %s has its size", v.Name)
 		}
 
-		attributes, err := p.Attributes(id)
+		attributes, err := p.Mutable(id)
 		require.NoError(s.t, err)
 		require.True(s.t, attributes.Equal(v.Mutable), "want: the pool has the parameters of %s", v.Name)
 

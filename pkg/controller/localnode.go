@@ -30,9 +30,9 @@ type LocalNode interface {
 	Deleted(volumeID string)
 	// CheckSupported returns an error if the node does not support the attributes.
 	CheckSupported(attributes volume.Mutable) error
-	// ApplyAttributes applies the attributes that the pool stores for the volume, if it is in
+	// ApplyMutable applies the attributes that the pool stores for the volume, if it is in
 	// use. The caller is within an operation on the volume.
-	ApplyAttributes(ctx context.Context, volumeID string) error
+	ApplyMutable(ctx context.Context, volumeID string) error
 	// CanFreeze reports whether WithFrozen keeps all writers of this node from the
 	// volume.
 	CanFreeze(volumeID string) bool
@@ -71,8 +71,8 @@ func (NoLocalNode) Deleted(string) {}
 // CheckSupported returns nil: each node rejects what it does not support.
 func (NoLocalNode) CheckSupported(volume.Mutable) error { return nil }
 
-// ApplyAttributes does nothing: the nodes poll the pool for changes.
-func (NoLocalNode) ApplyAttributes(context.Context, string) error { return nil }
+// ApplyMutable does nothing: the nodes poll the pool for changes.
+func (NoLocalNode) ApplyMutable(context.Context, string) error { return nil }
 
 // CanFreeze returns false.
 func (NoLocalNode) CanFreeze(string) bool { return false }

@@ -85,7 +85,7 @@ func (s *Service) applyMutable(ctx context.Context, v *record.Volume, p *pool.Po
 		return fmt.Errorf("recorded, but not in force: %w", err)
 	}
 
-	if err := s.config.LocalNode.ApplyAttributes(ctx, v.ID); err != nil {
+	if err := s.config.LocalNode.ApplyMutable(ctx, v.ID); err != nil {
 		return fmt.Errorf("recorded, but not in force on node %s: %w", s.config.NodeID, err)
 	}
 
@@ -96,11 +96,11 @@ func (s *Service) applyMutable(ctx context.Context, v *record.Volume, p *pool.Po
 // unless it is there.
 func publishMutable(v *record.Volume, p *pool.Pool) error {
 	// An unreadable file is written again.
-	if there, err := p.Attributes(v.ID); err == nil && there.Equal(v.Mutable) {
+	if there, err := p.Mutable(v.ID); err == nil && there.Equal(v.Mutable) {
 		return nil
 	}
 
-	return p.SetAttributes(v.ID, v.Mutable)
+	return p.SetMutable(v.ID, v.Mutable)
 }
 
 // recoverMutable makes a pool say what the records do: a crash can come between the
@@ -123,7 +123,7 @@ func (s *Service) recoverMutable(ctx context.Context, p *pool.Pool) {
 		}
 	}
 
-	if err := p.RemoveUnusedAttributes(ctx, s.existsOrCreating); err != nil {
+	if err := p.RemoveUnusedMutable(ctx, s.existsOrCreating); err != nil {
 		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", p.Name(), "error", err)
 	}
 }

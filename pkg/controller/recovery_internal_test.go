@@ -100,7 +100,7 @@ func TestOrphansAreCollected(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
 	require.NoError(t, os.WriteFile(p.SnapshotPath(unknown, volume.BackingImage), nil, 0o600))
-	require.NoError(t, p.SetAttributes(unknown, volume.Mutable{IOScheduler: "none"}))
+	require.NoError(t, p.SetMutable(unknown, volume.Mutable{IOScheduler: "none"}))
 	s.creating.Store(creating, nil)
 
 	require.NoError(t, s.RecoverPool(t.Context(), p))
@@ -172,7 +172,7 @@ func TestPublishedParametersAreNotWrittenAgain(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		require.NoError(t, publishMutable(v, p))
 
-		there, err := p.Attributes(v.ID)
+		there, err := p.Mutable(v.ID)
 		require.NoError(t, err)
 		require.True(t, there.Equal(v.Mutable), "want: the pool has what the record has, not %s", content)
 	}

@@ -272,7 +272,7 @@ func (s *Service) copyInto(ctx context.Context, wanted createRequest,
 
 	_, err = taken.copy.Commit(ctx)
 	if err == nil && !fresh.Mutable.IsZero() {
-		err = wanted.pool.SetAttributes(fresh.ID, fresh.Mutable)
+		err = wanted.pool.SetMutable(fresh.ID, fresh.Mutable)
 	}
 
 	if err == nil {

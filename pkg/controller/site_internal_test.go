@@ -362,7 +362,7 @@ func (n *scriptedNode) InUse(id string) (path string, used bool, err error) {
 
 func (n *scriptedNode) CheckSupported(volume.Mutable) error { return n.supportErr }
 
-func (n *scriptedNode) ApplyAttributes(context.Context, string) error { return n.applyErr }
+func (n *scriptedNode) ApplyMutable(context.Context, string) error { return n.applyErr }
 
 func (n *scriptedNode) CanFreeze(string) bool { return n.canFreeze }
 

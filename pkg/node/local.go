@@ -89,9 +89,9 @@ func (l *LocalNode) CheckSupported(wanted volume.Mutable) error {
 	return l.tuner.CheckSupported(wanted)
 }
 
-// ApplyAttributes applies the mutable parameters that the pool has of a volume, if the volume is in
+// ApplyMutable applies the mutable parameters that the pool has of a volume, if the volume is in
 // use on this node. The caller must be in an operation on the volume.
-func (l *LocalNode) ApplyAttributes(ctx context.Context, volumeID string) error {
+func (l *LocalNode) ApplyMutable(ctx context.Context, volumeID string) error {
 	l.checker.Changed(volumeID)
 
 	v, known := l.Staged(volumeID)

@@ -150,7 +150,7 @@ func (n *onceNode) create() error {
 		return err
 	}
 
-	return stored.SetAttributes(n.kind.id(), volume.Mutable{ReadAheadKiB: new(int64(64))})
+	return stored.SetMutable(n.kind.id(), volume.Mutable{ReadAheadKiB: new(int64(64))})
 }
 
 // format makes the filesystem of the volume as another node does.
@@ -314,7 +314,7 @@ func (n *onceNode) local(ctx context.Context) error {
 		return fmt.Errorf("%w: it is in use (%t) at %q, not at %q", errOnce, used, at, want)
 	}
 
-	if err := n.Local().ApplyAttributes(ctx, n.kind.id()); err != nil {
+	if err := n.Local().ApplyMutable(ctx, n.kind.id()); err != nil {
 		return err
 	}
 

@@ -12,7 +12,7 @@ import (
 func RegisterRecords(store *state.Store) {
 	staged.NewVolumes(store)
 	staged.NewInlineRecords(store)
-	tuning.NewTunedRecords(store)
+	tuning.NewSchedulerRecords(store)
 	tuning.NewLimitedRecords(store)
 	freeze.NewRecords(store)
 	fsck.NewRecords(store)

@@ -65,7 +65,7 @@ func (s *Service) PoolServed(ctx context.Context, poolName string) {
 			continue
 		}
 
-		if err := s.refresh(ctx, v.VolumeID); err != nil {
+		if err := s.applyMutable(ctx, v.VolumeID); err != nil {
 			s.config.Log.Error("cannot apply the mutable parameters of a volume", "volume", v.VolumeID, "error", err)
 		}
 	}

@@ -366,8 +366,8 @@ func (s *Simulated) InUse(volumeID string) (path string, used bool, err error) {
 // CheckSupported returns nil.
 func (s *Simulated) CheckSupported(volume.Mutable) error { return nil }
 
-// ApplyAttributes does nothing.
-func (s *Simulated) ApplyAttributes(context.Context, string) error { return nil }
+// ApplyMutable does nothing.
+func (s *Simulated) ApplyMutable(context.Context, string) error { return nil }
 
 // DescribeHolders names none: nothing is attached.
 func (s *Simulated) DescribeHolders(string) string { return "another program has it" }

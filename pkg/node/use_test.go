@@ -133,7 +133,7 @@ func TestLocalNodeReportsTheVolume(t *testing.T) {
 			require.False(t, local.Serves("there"), "want: no other id")
 			require.Nil(t, local.Condition(id), "want: nothing is known of a volume that was not used")
 			require.Empty(t, local.Unhealthy(""), "want: no volume is unhealthy")
-			require.NoError(t, local.ApplyAttributes(t.Context(), missingID), "a volume that is not in use has nothing to apply to")
+			require.NoError(t, local.ApplyMutable(t.Context(), missingID), "a volume that is not in use has nothing to apply to")
 
 			found("")
 			require.NoError(t, n.stage(t.Context()))

@@ -184,7 +184,7 @@ func TestALostDeviceOfAGuestIsRevoked(t *testing.T) {
 // storedRecords are the records of a node that is not running.
 type storedRecords struct {
 	frozen *staged.Records[*freeze.Frozen]
-	tuned  *staged.Records[*tuning.Tuned]
+	tuned  *staged.Records[*tuning.ChangedScheduler]
 }
 
 // withRecords opens the records while the node is not running.
@@ -193,7 +193,7 @@ func (n *onceNode) withRecords(t *testing.T, use func(records storedRecords)) {
 	require.NoError(t, n.close())
 
 	store := state.New(n.in("state"), state.Options{Log: slog.New(slog.DiscardHandler)})
-	records := storedRecords{frozen: freeze.NewRecords(store), tuned: tuning.NewTunedRecords(store)}
+	records := storedRecords{frozen: freeze.NewRecords(store), tuned: tuning.NewSchedulerRecords(store)}
 
 	staged.NewVolumes(store)
 	staged.NewInlineRecords(store)
@@ -240,7 +240,7 @@ func TestStartDropsStaleTuning(t *testing.T) {
 	attached := n.deviceOf(t)
 
 	n.withRecords(t, func(records storedRecords) {
-		require.NoError(t, records.tuned.PutAll(t.Context(), []*tuning.Tuned{
+		require.NoError(t, records.tuned.PutAll(t.Context(), []*tuning.ChangedScheduler{
 			{Number: attached, VolumeID: n.kind.id(), Scheduler: "none"}, {Number: 1<<20 - 1, VolumeID: n.kind.id(), Scheduler: "none"},
 		}))
 	})
@@ -263,7 +263,7 @@ func TestModificationsByOthersAreApplied(t *testing.T) {
 	go func() {
 		defer close(ended)
 
-		n.WatchAttributes(ctx)
+		n.WatchMutable(ctx)
 	}()
 
 	t.Cleanup(func() {
@@ -273,7 +273,7 @@ func TestModificationsByOthersAreApplied(t *testing.T) {
 
 	stored, err := n.pools.Get("default")
 	require.NoError(t, err)
-	require.NoError(t, stored.SetAttributes(n.kind.id(), volume.Mutable{ReadAheadKiB: new(int64(256))}))
+	require.NoError(t, stored.SetMutable(n.kind.id(), volume.Mutable{ReadAheadKiB: new(int64(256))}))
 
 	readAhead := fmt.Sprintf("/sys/block/loop%d/queue/read_ahead_kb", n.deviceOf(t))
 	require.Eventually(t, func() bool {

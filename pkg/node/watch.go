@@ -8,9 +8,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
-// WatchAttributes applies the modifications that a controller in another process makes to
+// WatchMutable applies the modifications that a controller in another process makes to
 // volumes in use here, until ctx ends.
-func (s *Service) WatchAttributes(ctx context.Context) {
+func (s *Service) WatchMutable(ctx context.Context) {
 	watcher := &tuning.Watcher{
 		Pools: s.config.Pools, Modified: s.checker.Changed, Log: s.config.Log,
 		InUse: func() []string {
@@ -29,14 +29,14 @@ func (s *Service) WatchAttributes(ctx context.Context) {
 
 			return used
 		},
-		Refresh: s.refresh, Clock: clock.RealClock{},
+		Apply: s.applyMutable, Clock: clock.RealClock{},
 	}
 	watcher.Run(ctx)
 }
 
-// refresh is LocalNode.ApplyAttributes as an operation of its own.
-func (s *Service) refresh(ctx context.Context, volumeID string) error {
-	return s.own.start(ctx, volumeID, "refresh", func(ctx context.Context) error {
-		return s.local.ApplyAttributes(ctx, volumeID)
+// applyMutable is LocalNode.ApplyMutable as an operation of its own.
+func (s *Service) applyMutable(ctx context.Context, volumeID string) error {
+	return s.own.start(ctx, volumeID, "apply mutable parameters", func(ctx context.Context) error {
+		return s.local.ApplyMutable(ctx, volumeID)
 	})
 }

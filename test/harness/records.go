@@ -27,7 +27,7 @@ func SetCheckPeriod(t *testing.T, d *Driver, id, period string) {
 
 	attributes, err := volume.ParseMutable(map[string]string{volume.KeyCheckPeriod: period})
 	require.NoError(t, err)
-	require.NoError(t, opened.SetAttributes(id, attributes))
+	require.NoError(t, opened.SetMutable(id, attributes))
 }
 
 // EditRecord restarts the driver with a changed record, as if the driver had written it

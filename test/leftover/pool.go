@@ -65,7 +65,7 @@ func Entries(pool string, known func(id string) bool) ([]Finding, error) {
 
 	for directory, has := range map[string]func(name string) bool{
 		layout.Images: known, layout.Directories: known, layout.Snapshots: known,
-		layout.Scratch: no, layout.Removing: no, layout.Attributes: func(id string) bool { return objects[id] },
+		layout.Scratch: no, layout.Removing: no, layout.Mutable: func(id string) bool { return objects[id] },
 	} {
 		for _, at := range []string{directory, filepath.Join(layout.Ephemeral, directory)} {
 			if at != directory {
@@ -82,7 +82,7 @@ func Entries(pool string, known func(id string) bool) ([]Finding, error) {
 			}
 
 			for _, name := range names {
-				id := strings.TrimSuffix(strings.TrimSuffix(name, layout.ImageSuffix), layout.AttributesSuffix)
+				id := strings.TrimSuffix(strings.TrimSuffix(name, layout.ImageSuffix), layout.MutableSuffix)
 				if !has(id) {
 					found = append(found, Finding{Entry, filepath.Join(pool, at, name)})
 				}

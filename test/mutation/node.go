@@ -204,12 +204,12 @@ func nodeMutants() []regression {
 			continue
 		}
 
-		if err := s.refresh(`,
+		if err := s.applyMutable(`,
 			new: `		if v.Parameters.Pool == poolName {
 			continue
 		}
 
-		if err := s.refresh(`,
+		if err := s.applyMutable(`,
 			breaks: "limits and queues are not in force when the driver is ready after a restart",
 			tests:  in("test/driver/modify", "TestQueueIsInForce"),
 		},

@@ -9,7 +9,7 @@
 //	                             or, with the id of a group, a snapshot of the subvolume with the pool
 //	<pool>/scratch/<id>.links/   the hard links of a directory that is being copied
 //	<pool>/removing/<id>/        directories whose removal is not complete
-//	<pool>/attributes/<id>.json  the mutable attributes of a volume
+//	<pool>/attributes/<id>.json  the mutable parameters of a volume
 //	<pool>/ephemeral/            a pool of the same layout for inline ephemeral volumes
 //	<pool>/controller.lock       locked by the pool's controller, which writes its name into it
 //	<pool>/pool.json             the pool's identity
@@ -32,7 +32,7 @@ const (
 	Snapshots   = "snapshots"
 	Scratch     = "scratch"
 	Removing    = "removing"
-	Attributes  = "attributes"
+	Mutable     = "attributes"
 	Ephemeral   = "ephemeral"
 )
 
@@ -51,10 +51,10 @@ const (
 
 // Suffixes that a file's name has behind the id of its volume or snapshot.
 const (
-	ImageSuffix      = ".img"
-	AttributesSuffix = ".json"
-	// AttributesScratchSuffix is for attributes that are being written.
-	AttributesScratchSuffix = ".new"
+	ImageSuffix   = ".img"
+	MutableSuffix = ".json"
+	// MutableScratchSuffix is for those that are being written.
+	MutableScratchSuffix = ".new"
 	// LinksSuffix is for the directory of hard links of a copy in Scratch.
 	LinksSuffix = ".links"
 )

@@ -58,23 +58,23 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 			f := newFixture(t, test.v)
 			f.Publication.Pod = test.pod
 			f.Store(t)
-			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, volume.Mutable{ReadAheadKiB: new(int64(32))}))
+			require.NoError(t, f.pool.SetMutable(f.V.VolumeID, volume.Mutable{ReadAheadKiB: new(int64(32))}))
 			require.NoError(t, f.Stage(t))
 			require.Equal(t, "32", f.readAhead(t))
 			require.NoError(t, f.Publish(t))
 			require.Empty(t, f.limits(t), "want: a volume without limits sets none")
 
-			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, iops))
+			require.NoError(t, f.pool.SetMutable(f.V.VolumeID, iops))
 			require.NoError(t, f.ways.Tune(t.Context(), f.V))
 			require.Equal(t, "64", f.readAhead(t))
 			require.Equal(t, test.want, f.limits(t))
 
-			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, volume.Mutable{}))
+			require.NoError(t, f.pool.SetMutable(f.V.VolumeID, volume.Mutable{}))
 			require.NoError(t, f.ways.Tune(t.Context(), f.V))
 			require.Contains(t, []string{"", unlimited}, f.limits(t), "want: no limits are left")
 			require.NoError(t, f.Unpublish(t))
 
-			require.NoError(t, f.pool.SetAttributes(f.V.VolumeID, iops))
+			require.NoError(t, f.pool.SetMutable(f.V.VolumeID, iops))
 
 			err := f.Publish(t)
 			require.Equal(t, test.ended, err != nil, "want: the volume is published with its limits, or not at all: %v", err)
@@ -100,7 +100,7 @@ func TestOnlyStoredImagesHaveParameters(t *testing.T) {
 
 	f.V.Ephemeral = true
 	require.NoError(t, f.ways.Tune(t.Context(), f.V), "want: an inline volume has no parameters")
-	require.NoFileExists(t, filepath.Join(f.pool.AttributesPath(), f.V.VolumeID))
+	require.NoFileExists(t, filepath.Join(f.pool.MutablePath(), f.V.VolumeID))
 }
 
 // TestUntunableDeviceIsNotUsed: the kernel does not know the scheduler.
@@ -111,13 +111,13 @@ func TestUntunableDeviceIsNotUsed(t *testing.T) {
 	} {
 		l := &life{fixture: newFixture(t, v), t: t}
 		l.Store(t)
-		require.NoError(t, l.pool.SetAttributes(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
 		require.ErrorContains(t, l.Stage(t), "none-such", name)
 		l.requireDetached()
 
-		require.NoError(t, l.pool.SetAttributes(l.V.VolumeID, volume.Mutable{}))
+		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{}))
 		require.NoError(t, l.Stage(t))
-		require.NoError(t, l.pool.SetAttributes(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
 		require.ErrorContains(t, l.ways.Tune(t.Context(), l.V), "none-such", name)
 		l.end()
 	}

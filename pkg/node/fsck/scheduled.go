@@ -148,7 +148,7 @@ func (c *Checker) PeriodOf(record *Result) time.Duration {
 		return c.config.Period
 	}
 
-	attributes, err := found.Attributes(record.VolumeID)
+	attributes, err := found.Mutable(record.VolumeID)
 	if err != nil || attributes.CheckPeriod == nil {
 		return c.config.Period
 	}

@@ -12,19 +12,19 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// Tuned is the record of a loop device whose I/O scheduler was changed. The device keeps its
+// ChangedScheduler is the record of a loop device whose I/O scheduler was changed. The device keeps its
 // scheduler when the image is detached, so the former one has to be restored.
-type Tuned struct {
+type ChangedScheduler struct {
 	Number    int    `json:"number"`
 	VolumeID  string `json:"volumeId"`
 	Scheduler string `json:"scheduler"`
 }
 
 // RecordID returns the key of the record in the store.
-func (t *Tuned) RecordID() string { return strconv.Itoa(t.Number) }
+func (t *ChangedScheduler) RecordID() string { return strconv.Itoa(t.Number) }
 
 // Check implements [staged.Record].
-func (t *Tuned) Check() error {
+func (t *ChangedScheduler) Check() error {
 	if t.Number < 0 || t.Scheduler == "" {
 		return fmt.Errorf("%w: number %d, scheduler %q", staged.ErrRecord, t.Number, t.Scheduler)
 	}
@@ -36,8 +36,8 @@ func (t *Tuned) Check() error {
 func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wanted volume.Mutable) error {
 	// The kernel may have given the number of another volume's device to this one, if that
 	// was detached by another program.
-	if tuned, ok := t.tuned.Get(strconv.Itoa(number)); ok && tuned.VolumeID != volumeID {
-		t.resetQueue(tuned)
+	if changed, ok := t.schedulers.Get(strconv.Itoa(number)); ok && changed.VolumeID != volumeID {
+		t.resetQueue(changed)
 	}
 
 	attributes := queueOf(wanted)
@@ -59,9 +59,9 @@ func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wante
 // recordScheduler records the scheduler of the device before it is changed. A record of another
 // volume is one whose scheduler could not be restored: the device's volume takes it over.
 func (t *Tuner) recordScheduler(ctx context.Context, volumeID string, number int, wanted string) error {
-	tuned, recorded := t.tuned.Get(strconv.Itoa(number))
-	if recorded && tuned.VolumeID != volumeID {
-		return t.tuned.Put(ctx, &Tuned{Number: number, VolumeID: volumeID, Scheduler: tuned.Scheduler})
+	changed, recorded := t.schedulers.Get(strconv.Itoa(number))
+	if recorded && changed.VolumeID != volumeID {
+		return t.schedulers.Put(ctx, &ChangedScheduler{Number: number, VolumeID: volumeID, Scheduler: changed.Scheduler})
 	}
 
 	if recorded || wanted == "" {
@@ -73,36 +73,36 @@ func (t *Tuner) recordScheduler(ctx context.Context, volumeID string, number int
 		return err
 	}
 
-	return t.tuned.Put(ctx, &Tuned{Number: number, VolumeID: volumeID, Scheduler: now.Scheduler})
+	return t.schedulers.Put(ctx, &ChangedScheduler{Number: number, VolumeID: volumeID, Scheduler: now.Scheduler})
 }
 
 // ResetQueue restores the scheduler of the volume's device before it is detached.
 func (t *Tuner) ResetQueue(volumeID string, number int) {
-	if tuned, ok := t.tuned.Get(strconv.Itoa(number)); ok && tuned.VolumeID == volumeID {
-		t.resetQueue(tuned)
+	if changed, ok := t.schedulers.Get(strconv.Itoa(number)); ok && changed.VolumeID == volumeID {
+		t.resetQueue(changed)
 	}
 }
 
 // ResetQueues restores the schedulers of all devices that the volume has had.
 func (t *Tuner) ResetQueues(volumeID string) {
-	for _, tuned := range t.tuned.All() {
-		if tuned.VolumeID == volumeID {
-			t.resetQueue(tuned)
+	for _, changed := range t.schedulers.All() {
+		if changed.VolumeID == volumeID {
+			t.resetQueue(changed)
 		}
 	}
 }
 
 // resetQueue restores the scheduler of a device and deletes its record, also that of a device which
 // does not exist any more, as after a reboot. A failure is only logged, because no volume depends on it.
-func (t *Tuner) resetQueue(tuned *Tuned) {
-	err := t.queues.Set(loopName(tuned.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: tuned.Scheduler})
+func (t *Tuner) resetQueue(changed *ChangedScheduler) {
+	err := t.queues.Set(loopName(changed.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: changed.Scheduler})
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		err = t.tuned.DeleteLazily(tuned.RecordID())
+		err = t.schedulers.DeleteLazily(changed.RecordID())
 	}
 
 	if err != nil {
 		t.log.Warn("a loop device keeps the I/O scheduler of a volume that was detached from it",
-			"device", loopName(tuned.Number), "volume", tuned.VolumeID, "error", err)
+			"device", loopName(changed.Number), "volume", changed.VolumeID, "error", err)
 	}
 }
 

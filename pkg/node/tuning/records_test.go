@@ -19,18 +19,18 @@ import (
 func TestRecordsAreChecked(t *testing.T) {
 	t.Parallel()
 
-	tuned := tuning.Tuned{Number: 0, VolumeID: "volume", Scheduler: "none"}
+	changed := tuning.ChangedScheduler{Number: 0, VolumeID: "volume", Scheduler: "none"}
 	limited := tuning.Limited{TargetPath: "/a", VolumeID: "volume", Pod: podUID, Number: 0}
 
-	require.NoError(t, tuned.Check())
+	require.NoError(t, changed.Check())
 	require.NoError(t, limited.Check())
 
-	for name, change := range map[string]func(*tuning.Tuned){
-		"a negative number":    func(r *tuning.Tuned) { r.Number = -1 },
-		"no scheduler":         func(r *tuning.Tuned) { r.Scheduler = "" },
-		"an id that is a path": func(r *tuning.Tuned) { r.VolumeID = "../x" },
+	for name, change := range map[string]func(*tuning.ChangedScheduler){
+		"a negative number":    func(r *tuning.ChangedScheduler) { r.Number = -1 },
+		"no scheduler":         func(r *tuning.ChangedScheduler) { r.Scheduler = "" },
+		"an id that is a path": func(r *tuning.ChangedScheduler) { r.VolumeID = "../x" },
 	} {
-		bad := tuned
+		bad := changed
 		change(&bad)
 		require.Error(t, bad.Check(), "a queue's record with %s", name)
 	}

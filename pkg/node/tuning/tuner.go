@@ -17,23 +17,23 @@ type Tuner struct {
 	queues  *queue.Queues
 	limiter *cgroup.Limiter
 	log     *slog.Logger
-	// tuned and limited say what has to be reset. A record is stored before its device or
+	// schedulers and limited have what has to be reset. A record is stored before its device or
 	// pod is changed.
-	tuned   *staged.Records[*Tuned]
-	limited *staged.Records[*Limited]
+	schedulers *staged.Records[*ChangedScheduler]
+	limited    *staged.Records[*Limited]
 }
 
 // New returns a Tuner that keeps its records in store, which must not be open yet.
 func New(queues *queue.Queues, limiter *cgroup.Limiter, store *state.Store, log *slog.Logger) *Tuner {
 	return &Tuner{
 		queues: queues, limiter: limiter, log: log,
-		tuned: NewTunedRecords(store), limited: NewLimitedRecords(store),
+		schedulers: NewSchedulerRecords(store), limited: NewLimitedRecords(store),
 	}
 }
 
-// NewTunedRecords registers the collection of changed devices in store, which must not be open yet.
-func NewTunedRecords(store *state.Store) *staged.Records[*Tuned] {
-	return staged.NewRecords[*Tuned](store, "tuned")
+// NewSchedulerRecords registers the collection of changed devices in store, which must not be open yet.
+func NewSchedulerRecords(store *state.Store) *staged.Records[*ChangedScheduler] {
+	return staged.NewRecords[*ChangedScheduler](store, "tuned")
 }
 
 // NewLimitedRecords registers the collection of limited pods in store, which must not be open yet.
@@ -43,7 +43,7 @@ func NewLimitedRecords(store *state.Store) *staged.Records[*Limited] {
 
 // Load reads the records. It must be called once, after the store is opened.
 func (t *Tuner) Load() {
-	t.tuned.Load()
+	t.schedulers.Load()
 	t.limited.Load()
 }
 
@@ -83,9 +83,9 @@ func (t *Tuner) Recover(isPublished func(volumeID, targetPath string) bool, isAt
 		}
 	}
 
-	for _, tuned := range t.tuned.All() {
-		if attached, err := isAttached(tuned.Number); err == nil && !attached {
-			t.resetQueue(tuned)
+	for _, changed := range t.schedulers.All() {
+		if attached, err := isAttached(changed.Number); err == nil && !attached {
+			t.resetQueue(changed)
 		}
 	}
 }

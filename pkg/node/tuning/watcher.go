@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// attributePollPeriod is the longest delay until a modification made on another machine
+	// pollPeriod is the longest delay until a modification made on another machine
 	// takes effect: inotify reports changes to a shared filesystem only on the machine that
 	// makes them.
-	attributePollPeriod = 30 * time.Second
-	// maxRefreshes bounds the volumes that are refreshed at the same time: some may hang.
-	maxRefreshes = 16
+	pollPeriod = 30 * time.Second
+	// maxApplied bounds the volumes to which they are applied at the same time: some may hang.
+	maxApplied = 16
 )
 
 // Watcher applies the modifications that a controller in another process makes to the
@@ -35,11 +35,11 @@ type Watcher struct {
 	IsInUse func(volumeID string) bool
 	// Modified is called for each volume whose parameters have changed, in use or not.
 	Modified func(volumeID string)
-	// Refresh applies the parameters of a volume. It must not join one that is running, which may have
+	// Apply applies the parameters of a volume. It must not join one that is running, which may have
 	// read older parameters.
-	Refresh func(ctx context.Context, volumeID string) error
-	Clock   clock.WithTicker
-	Log     *slog.Logger
+	Apply func(ctx context.Context, volumeID string) error
+	Clock clock.WithTicker
+	Log   *slog.Logger
 }
 
 // Run watches the pools until ctx ends.
@@ -52,21 +52,21 @@ func (w *Watcher) Run(ctx context.Context) {
 	watching.Go(func() { w.watch(ctx, all, events) })
 	defer watching.Wait()
 
-	poll := w.Clock.NewTicker(attributePollPeriod)
+	poll := w.Clock.NewTicker(pollPeriod)
 	defer poll.Stop()
 
-	refreshes := &errgroup.Group{}
-	refreshes.SetLimit(maxRefreshes)
+	applied := &errgroup.Group{}
+	applied.SetLimit(maxApplied)
 
-	defer func() { _ = refreshes.Wait() }() // they log their errors
+	defer func() { _ = applied.Wait() }() // they log their errors
 
-	// At first none: all are refreshed once the pools are watched, or cannot be.
+	// At first none: they are applied to all once the pools are watched, or cannot be.
 	var ids []string
 
 	for {
 		for _, id := range ids {
-			refreshes.Go(func() error {
-				w.refresh(ctx, id)
+			applied.Go(func() error {
+				w.apply(ctx, id)
 
 				return nil
 			})
@@ -91,7 +91,7 @@ func (w *Watcher) Run(ctx context.Context) {
 // again whenever the pools change; where none can be, all are tried again periodically.
 func (w *Watcher) watch(ctx context.Context, all chan<- struct{}, events chan<- inotify.Event) {
 	failed := func(err error) {
-		w.Log.Error("mutable parameters are polled, as they cannot be watched", "period", attributePollPeriod, "error", err)
+		w.Log.Error("mutable parameters are polled, as they cannot be watched", "period", pollPeriod, "error", err)
 		signal(all)
 	}
 
@@ -117,7 +117,7 @@ func (w *Watcher) watch(ctx context.Context, all chan<- struct{}, events chan<- 
 
 		failed(err)
 
-		again := w.Clock.NewTimer(attributePollPeriod)
+		again := w.Clock.NewTimer(pollPeriod)
 
 		select {
 		case <-ctx.Done():
@@ -136,24 +136,24 @@ func signal(to chan<- struct{}) {
 	}
 }
 
-// directories are those of the attributes in the pools that are served. A pool that has failed and
+// directories are those of the mutable parameters in the pools that are served. A pool that has failed and
 // recovered may have another one of that name.
 func (w *Watcher) directories() []string {
 	var paths []string
 
 	for _, served := range w.Pools.Served() {
-		paths = append(paths, served.AttributesPath())
+		paths = append(paths, served.MutablePath())
 	}
 
 	return paths
 }
 
-// modified returns the volume in use whose attributes an event is about, and reports it to
+// modified returns the volume in use whose mutable parameters an event is about, and reports it to
 // Modified. A modification renames a complete file into place: an event of another kind is
 // about a file that is being written.
 func (w *Watcher) modified(event inotify.Event) []string {
-	id, isAttributes := strings.CutSuffix(filepath.Base(event.Path), layout.AttributesSuffix)
-	if !isAttributes || event.Kind != inotify.Appeared {
+	id, isMutable := strings.CutSuffix(filepath.Base(event.Path), layout.MutableSuffix)
+	if !isMutable || event.Kind != inotify.Appeared {
 		return nil
 	}
 
@@ -166,8 +166,8 @@ func (w *Watcher) modified(event inotify.Event) []string {
 	return []string{id}
 }
 
-func (w *Watcher) refresh(ctx context.Context, volumeID string) {
-	if err := w.Refresh(ctx, volumeID); err != nil && ctx.Err() == nil {
+func (w *Watcher) apply(ctx context.Context, volumeID string) {
+	if err := w.Apply(ctx, volumeID); err != nil && ctx.Err() == nil {
 		w.Log.Error("cannot apply the mutable parameters of a volume", "volume", volumeID, "error", err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 const usedID, unusedID = "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"
 
-// TestWatcherRefreshes runs a watcher: it refreshes the volumes in use at its start, when their
+// TestWatcherRefreshes runs a watcher: it applied the volumes in use at its start, when their
 // attributes change, when a pool is served, and periodically; a failure of one keeps nothing else
 // from it. The time stands still, so that no period ends for what an event should cause.
 func TestWatcherRefreshes(t *testing.T) {
@@ -46,7 +46,7 @@ func TestWatcherRefreshes(t *testing.T) {
 		InUse:    func() []string { return []string{usedID} },
 		IsInUse:  func(id string) bool { return id == usedID },
 		Modified: func(id string) { modified <- id },
-		Refresh: func(_ context.Context, id string) error {
+		Apply: func(_ context.Context, id string) error {
 			refreshed <- id
 
 			return errors.New("the volume cannot be refreshed")
@@ -63,18 +63,18 @@ func TestWatcherRefreshes(t *testing.T) {
 
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh at the start"))
 
-	require.NoError(t, first.SetAttributes(unusedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, first.SetMutable(unusedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
 	require.Equal(t, unusedID, await.Receive(t, modified, "the change of a volume that is not in use"))
-	require.NoError(t, first.SetAttributes(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, first.SetMutable(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
 	require.Equal(t, usedID, await.Receive(t, modified, "the change of a volume in use"))
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a change"))
 
 	late := serve("late")
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a pool is served"))
-	require.NoError(t, late.SetAttributes(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, late.SetMutable(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a change in that pool"))
 
-	fake.Step(attributePollPeriod)
+	fake.Step(pollPeriod)
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a period"))
 
 	cancel()

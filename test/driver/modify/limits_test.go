@@ -132,7 +132,7 @@ func TestLimitsHoldAgainWhenANodeIsBack(t *testing.T) {
 
 	opened, err := pool.Open("default", d.Pool())
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(opened.SetAttributes(claim.VolumeID, limits), opened.Close()))
+	require.NoError(t, errors.Join(opened.SetMutable(claim.VolumeID, limits), opened.Close()))
 
 	early := pods.Container(t, podUID, "early")
 
