@@ -26,7 +26,7 @@ func TestRequire(t *testing.T) {
 
 	rpccode.Require(t, nil, codes.OK)
 	rpccode.Require(t, status.Error(codes.Aborted, "busy"), codes.Aborted)
-	rpccode.Require(t, errors.New("of no code"), codes.Unknown)
+	rpccode.Require(t, errors.New("of no code"), codes.Internal)
 
 	var f failure
 
