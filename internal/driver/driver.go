@@ -252,15 +252,19 @@ func unannounce(readyFile string) error {
 	}
 
 	info, err := os.Lstat(readyFile)
-	if err == nil && !info.Mode().IsRegular() {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("remove the ready-file: %w", err)
+	}
+
+	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: ready-file %s: something else is there, move it away", ErrConfig, readyFile)
 	}
 
-	if err == nil {
-		err = os.Remove(readyFile)
-	}
-
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(readyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the ready-file: %w", err)
 	}
 

@@ -117,26 +117,34 @@ func build(
 	r.closers = append(append(r.closers, r.opener.close), lab.close...)
 	r.removals.OnChange(func(name string) { r.storage.Suspect(health.PoolSubject(name)) })
 
-	err := r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject("")))
-
-	// The node is first: the controller asks it whether a volume is in use.
-	if err == nil && config.serves(ModeNode) {
-		if config.SimulateNode {
-			r.addSimulatedNode()
-		} else {
-			err = r.addNode(config)
-		}
-	}
-
-	if err == nil && config.serves(ModeController) {
-		err = r.addController(config)
-	}
-
-	if err != nil {
+	if err := r.addServices(config); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 
 	return r, nil
+}
+
+// addServices adds the node first: the controller asks it whether a volume is in use.
+func (r *components) addServices(config *Config) error {
+	if err := r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject(""))); err != nil {
+		return err
+	}
+
+	switch {
+	case !config.serves(ModeNode):
+	case config.SimulateNode:
+		r.addSimulatedNode()
+	default:
+		if err := r.addNode(config); err != nil {
+			return err
+		}
+	}
+
+	if !config.serves(ModeController) {
+		return nil
+	}
+
+	return r.addController(config)
 }
 
 func (r *components) addNode(config *Config) error {

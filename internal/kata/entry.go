@@ -157,15 +157,7 @@ func temporaryName(entry string) string {
 func writeMountInfo(root, dir *os.File, entry string, content []byte) error {
 	name := temporaryName(entry)
 
-	err := unlink(root, name, 0)
-	if err == nil {
-		err = writeNew(root, name, content)
-	}
-
-	if err == nil {
-		err = unix.Renameat(int(root.Fd()), name, int(dir.Fd()), mountInfoFile)
-	}
-
+	err := replace(root, dir, name, content)
 	if errors.Is(err, unix.EISDIR) {
 		err = fmt.Errorf("%w: %q; no known program makes it: inspect and remove it", ErrNestedDirectory, mountInfoFile)
 	}
@@ -175,6 +167,18 @@ func writeMountInfo(root, dir *os.File, entry string, content []byte) error {
 	}
 
 	return nil
+}
+
+func replace(root, dir *os.File, name string, content []byte) error {
+	if err := unlink(root, name, 0); err != nil {
+		return err
+	}
+
+	if err := writeNew(root, name, content); err != nil {
+		return err
+	}
+
+	return unix.Renameat(int(root.Fd()), name, int(dir.Fd()), mountInfoFile)
 }
 
 // writeNew creates a file with this content.

@@ -399,12 +399,12 @@ func (d *Detail) UnmarshalYAML(node *yaml.Node) error {
 	}
 
 	encoded, err := json.Marshal(fields)
-	if err == nil {
-		d.message, d.node = &anypb.Any{}, node
-		err = protojson.Unmarshal(encoded, d.message)
+	if err != nil {
+		return mistake(node, "detail: %v", err)
 	}
 
-	if err != nil {
+	d.message, d.node = &anypb.Any{}, node
+	if err := protojson.Unmarshal(encoded, d.message); err != nil {
 		return mistake(node, "detail: %v", err)
 	}
 

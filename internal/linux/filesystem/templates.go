@@ -140,15 +140,17 @@ func newTemplateKey(name, path string, o MakeOptions) (templateKey, error) {
 	}
 
 	tool, err := findTool(row.tools[0])
-	if err == nil {
-		key.tool, err = readVersion(tool)
+	if err != nil {
+		return key, err
 	}
 
-	if err == nil && row.mkfsConfiguration != "" {
-		key.configuration, err = readVersion(row.mkfsConfiguration)
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil
-		}
+	if key.tool, err = readVersion(tool); err != nil || row.mkfsConfiguration == "" {
+		return key, err
+	}
+
+	key.configuration, err = readVersion(row.mkfsConfiguration)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
 	}
 
 	return key, err

@@ -187,12 +187,12 @@ func (s *superblocks) setUUIDWithTool(ctx context.Context, run Runner, command C
 	command.InheritedFile, command.Uninterruptible = s.lockFile, true
 
 	result, err := run.Run(ctx, command)
-	if err == nil && result.ExitCode != 0 {
-		err = toolError(command, result)
-	}
-
 	if err != nil {
 		return err
+	}
+
+	if result.ExitCode != 0 {
+		return toolError(command, result)
 	}
 
 	if err := s.flush(); err != nil {

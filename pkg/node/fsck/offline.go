@@ -90,8 +90,7 @@ func (r *run) checkUUIDComplete() error {
 		return nil // without a superblock it is damaged, which the check finds
 	}
 
-	complete, err := r.fs.HasUUID(image, found)
-	if err == nil && !complete {
+	if complete, err := r.fs.HasUUID(image, found); err == nil && !complete {
 		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "the change of its UUID was interrupted; stage it to complete that")
 	}
 
