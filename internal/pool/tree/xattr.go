@@ -63,17 +63,17 @@ func copyXattr(source, target, name string) error {
 	}
 
 	err = unix.Lsetxattr(target, name, value, 0)
-	if errors.Is(err, unix.EOPNOTSUPP) && !belongsToFile(name) {
+	if errors.Is(err, unix.EOPNOTSUPP) && !mustBeCopied(name) {
 		return nil
 	}
 
 	return err
 }
 
-// belongsToFile reports whether an attribute was set on this file, so that it must be copied.
+// mustBeCopied reports whether an attribute was set on this file.
 // Others (labels of a whole mount, compression of another filesystem) are copied only where the
 // target supports them.
-func belongsToFile(name string) bool {
+func mustBeCopied(name string) bool {
 	return name == "security.capability" || strings.HasPrefix(name, "user.") ||
 		strings.HasPrefix(name, "trusted.") || strings.HasPrefix(name, "system.posix_acl_")
 }

@@ -45,14 +45,14 @@ func TestXattrNames(t *testing.T) {
 	}
 }
 
-func TestOnlyPortableXattrsAreCopied(t *testing.T) {
+func TestXattrsThatMustBeCopied(t *testing.T) {
 	t.Parallel()
 
 	for name, want := range map[string]bool{
 		"security.capability": true, "user.a": true, "trusted.overlay.opaque": true, "system.posix_acl_default": true, "system.posix_acl_access": true,
 		"security.selinux": false, "btrfs.compression": false, "system.nfs4_acl": false, "security.capability.more": false,
 	} {
-		require.Equal(t, want, belongsToFile(name), "want: whether %s must be copied", name)
+		require.Equal(t, want, mustBeCopied(name), "want: whether %s must be copied", name)
 	}
 }
 

@@ -16,6 +16,9 @@ import (
 // growthLimit is how long the growth of a mounted filesystem is waited for.
 const growthLimit = time.Minute
 
+// growthEndLimit is how long an unmount waits for a growth, which has the mount open.
+const growthEndLimit = 10 * time.Second
+
 // errGrowing is returned for a growth that has not ended: nothing can end it.
 var errGrowing = errdefs.Errorf(errdefs.ErrFailedPrecondition,
 	"its filesystem is still growing, since it is frozen or its disk does not respond; "+

@@ -237,7 +237,7 @@ func (m *Image) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) 
 		}
 	}
 
-	return m.growths.wait(ctx, v.VolumeID, device.DetachLimit)
+	return m.growths.wait(ctx, v.VolumeID, growthEndLimit)
 }
 
 // tree returns a detached mount of the filesystem on the image.

@@ -142,14 +142,14 @@ func (d *Devices) AwaitDetach(ctx context.Context, v *staged.Volume, device loop
 	})
 }
 
-// await calls detach, which returns when the device is gone, within DetachLimit.
+// await calls detach, which returns when the device is gone, within detachLimit.
 func (d *Devices) await(
 	ctx context.Context, v *staged.Volume, number int, sequence uint64, detach func(context.Context) error,
 ) error {
 	d.config.Tuner.ResetQueue(v.VolumeID, number)
 	d.config.Events.Detached(number)
 
-	ctx, cancel := context.WithTimeout(ctx, DetachLimit)
+	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 
 	err := detach(ctx)

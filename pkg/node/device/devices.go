@@ -14,8 +14,8 @@ import (
 // None is the number of no loop device.
 const None = -1
 
-// DetachLimit bounds the wait for programs that have a device open.
-const DetachLimit = 10 * time.Second
+// detachLimit bounds the wait for programs that have a device open.
+const detachLimit = 10 * time.Second
 
 // Events is what the attachments and detachments are reported to.
 type Events interface {

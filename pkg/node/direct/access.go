@@ -3,6 +3,7 @@ package direct
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -10,7 +11,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
-	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -129,10 +129,13 @@ func (d *Access) assign(ctx context.Context, v *staged.Volume, wanted staged.Pub
 	return mountAssignment(v, plugin, target)
 }
 
+// checkEndLimit bounds the wait for a check that is cancelled.
+const checkEndLimit = 10 * time.Second
+
 // cancelCheck cancels a check that began before the volume was staged. Since then no other can
 // begin.
 func (d *Access) cancelCheck(ctx context.Context, v *staged.Volume) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, device.DetachLimit,
+	ctx, cancel := context.WithTimeoutCause(ctx, checkEndLimit,
 		errdefs.Errorf(errdefs.ErrUnavailable, "a check of it does not come to its end; see the health of its pool"))
 	defer cancel()
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/quantity"
 )
 
@@ -130,7 +131,7 @@ func (f *capabilityFlags) register(flags *pflag.FlagSet) {
 	f.mode = accessMode(defaultMode)
 
 	flags.BoolVar(&f.block, "block", false, "a raw device instead of a filesystem")
-	flags.StringVar(&f.fs, "fs", "", "filesystem: ext4, xfs or btrfs (default: the driver's choice)")
+	flags.StringVar(&f.fs, "fs", "", "filesystem: one of "+strings.Join(filesystem.Names(), ", ")+" (default: the driver's choice)")
 	flags.StringArrayVar(&f.mountFlags, "mount-flag", nil, "a mount option, such as noatime (repeatable)")
 	flags.Var(&f.mode, "access-mode", "one of the spec's access modes")
 }
@@ -138,7 +139,7 @@ func (f *capabilityFlags) register(flags *pflag.FlagSet) {
 // completeFlags completes the flags of a command that have a fixed set of values.
 func completeFlags(cmd *cobra.Command) {
 	for name, values := range map[string][]string{
-		"output": outputFormats, "fs": {"ext4", "xfs", "btrfs"}, "access-mode": accessModes(),
+		"output": outputFormats, "fs": filesystem.Names(), "access-mode": accessModes(),
 	} {
 		// It fails only for a flag that this command does not have.
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
