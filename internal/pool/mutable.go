@@ -81,9 +81,11 @@ func (p *Pool) Mutable(id string) (found volume.Mutable, err error) {
 		return volume.Mutable{}, err
 	}
 
-	err = json.Unmarshal(text, &found)
+	if err := json.Unmarshal(text, &found); err != nil {
+		return volume.Mutable{}, err
+	}
 
-	return found, err
+	return found, nil
 }
 
 // RemoveUnusedMutable removes the mutable parameters of volumes that are neither known nor in the pool.

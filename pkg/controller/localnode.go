@@ -28,9 +28,9 @@ type LocalNode interface {
 	Truncated(volumeID string)
 	// Deleted informs the node that the volume does not exist any more.
 	Deleted(volumeID string)
-	// CheckSupported returns an error if the node does not support the attributes.
-	CheckSupported(attributes volume.Mutable) error
-	// ApplyMutable applies the attributes that the pool stores for the volume, if it is in
+	// CheckSupported returns an error if the node does not support the parameters.
+	CheckSupported(wanted volume.Mutable) error
+	// ApplyMutable applies the mutable parameters that the pool stores for the volume, if it is in
 	// use. The caller is within an operation on the volume.
 	ApplyMutable(ctx context.Context, volumeID string) error
 	// CanFreeze reports whether WithFrozen keeps all writers of this node from the

@@ -102,7 +102,7 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 		return err
 	}
 
-	object := pool.Object{ID: v.VolumeID, Backing: v.Parameters.Backing}
+	object := pool.Object{ID: v.ObjectID(), Backing: v.Parameters.Backing}
 
 	size, err := stored.Size(object)
 	if err != nil || asked.GetRequiredBytes() <= size {
@@ -124,7 +124,7 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 		}
 	}
 
-	return stored.GrowImage(v.VolumeID, pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick})
+	return stored.GrowImage(v.ObjectID(), pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick})
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.

@@ -7,9 +7,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/health"
-	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
-	"github.com/touchstone-csi/touchstone/pkg/node/probe"
-	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // NodeGetVolumeHealth returns the condition of a volume that is in use here, is being staged,
@@ -52,18 +49,3 @@ func storageHealth(storage *health.Monitor) *csi.NodeGetStorageHealthResponse {
 
 	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(storage.All())}
 }
-
-// Prober probes the volumes on this node.
-func (s *Service) Prober() *probe.Prober { return s.prober }
-
-// leave deletes the record of a volume that was unstaged, and then its last observation: in
-// this order, so that a probe that is running does not restore the observation. A volume
-// whose staging fails keeps its observation.
-func (s *Service) leave(record *staged.Volume) error {
-	defer s.prober.Observations().Forget(record.VolumeID)
-
-	return s.forget(record)
-}
-
-// Checker checks the filesystems of volumes on this node.
-func (s *Service) Checker() *fsck.Checker { return s.checker }

@@ -51,7 +51,7 @@ func newParts(config *Config, runtimes kata.Runtimes) *parts {
 	p.freezer = freeze.New(freeze.Config{Limit: config.FreezeLimit, Loops: p.loops, OpenRoot: p.openRoot, Log: config.Log}, store)
 	p.devices = device.New(device.Config{
 		Pools: p.pools, Loops: p.loops, Volumes: p.volumes.Staged, Observer: p.observe, Tuner: p.tuner, Freezer: p.freezer,
-		Assigned: direct.AssignedBy(runtimes.Root), Events: memory, Log: config.Log,
+		Assigned: device.AssignedBy(runtimes.Root), Events: memory, Log: config.Log,
 	})
 
 	results := fsck.NewResults(fsck.ResultsConfig{Metrics: config.Health.Metrics, Log: config.Log}, fsck.NewRecords(store))
@@ -63,15 +63,16 @@ func newParts(config *Config, runtimes kata.Runtimes) *parts {
 
 // addAccess adds the ways in which volumes are used.
 func (p *parts) addAccess(config *Config, runtimes kata.Runtimes, results *fsck.Results, memory *probe.Memory) {
-	p.ways = access.New(access.Config{
+	accessConfig := access.Config{
 		Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices, Tuner: p.tuner, Freezer: p.freezer,
 		Checker: results, Gate: memory.Gate(), Events: memory, Run: config.Run, Point: config.Point, Log: config.Log,
-	})
+	}
+	shared := access.NewShared(accessConfig)
 	p.direct = direct.New(direct.Config{
 		Runtimes: runtimes, Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices,
-		Volumes: p.volumes.Staged, Ways: p.ways, Checker: results, Run: config.Run, Log: config.Log,
+		Volumes: p.volumes.Staged, Shared: shared, Checker: results, Run: config.Run, Log: config.Log,
 	})
-	p.ways.Direct = p.direct
+	p.ways = access.New(accessConfig, shared, p.direct)
 	p.used = access.NewVolumes(p.volumes.Staged, p.ways, p.freezer)
 }
 
@@ -86,7 +87,7 @@ func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.M
 		},
 	})
 	p.prober = probe.New(probe.Config{
-		Volumes: p.volumes, Stored: p.pools, Pools: config.Pools, Memory: memory, Checker: p.checker, Dirs: config.Dirs, Loops: p.loops,
+		Volumes: p.volumes, Stored: p.pools, Pools: config.Pools, Memory: memory, Checker: p.checker, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe,
 		Operations: config.Operations, Raw: p.devices.Raw(), Assignments: p.direct.Assignments, Revoke: p.revokeLost,
 		Registered: config.Registered, Log: config.Log,
 		Monitoring: probe.Monitoring{

@@ -144,7 +144,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 	defer target.Close()
 
-	if err := s.ways.Image.UnmountAllLayers(v, target); err != nil {
+	if err := s.ways.Targets.UnmountAllLayers(v, target); err != nil {
 		return err
 	}
 
@@ -184,7 +184,7 @@ func (s *Service) checkUsable(v *staged.Volume) error {
 		return err
 	}
 
-	return s.ways.Image.CheckNotShutDown(v)
+	return s.ways.CheckNotShutDown(v)
 }
 
 // stagedUse returns the record of a volume that really is staged there.
@@ -363,7 +363,7 @@ func (s *Service) unmountUnrecorded(id string, v *staged.Volume, target *mount.T
 		}
 
 		if isVolume {
-			return s.ways.Image.UnmountAllLayers(lost, target)
+			return s.ways.Targets.UnmountAllLayers(lost, target)
 		}
 	}
 

@@ -166,3 +166,12 @@ func (s *Service) forget(v *staged.Volume) error {
 
 	return s.volumes.Staged.DeleteLazily(v.VolumeID)
 }
+
+// leave deletes the record of a volume that was unstaged, and then its last observation: in
+// this order, so that a probe that is running does not restore the observation. A volume
+// whose staging fails keeps its observation.
+func (s *Service) leave(record *staged.Volume) error {
+	defer s.prober.Observations().Forget(record.VolumeID)
+
+	return s.forget(record)
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/direct"
 	"github.com/touchstone-csi/touchstone/pkg/node/ephemeral"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/stats"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -206,6 +207,12 @@ func (s *Service) Close() error {
 
 	return s.tuner.Close()
 }
+
+// Prober probes the volumes on this node.
+func (s *Service) Prober() *probe.Prober { return s.prober }
+
+// Checker checks the filesystems of volumes on this node.
+func (s *Service) Checker() *fsck.Checker { return s.checker }
 
 // Assignments are those of direct volumes on this node.
 func (s *Service) Assignments() *direct.Assignments { return s.direct.Assignments }

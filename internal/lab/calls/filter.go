@@ -116,8 +116,7 @@ func (m *matcher) matchesFields(call *Call) bool {
 		call.Number > m.SinceCall
 }
 
-// matching returns the calls that the filter selects. Errors: ErrFilter, also for a program that fails for
-// each call; ctx's.
+// matching returns the calls that the filter selects. Errors: ErrFilter, ctx's.
 func (m *matcher) matching(ctx context.Context, found []*Call) ([]*Call, error) {
 	selected := []*Call{}
 
@@ -132,11 +131,16 @@ func (m *matcher) matching(ctx context.Context, found []*Call) ([]*Call, error) 
 		}
 	}
 
-	if m.failure != nil && !m.ran {
-		return nil, m.failure
+	return selected, nil
+}
+
+// mistake returns the failure of a program that has failed for each call so far, nil for one that ran.
+func (m *matcher) mistake() error {
+	if m.ran {
+		return nil
 	}
 
-	return selected, nil
+	return m.failure
 }
 
 func (m *matcher) matchesMethod(call *Call) bool {

@@ -184,7 +184,16 @@ func (r *Recorder) List(ctx context.Context, filter Filter) ([]*Call, error) {
 
 	kept, _, _, _ := r.from(0) //nolint:dogsled // only the calls
 
-	return match.matching(ctx, kept)
+	selected, err := match.matching(ctx, kept)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := match.mistake(); err != nil {
+		return nil, err
+	}
+
+	return selected, nil
 }
 
 // Count is how many calls of a method ended with a code.

@@ -144,6 +144,10 @@ func (r *Recorder) wait(ctx context.Context, wanted WaitRequest) (*WaitResult, e
 		select {
 		case <-changed:
 		case <-expired:
+			if err := match.mistake(); err != nil {
+				return nil, invalid(err)
+			}
+
 			return result, nil
 		case <-r.ended:
 			return nil, ending()

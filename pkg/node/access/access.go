@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -54,7 +55,7 @@ type Access interface {
 
 	// Devices returns the numbers of the loop devices that the volume is used through.
 	Devices(v *staged.Volume) ([]int, error)
-	// DeviceOf returns the number of the loop device that a publication uses, NoDevice for
+	// DeviceOf returns the number of the loop device that a publication uses, device.None for
 	// none.
 	DeviceOf(v *staged.Volume, p staged.Publication) (int, error)
 	// AddFreezeTargets adds what has to be frozen or synced for a copy of the volume.
@@ -94,9 +95,9 @@ type Config struct {
 // Checker checks filesystems at staging (package fsck).
 type Checker interface {
 	// CheckAtStaging checks the filesystem on the device before it is mounted, and repairs
-	// what is safe to repair. It returns true if the log has to be replayed first, unless it was
-	// already: then that is damage.
-	CheckAtStaging(ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device string, replayed bool) (bool, error)
+	// what is safe to repair. It returns true if the log has to be replayed first. After that, since is
+	// when the first check began, zero before.
+	CheckAtStaging(ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device string, since time.Time) (bool, error)
 	// RecordFormatted records that the filesystem was just made.
 	RecordFormatted(ctx context.Context, v *staged.Volume)
 	// RecordFailure records the damage that made a staging fail.
@@ -125,33 +126,46 @@ type Events interface {
 	Unmounted(v *staged.Volume, path string)
 }
 
-// Ways are the ways of access to the volumes of a node. They are safe for concurrent use.
-type Ways struct {
-	Image     *Image
-	Block     *Block
-	Directory *Directory
-	// Direct is that of package direct.
-	Direct Access
+// Shared is what the ways of access share.
+type Shared struct {
+	Targets     *Targets
+	Filesystems *Filesystems
 }
 
-// New returns the ways without Direct.
-func New(config Config) *Ways {
-	targets := &Targets{
-		dirs: config.Dirs, observe: config.Observer, devices: config.Devices, pools: config.Pools, tuner: config.Tuner,
-		gate: config.Gate, events: config.Events, log: config.Log,
+// NewShared returns it.
+func NewShared(config Config) Shared {
+	return Shared{
+		Targets: &Targets{
+			dirs: config.Dirs, observe: config.Observer, devices: config.Devices, pools: config.Pools, tuner: config.Tuner,
+			gate: config.Gate, events: config.Events, log: config.Log,
+		},
+		Filesystems: &Filesystems{
+			pools: config.Pools, loops: config.Loops, devices: config.Devices, checker: config.Checker, point: config.Point,
+		},
 	}
-	filesystems := &Filesystems{
-		pools: config.Pools, loops: config.Loops, devices: config.Devices, checker: config.Checker, point: config.Point,
-	}
-	raw := RawDevice{devices: config.Devices, loops: config.Loops, pools: config.Pools}
+}
 
+// Ways are the ways of access to the volumes of a node. They are safe for concurrent use.
+type Ways struct {
+	Shared
+
+	image     *Image
+	block     *Block
+	directory *Directory
+	direct    Access
+}
+
+// New returns the ways. Direct is that of package direct.
+func New(config Config, shared Shared, direct Access) *Ways {
 	return &Ways{
-		Image: &Image{
-			Targets: targets, Filesystems: filesystems, freezer: config.Freezer, checker: config.Checker,
+		Shared: shared,
+		image: &Image{
+			Targets: shared.Targets, filesystems: shared.Filesystems, freezer: config.Freezer, checker: config.Checker,
 			run: config.Run, point: config.Point,
 		},
-		Block:     &Block{Targets: targets, RawDevice: raw, checker: config.Checker},
-		Directory: &Directory{Targets: targets},
+		block:     &Block{RawDevice: NewRawDevice(shared.Targets, config.Loops), checker: config.Checker},
+		directory: &Directory{Targets: shared.Targets},
+		direct:    direct,
 	}
 }
 
@@ -159,13 +173,13 @@ func New(config Config) *Ways {
 func (w *Ways) For(v *staged.Volume) Access {
 	switch {
 	case !v.IsImage():
-		return w.Directory
+		return w.directory
 	case v.Capability.Block:
-		return w.Block
+		return w.block
 	case v.IsDirect():
-		return w.Direct
+		return w.direct
 	default:
-		return w.Image
+		return w.image
 	}
 }
 
@@ -197,7 +211,7 @@ func (w *Ways) CheckLength(v *staged.Volume) error {
 		return err
 	}
 
-	return w.Image.devices.CheckLength(v, numbers)
+	return w.Targets.devices.CheckLength(v, numbers)
 }
 
 // Tune applies the mutable parameters that the pool has of a staged volume to its devices and
@@ -207,27 +221,27 @@ func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
 		return nil
 	}
 
-	return w.Image.tune(ctx, w.For(v), v)
+	return w.Targets.tune(ctx, w.For(v), v)
 }
 
 // Tree returns a detached mount of the volume: of the filesystem on its image, or of its
 // directory.
 func (w *Ways) Tree(ctx context.Context, v *staged.Volume, options mount.Options) (*mount.Detached, error) {
 	if v.IsImage() {
-		return w.Image.tree(ctx, v, options)
+		return w.image.tree(ctx, v, options)
 	}
 
-	return w.Directory.tree(v, options)
+	return w.directory.tree(v, options)
 }
 
-// UnmountAndDetach thaws and unmounts the volume, and waits until the kernel has detached the device of
-// its image with the last mount.
+// UnmountAndDetach unmounts the volume. A mounted image is thawed before, and waited for until the kernel has
+// detached its device with the last mount.
 func (w *Ways) UnmountAndDetach(ctx context.Context, v *staged.Volume, at *mount.Target) error {
 	if v.IsMountedImage() {
-		return w.Image.unmountAndDetach(ctx, v, at)
+		return w.image.unmountAndDetach(ctx, v, at)
 	}
 
-	return w.Directory.UnmountAllLayers(v, at)
+	return w.Targets.UnmountAllLayers(v, at)
 }
 
 // UnrecordedVolumes returns the volumes of that id that may be mounted without a record.
@@ -244,4 +258,14 @@ type Stats struct {
 	Usage mount.Usage
 	// Filesystem is the usage of the filesystem that the volume is in, nil for a raw device.
 	Filesystem *mount.Usage
+}
+
+// CheckNotShutDown returns FAILED_PRECONDITION for a staged image whose filesystem has shut down. Only
+// a mount after the last unmount ends that, so that another user of this mount would have no data.
+func (w *Ways) CheckNotShutDown(v *staged.Volume) error {
+	if !v.IsMountedImage() {
+		return nil
+	}
+
+	return w.image.checkNotShutDown(v)
 }

@@ -14,7 +14,6 @@ import (
 // Block is the access to a volume as a block device: the node of its loop device is bound
 // to the target paths.
 type Block struct {
-	*Targets
 	RawDevice
 
 	checker Checker
@@ -22,7 +21,7 @@ type Block struct {
 
 // Stage attaches the image. Nothing is mounted at the staging path.
 func (b *Block) Stage(ctx context.Context, v *staged.Volume, _ *mount.Target) error {
-	if _, err := b.Targets.devices.AttachRaw(ctx, v, v.IsReadOnly()); err != nil || v.IsReadOnly() {
+	if _, err := b.devices.AttachRaw(ctx, v, v.IsReadOnly()); err != nil || v.IsReadOnly() {
 		return err
 	}
 
@@ -36,7 +35,7 @@ func (b *Block) Publish(ctx context.Context, v *staged.Volume, p staged.Publicat
 		return err
 	}
 
-	number, err := b.Targets.devices.For(ctx, v, p)
+	number, err := b.devices.For(ctx, v, p)
 	if err != nil {
 		return err
 	}

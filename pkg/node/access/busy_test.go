@@ -192,7 +192,7 @@ func (f *fixture) rootOf(t *testing.T) string {
 
 	root, point, err := f.observer.OpenRoot(f.V)
 	require.NoError(t, err)
-	require.NoError(t, f.ways.Image.CheckNotShutDown(f.V))
+	require.NoError(t, f.ways.CheckNotShutDown(f.V))
 
 	if root == nil {
 		require.Equal(t, mount.Point{}, point)

@@ -119,15 +119,16 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	f.observer = observe.New(f.Dirs, f.loops)
 	f.runtimes = kata.Runtimes{Root: kata.NewRoot(filepath.Join(dir, "kata")), Guest: kata.NewGuest(kata.GuestConfig{})}
 	f.devices = f.newDevices()
-	f.ways = access.New(access.Config{
+	config := access.Config{
 		Pools: f.stored, Dirs: f.Dirs, Loops: f.loops, Observer: f.observer, Devices: f.devices, Tuner: f.tuner, Freezer: f.freezer,
 		Checker: f.spy, Gate: f.spy, Events: f.spy, Log: log,
-	})
+	}
+	shared := access.NewShared(config)
 	f.direct = direct.New(direct.Config{
 		Runtimes: f.runtimes, Pools: f.stored, Dirs: f.Dirs, Loops: f.loops, Observer: f.observer, Devices: f.devices, Volumes: f.Records,
-		Ways: f.ways, Checker: f.spy, Log: log,
+		Shared: shared, Checker: f.spy, Log: log,
 	})
-	f.ways.Direct = f.direct
+	f.ways = access.New(config, shared, f.direct)
 
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() {
@@ -155,7 +156,7 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 func (f *fixture) newDevices() *device.Devices {
 	return device.New(device.Config{
 		Pools: f.stored, Loops: f.loops, Volumes: f.Records, Observer: f.observer, Tuner: f.tuner, Freezer: f.freezer,
-		Assigned: direct.AssignedBy(f.runtimes.Root), Events: f.spy, Log: slog.New(slog.DiscardHandler),
+		Assigned: device.AssignedBy(f.runtimes.Root), Events: f.spy, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -226,7 +227,7 @@ func TestAForeignMountIsNotUnmounted(t *testing.T) {
 
 	defer func() { require.NoError(t, target.Unmount()) }()
 
-	require.ErrorContains(t, f.ways.Image.UnmountAllLayers(f.V, target), "foreign is mounted there")
+	require.ErrorContains(t, f.ways.Targets.UnmountAllLayers(f.V, target), "foreign is mounted there")
 
 	_, err = fs.Stat(os.DirFS(f.Publication.TargetPath), "file")
 	require.NoError(t, err, "it is still mounted")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -20,7 +21,9 @@ func (f *Filesystems) checkAndGrow(ctx context.Context, v *staged.Volume, used f
 		return err
 	}
 
-	dirty, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, false)
+	began := time.Now()
+
+	dirty, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, time.Time{})
 	if err != nil {
 		return err
 	}
@@ -30,7 +33,7 @@ func (f *Filesystems) checkAndGrow(ctx context.Context, v *staged.Volume, used f
 			return err
 		}
 
-		if _, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, true); err != nil {
+		if _, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, began); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,7 @@ import (
 type Image struct {
 	*Targets
 
-	Filesystems *Filesystems
+	filesystems *Filesystems
 	freezer     *freeze.Freezer
 	checker     Checker
 	run         filesystem.Runner
@@ -83,13 +83,13 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
-	formatted, err := m.Filesystems.FormatIfBlank(ctx, v, fs)
+	formatted, err := m.filesystems.FormatIfBlank(ctx, v, fs)
 	if err != nil {
 		return err
 	}
 
 	if v.Copy && options.ReadOnly() && len(v.Publications) == 0 {
-		if err := m.Filesystems.finishCopyForReaders(ctx, v, fs); err != nil {
+		if err := m.filesystems.finishCopyForReaders(ctx, v, fs); err != nil {
 			return fmt.Errorf("prepare a copy for read-only mounting: %w", err)
 		}
 	}
@@ -133,7 +133,7 @@ func (m *Image) prepareDevice(
 
 	switch {
 	case checked:
-		return true, m.Filesystems.checkAndGrow(ctx, v, fs, device)
+		return true, m.filesystems.checkAndGrow(ctx, v, fs, device)
 	case formatted:
 		// It may have been expanded meanwhile.
 		return false, Grow(ctx, fs, device)
@@ -185,10 +185,10 @@ func (m *Image) Unstage(ctx context.Context, v *staged.Volume) error {
 	if err == nil {
 		defer staging.Close()
 
-		err = m.unmountAndDetach(ctx, v, staging)
-	}
-
-	if err != nil && !errors.Is(err, iofs.ErrNotExist) {
+		if err := m.unmountAndDetach(ctx, v, staging); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, iofs.ErrNotExist) {
 		return err
 	}
 

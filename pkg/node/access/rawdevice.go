@@ -17,14 +17,14 @@ import (
 // RawDevice is what raw-block and direct volumes have in common: their image is attached to
 // a loop device until they are unstaged, and nothing is mounted from it on the host.
 type RawDevice struct {
-	devices *device.Devices
-	loops   *loop.Loops
-	pools   staged.Pools
+	*Targets
+
+	loops *loop.Loops
 }
 
-// NewRawDevice returns it for package direct.
-func NewRawDevice(devices *device.Devices, loops *loop.Loops, pools staged.Pools) RawDevice {
-	return RawDevice{devices: devices, loops: loops, pools: pools}
+// NewRawDevice returns it, also for package direct.
+func NewRawDevice(targets *Targets, loops *loop.Loops) RawDevice {
+	return RawDevice{Targets: targets, loops: loops}
 }
 
 // Unstage detaches all devices of the volume.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -21,7 +22,7 @@ type spy struct {
 	// failure is of each check.
 	failure error
 	notes   []string
-	// numbers are those of the devices that are attached, NoDevice for one that was detached.
+	// numbers are those of the devices that are attached, device.None for one that was detached.
 	numbers []int
 	// closed counts the gates that are closed.
 	closed int
@@ -61,8 +62,8 @@ func (s *spy) indexOf(number int) int {
 	return at
 }
 
-func (s *spy) CheckAtStaging(_ context.Context, _ *staged.Volume, fs filesystem.Filesystem, _ string, replayed bool) (bool, error) {
-	if !replayed {
+func (s *spy) CheckAtStaging(_ context.Context, _ *staged.Volume, fs filesystem.Filesystem, _ string, since time.Time) (bool, error) {
+	if since.IsZero() {
 		s.notef("check %s", fs.Name())
 
 		return true, nil

@@ -44,7 +44,7 @@ func (v *Volumes) ErrorCount(volumeID string) (uint64, error) {
 		return 0, nil
 	}
 
-	root, point, err := v.ways.Image.observe.OpenRoot(found)
+	root, point, err := v.ways.Targets.observe.OpenRoot(found)
 	if err != nil || root == nil {
 		return 0, err
 	}

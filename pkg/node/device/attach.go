@@ -19,7 +19,7 @@ func (d *Devices) attachImage(
 	ctx context.Context, v *staged.Volume, image *os.File, readOnly, autoClear bool,
 ) (*loop.Device, error) {
 	preferred := None
-	if v.Slot != None && !readOnly {
+	if v.Slot != staged.NoSlot && !readOnly {
 		preferred = d.config.Loops.NumberOfSlot(v.Slot)
 	}
 

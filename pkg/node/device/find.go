@@ -81,7 +81,7 @@ func (r *Raw) findByPublication(v *staged.Volume, attached []loop.Attachment) er
 
 	for _, number := range candidates {
 		status, isAttached, err := r.config.Loops.Status(number)
-		if errors.Is(err, loop.ErrBackingUnresponsive) && v.Slot != None && number == r.config.Loops.NumberOfSlot(v.Slot) {
+		if errors.Is(err, loop.ErrBackingUnresponsive) && v.Slot != staged.NoSlot && number == r.config.Loops.NumberOfSlot(v.Slot) {
 			// The number is only preferred for this volume: another program has it (decision 0025).
 			continue
 		}
@@ -113,7 +113,7 @@ func (r *Raw) findByPublication(v *staged.Volume, attached []loop.Attachment) er
 func (r *Raw) candidateNumbers(v *staged.Volume) ([]int, error) {
 	var numbers []int
 
-	if v.Slot != None {
+	if v.Slot != staged.NoSlot {
 		numbers = append(numbers, r.config.Loops.NumberOfSlot(v.Slot))
 	}
 

@@ -31,7 +31,7 @@ type Numbers struct {
 }
 
 // Attachments are the devices that a volume was attached to, with their disk sequence
-// attachments: if another program detaches an image, the kernel reuses its number.
+// numbers: if another program detaches an image, the kernel reuses its number.
 type Attachments struct {
 	Numbers
 

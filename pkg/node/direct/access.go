@@ -21,7 +21,6 @@ import (
 // its publication on the guest may write to the filesystem at any time, so that the host
 // does not read, check, mount or grow it until no guest can have it any more.
 type Access struct {
-	*access.Targets
 	access.RawDevice
 
 	Assignments *Assignments

@@ -24,7 +24,7 @@ type Config struct {
 	// Volumes are the records of staged volumes; that of a direct volume has how far its filesystem was
 	// grown.
 	Volumes *staged.Records[*staged.Volume]
-	Ways    *access.Ways
+	Shared  access.Shared
 	Checker access.Checker
 	// Run starts the tools of the filesystems; nil starts the real ones.
 	Run filesystem.Runner
@@ -33,30 +33,11 @@ type Config struct {
 
 // New returns the access of direct volumes.
 func New(config Config) *Access {
-	raw := access.NewRawDevice(config.Devices, config.Loops, config.Pools)
+	raw := access.NewRawDevice(config.Shared.Targets, config.Loops)
 	guard := &Guard{root: config.Runtimes.Root, pools: config.Pools, observe: config.Observer, log: config.Log}
 
 	return &Access{
-		Targets: config.Ways.Image.Targets, RawDevice: raw, Guard: guard,
+		RawDevice: raw, Guard: guard,
 		Assignments: &Assignments{config: &config, guard: guard, raw: raw}, config: &config,
-	}
-}
-
-// AssignedBy returns what finds the number of the device that is assigned below root by a publication,
-// false for none.
-func AssignedBy(root *kata.Root) func(v *staged.Volume, publication staged.Publication) (int, bool, error) {
-	return func(v *staged.Volume, publication staged.Publication) (int, bool, error) {
-		if !v.IsDirect() {
-			return device.None, false, nil
-		}
-
-		entry, ok, err := root.Get(publication.TargetPath)
-		if err != nil || !ok {
-			return device.None, false, err
-		}
-
-		number, isLoop := mount.Point{Source: entry.Device}.LoopDevice()
-
-		return number, isLoop, nil
 	}
 }

@@ -88,7 +88,7 @@ func (a *Assignments) revoke(v *staged.Volume, publication staged.Publication) e
 	}
 	defer target.Close()
 
-	return errors.Join(err, a.config.Ways.Image.UnmountAllLayers(v, target))
+	return errors.Join(err, a.config.Shared.Targets.UnmountAllLayers(v, target))
 }
 
 // RevokeLost revokes the publications of a direct volume whose devices are gone. The
@@ -130,7 +130,7 @@ func (a *Assignments) isLostAssigned(v *staged.Volume, publication staged.Public
 		return false, err
 	}
 
-	if _, told, err := a.config.Runtimes.Root.Get(publication.TargetPath); told || err != nil {
+	if _, ok, err := a.config.Runtimes.Root.Get(publication.TargetPath); ok || err != nil {
 		return true, nil //nolint:nilerr // a file that cannot be read may be the assignment
 	}
 

@@ -67,15 +67,16 @@ func newMachine(t *testing.T, devices map[int]loopsys.Device) *machine {
 
 	loops, root := m.sys.Loops(), kata.NewRoot(m.root)
 	observer := observe.New(dirs, loops)
-	m.devices = device.New(device.Config{Loops: loops, Volumes: records, Observer: observer, Assigned: AssignedBy(root), Log: log})
-	m.ways = access.New(access.Config{
+	m.devices = device.New(device.Config{Loops: loops, Volumes: records, Observer: observer, Assigned: device.AssignedBy(root), Log: log})
+	config := access.Config{
 		Dirs: dirs, Loops: loops, Observer: observer, Devices: m.devices, Gate: gates{}, Events: gates{}, Log: log,
-	})
+	}
+	shared := access.NewShared(config)
 	m.Access = New(Config{
 		Runtimes: kata.Runtimes{Root: root}, Dirs: dirs, Loops: loops, Observer: observer, Devices: m.devices, Volumes: records,
-		Ways: m.ways, Log: log,
+		Shared: shared, Log: log,
 	})
-	m.ways.Direct = m.Access
+	m.ways = access.New(config, shared, m.Access)
 
 	return m
 }
@@ -258,7 +259,7 @@ func TestAssignedBy(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(t, nil)
-	find := AssignedBy(m.config.Runtimes.Root)
+	find := device.AssignedBy(m.config.Runtimes.Root)
 
 	for name, test := range map[string]struct {
 		change   func(v *staged.Volume)

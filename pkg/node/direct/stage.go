@@ -43,7 +43,7 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	fresh, err := d.config.Ways.Image.Filesystems.FormatIfBlank(ctx, v, made)
+	fresh, err := d.config.Shared.Filesystems.FormatIfBlank(ctx, v, made)
 
 	switch {
 	case err != nil:
@@ -51,7 +51,7 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 	case fresh:
 		d.config.Checker.RecordFormatted(ctx, v)
 	default:
-		if err := d.config.Ways.Image.Filesystems.Prepare(ctx, v, made); err != nil {
+		if err := d.config.Shared.Filesystems.Prepare(ctx, v, made); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func (d *Access) imageBytes(v *staged.Volume) (int64, error) {
 		return 0, err
 	}
 
-	return stored.Size(pool.Object{ID: v.VolumeID, Backing: volume.BackingImage})
+	return stored.Size(pool.Object{ID: v.ObjectID(), Backing: volume.BackingImage})
 }
 
 // recordFilledBytes records the size of the device that the filesystem fills.

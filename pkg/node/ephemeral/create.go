@@ -184,7 +184,7 @@ func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
 	}
 
 	path := stored.VolumePath(string(r.ContentID), volume.BackingImage)
-	if err := v.config.Ways.Image.Filesystems.Make(ctx, r.StagedVolume(), stored, made, path); err != nil {
+	if err := v.config.Ways.Filesystems.Make(ctx, r.StagedVolume(), stored, made, path); err != nil {
 		return fmt.Errorf("format as %s: %w", made.Name(), err)
 	}
 

@@ -37,8 +37,8 @@ func NewResults(config ResultsConfig, records *staged.Records[*Result]) *Results
 	}
 }
 
-// OnChange has changed called with the volume of each result that a check has changed, but for those at
-// staging. It must be called before the first check.
+// OnChange has changed called with the volume of each result that a check has changed or Forget removed, but
+// for checks at staging. It must be called before the first check.
 func (r *Results) OnChange(changed func(id string)) { r.onChange = changed }
 
 // Cancel cancels a check of the volume that is running, because the volume is given to a

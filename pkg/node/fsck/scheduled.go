@@ -148,10 +148,10 @@ func (c *Checker) PeriodOf(record *Result) time.Duration {
 		return c.config.Period
 	}
 
-	attributes, err := found.Mutable(record.VolumeID)
-	if err != nil || attributes.CheckPeriod == nil {
+	wanted, err := found.Mutable(record.VolumeID)
+	if err != nil || wanted.CheckPeriod == nil {
 		return c.config.Period
 	}
 
-	return *attributes.CheckPeriod
+	return *wanted.CheckPeriod
 }

@@ -13,12 +13,15 @@ import (
 )
 
 // CheckAtStaging checks the filesystem on the device before it is mounted, and repairs what
-// is safe to repair. It returns true if the log has to be replayed first, unless it was already: then
-// that is damage. Error: INTERNAL for damage that is left.
+// is safe to repair. It returns true if the log has to be replayed first. After that, since is when the first
+// check began, zero before: a log that is dirty then is damage. Error: INTERNAL for damage that is left.
 func (r *Results) CheckAtStaging(
-	ctx context.Context, record *staged.Volume, fs filesystem.Filesystem, devicePath string, replayed bool,
+	ctx context.Context, record *staged.Volume, fs filesystem.Filesystem, devicePath string, since time.Time,
 ) (dirty bool, err error) {
-	began := time.Now()
+	began := since
+	if began.IsZero() {
+		began = time.Now()
+	}
 
 	check := fs.Check
 	if r.Get(record.VolumeID).HasFinding() {
@@ -31,7 +34,7 @@ func (r *Results) CheckAtStaging(
 		return false, err
 	}
 
-	if verdict.State == filesystem.NeedsReplay && !replayed {
+	if verdict.State == filesystem.NeedsReplay && since.IsZero() {
 		return true, nil
 	}
 

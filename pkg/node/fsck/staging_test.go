@@ -70,7 +70,13 @@ func TestCheckAtStaging(t *testing.T) {
 			t.Parallel()
 
 			f, began := newFixture(t, 0), time.Now()
-			gotDirty, err := f.CheckAtStaging(t.Context(), f.record(), test.fs, "/dev/loop0", test.replayed)
+
+			var since time.Time
+			if test.replayed {
+				since = began.Add(-time.Hour)
+			}
+
+			gotDirty, err := f.CheckAtStaging(t.Context(), f.record(), test.fs, "/dev/loop0", since)
 			err = rpc.Status(err)
 			rpccode.Require(t, err, test.code)
 			require.Equal(t, test.dirty, gotDirty, "want: only a log that was not replayed yet has to be")
@@ -90,7 +96,13 @@ func TestCheckAtStaging(t *testing.T) {
 			require.Equal(t, "second", found.Pool)
 			require.Equal(t, filesystem.Ext4, found.FSType)
 			require.Equal(t, fsck.HowStage, found.How)
-			require.WithinRange(t, found.At, began, time.Now())
+			if test.replayed {
+				require.True(t, since.Equal(found.At), "want: the check began before the replay")
+				require.Greater(t, found.Took, time.Hour, "want: the replay is a part of the check")
+			} else {
+				require.WithinRange(t, found.At, began, time.Now())
+			}
+
 			require.Equal(t, found.At, found.Since)
 			require.Positive(t, found.Took, "want: the check takes some time")
 		})
@@ -104,7 +116,7 @@ func TestFindingForcesAFullCheckAtStaging(t *testing.T) {
 	f := newFixture(t, 0)
 	stage := func(state filesystem.State) int {
 		fs := &checked{verdicts: []filesystem.Verdict{{State: state}}}
-		_, _ = f.CheckAtStaging(t.Context(), f.record(), fs, "/dev/loop0", false)
+		_, _ = f.CheckAtStaging(t.Context(), f.record(), fs, "/dev/loop0", time.Time{})
 
 		return fs.forced
 	}

@@ -90,7 +90,7 @@ func Unknown(err error, volume *staged.Volume, what string) error {
 	return nil
 }
 
-// IsMountOf reports whether the mount is of this volume. A directory has the volume's id
+// IsMountOf reports whether the mount is of this volume. A directory has the object's id
 // as its name, a loop device has the volume's image.
 func (o *Observer) IsMountOf(volume *staged.Volume, point mount.Point) (bool, error) {
 	if !volume.IsImage() {
@@ -132,7 +132,7 @@ func IsDirectMountOf(volume *staged.Volume, point mount.Point) bool {
 }
 
 // HasImage reports whether the device has the volume's image. It compares the image's name,
-// which has the volume's id in it: the current one or, if the image was renamed, the one at
+// which has the object's id in it: the current one or, if the image was renamed, the one at
 // its attachment. So it works for an image that was deleted or replaced, too.
 func (o *Observer) HasImage(volume *staged.Volume, number int) (bool, error) {
 	// First from sysfs: LOOP_GET_STATUS64 blocks on an image whose filesystem hangs.
@@ -179,8 +179,8 @@ func (o *Observer) DeviceAt(volume *staged.Volume, point mount.Point) (loop.Stat
 	return status, hasImage, err
 }
 
-// ImageName returns the name of the volume's image in its pool.
-func ImageName(volumeID string) string { return volumeID + layout.ImageSuffix }
+// ImageName returns the name of an image in its pool by its object id (staged.Volume.ObjectID).
+func ImageName(objectID string) string { return objectID + layout.ImageSuffix }
 
 // LoopName returns the kernel's name of a loop device.
 func LoopName(number int) string { return "loop" + strconv.Itoa(number) }

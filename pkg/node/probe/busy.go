@@ -217,7 +217,7 @@ func (b *busyProbe) reportDevice(ctx context.Context) error {
 	return nil
 }
 
-// endBusyDevice keeps what is known of a volume with a record: it is unstaged until the CO's next
+// endDevice keeps what is known of a volume with a record: it is unstaged until the CO's next
 // call.
 func (b *busyProbe) endDevice() {
 	if !b.inUse {

@@ -22,7 +22,7 @@ func (p *Prober) volumesAffectedBy(event health.Event) []string {
 	case health.MountsChanged:
 		return p.withChangedMounts()
 	case health.FileChanged:
-		p.config.Checker.ChangedImage(contentID(event.Path))
+		p.config.Checker.ChangedImage(objectName(event.Path))
 
 		return p.volumeAt(event.Path)
 	case health.FileWritten:
@@ -33,14 +33,14 @@ func (p *Prober) volumesAffectedBy(event health.Event) []string {
 	return nil
 }
 
-// contentID returns the id in the name of a pool object.
-func contentID(path string) string {
+// objectName returns the name of a pool object.
+func objectName(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), layout.ImageSuffix)
 }
 
 // volumeAt returns the volume whose pool object is or was at the path, if it has a view.
 func (p *Prober) volumeAt(path string) []string {
-	id := p.config.Volumes.OfObject(contentID(path))
+	id := p.config.Volumes.OfObject(objectName(path))
 	if _, ok := p.view(id); ok {
 		return []string{id}
 	}

@@ -174,7 +174,7 @@ func (s *probeState) isImageDevice(number int, wasMount bool) (bool, error) {
 	}
 
 	if !wasMount && !s.last.attached.is(number, attachment.Sequence) {
-		ok, err = s.prober.observe.HasImage(s.volume, number)
+		ok, err = s.prober.config.Observer.HasImage(s.volume, number)
 	}
 
 	if ok {

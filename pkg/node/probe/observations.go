@@ -11,7 +11,7 @@ import (
 )
 
 // Observations remembers the last observation of each volume and what events reported
-// since, and maps what events name (devices, fsids, image names) to volumes. The volume
+// since, and maps what events name (devices, fsids) to volumes. The volume
 // ids are those that the CO uses.
 type Observations struct {
 	mu       sync.Mutex

@@ -70,6 +70,7 @@ type Config struct {
 	Checker     *fsck.Checker
 	Dirs        *mount.AllowedDirs
 	Loops       *loop.Loops
+	Observer    *observe.Observer
 	Operations  *operation.Group
 	Raw         RawDevices
 	Assignments Assignments
@@ -100,7 +101,6 @@ type Prober struct {
 
 	config  Config
 	monitor *health.Monitor
-	observe *observe.Observer
 	// pools limits the probes in each pool.
 	pools    *pool.Limiter
 	failures *failedStagings
@@ -109,7 +109,7 @@ type Prober struct {
 // New returns a Prober. Its Monitor must be run.
 func New(config Config) *Prober {
 	p := &Prober{
-		Memory: config.Memory, config: config, observe: observe.New(config.Dirs, config.Loops), pools: pool.NewLimiter(),
+		Memory: config.Memory, config: config, pools: pool.NewLimiter(),
 		failures: newFailedStagings(),
 	}
 	p.monitor = health.New(health.Config{
@@ -123,9 +123,6 @@ func New(config Config) *Prober {
 // Monitor has the conditions of the volumes in use on this node, and of those that a check
 // here found damaged.
 func (p *Prober) Monitor() *health.Monitor { return p.monitor }
-
-// Observations are the last observations of the volumes.
-func (p *Prober) Observations() *Observations { return p.observations }
 
 // ProbeAfterOperation probes the volume after an operation that has changed it.
 func (p *Prober) ProbeAfterOperation(id string) {

@@ -17,7 +17,7 @@ type ContentID string
 // Inline is the record of an inline ephemeral volume. It is immutable. Unlike Volume it names
 // the pool object, which no other record names.
 type Inline struct {
-	// VolumeID is the CO's id, only the key of the record.
+	// VolumeID is the CO's id.
 	VolumeID   string            `json:"volumeId"`
 	ContentID  ContentID         `json:"contentId"`
 	SizeBytes  int64             `json:"sizeBytes"`

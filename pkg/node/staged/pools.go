@@ -79,7 +79,7 @@ func (p Pools) MutableParameters(v *Volume) (volume.Mutable, error) {
 		return volume.Mutable{}, err
 	}
 
-	return stored.Mutable(v.VolumeID)
+	return stored.Mutable(v.ObjectID())
 }
 
 // CheckReachable returns pool.ErrUnreachable for a pool that is known to be unreachable.

@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -46,7 +47,11 @@ func printOutputs[T any](ctx context.Context, s *session, program *jq.Program, o
 		}
 
 		lines, err := program.Lines(ctx, given)
-		if err != nil {
+
+		switch {
+		case errors.Is(err, jq.ErrLimit):
+			return err
+		case err != nil:
 			failures = append(failures, err)
 		}
 
