@@ -2,7 +2,9 @@ package embedded
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -34,10 +36,16 @@ type Options struct {
 
 func (o *Options) path(name string) string { return filepath.Join(o.Directory, name) }
 
-func (o *Options) has(name string) bool {
-	_, err := os.Lstat(o.path(name))
+// hasAny reports whether the directory has one of the names. An error means that this is unknown: a pool
+// that is taken for one without an image would be served without its volumes.
+func (o *Options) hasAny(names ...string) (bool, error) {
+	for _, name := range names {
+		if _, err := os.Lstat(o.path(name)); !errors.Is(err, fs.ErrNotExist) {
+			return err == nil, err
+		}
+	}
 
-	return err == nil
+	return false, nil
 }
 
 // Pool is where a pool's volumes are. It keeps the filesystem mounted until
@@ -75,8 +83,10 @@ func ensure(ctx context.Context, options Options) (*Pool, error) {
 	made := &Pool{options: options}
 
 	// An ordinary pool is left alone, locks included.
-	if options.Bytes == 0 && !options.has(layout.EmbeddedImage) && !options.has(layout.EmbeddedMountPoint) {
-		return made, nil
+	if options.Bytes == 0 {
+		if isEmbedded, err := options.hasAny(layout.EmbeddedImage, layout.EmbeddedMountPoint); err != nil || !isEmbedded {
+			return made, err
+		}
 	}
 
 	s, err := open(options)

@@ -12,8 +12,8 @@ import (
 func Locate(directory string) (string, error) {
 	options := Options{Directory: directory}
 
-	if !options.has(layout.EmbeddedImage) {
-		return directory, nil
+	if hasImage, err := options.hasAny(layout.EmbeddedImage); err != nil || !hasImage {
+		return directory, err
 	}
 
 	if err := checkMounted(options); err != nil {
