@@ -79,7 +79,7 @@ func (s *Service) expand(
 		return nil, err
 	}
 
-	if err := s.growImage(v, asked); err != nil {
+	if err := growImage(&s.config, s.pools, v, asked); err != nil {
 		return nil, err
 	}
 
@@ -92,12 +92,12 @@ func (s *Service) expand(
 }
 
 // growImage enlarges the volume's image where no controller does it.
-func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
-	if s.config.Capabilities.HasController(capability.ExpandVolume) || !v.IsImage() {
+func growImage(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
+	if config.Capabilities.HasController(capability.ExpandVolume) || !v.IsImage() {
 		return nil
 	}
 
-	stored, err := s.pools.Of(v)
+	stored, err := pools.Of(v)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 	}
 
 	wanted := (asked.GetRequiredBytes() + volume.DefaultBlockSize - 1) / volume.DefaultBlockSize * volume.DefaultBlockSize
-	for _, limit := range []int64{asked.GetLimitBytes(), s.config.MaxVolumeBytes} {
+	for _, limit := range []int64{asked.GetLimitBytes(), config.MaxVolumeBytes} {
 		if limit > 0 && wanted > limit {
 			return rpc.Errorf(codes.OutOfRange, "capacity_range: the size %d is more than %d, which limit_bytes or --max-volume-size allows",
 				wanted, limit)
