@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 )
 
 // TestTheFirstRelistIsAwaited until it is complete, or the caller or the monitor ends.
@@ -251,4 +252,39 @@ func TestNamesOfEventsAndStatuses(t *testing.T) {
 	require.False(t, health.Reason("Another").Evented(), "want: an unknown reason has no event")
 	require.True(t, health.IOErrors.Evented(), "want: I/O errors have an event")
 	require.False(t, health.OutOfCapacity.Evented(), "want: a full filesystem has no event")
+}
+
+// TestEndDropsQueuedProbes has a probe queued behind one that runs when the monitor ends.
+func TestEndDropsQueuedProbes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const id = "01a216d9-f4b2-7e88-8e9c-42d991616f34"
+
+		w := newFakes(id)
+		ctx, cancel := context.WithCancel(t.Context())
+		monitor := health.New(w.config())
+		ended := make(chan struct{})
+
+		go func() {
+			defer close(ended)
+
+			monitor.Run(ctx)
+		}()
+
+		time.Sleep(time.Second)
+
+		release := w.hang(id)
+		monitor.Suspect(id)
+		synctest.Wait()
+		time.Sleep(time.Second)
+		monitor.Suspect(id)
+		monitor.Forget(id)
+		cancel()
+		synctest.Wait()
+		release()
+		<-ended
+
+		require.Equal(t, 2, w.count(id), "want: no probe starts after the end")
+		require.Empty(t, leftover.InMemory(monitor, nil, nil), "want: nothing of what was queued is left")
+	})
 }

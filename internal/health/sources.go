@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"k8s.io/client-go/util/workqueue"
 )
 
 const (
@@ -204,12 +206,15 @@ func (m *Monitor) begin() {
 	}
 }
 
-// end prevents further probes.
+// end prevents further probes, and drops those that are queued, also behind one that runs: no worker
+// takes them any more.
 func (m *Monitor) end() {
 	m.mu.Lock()
 	defer m.unlockAndLog()
 
 	m.phase = ended
+	m.queue.ShutDown()
+	m.queue = workqueue.NewTyped[string]()
 	m.queue.ShutDown()
 	m.stop()
 
