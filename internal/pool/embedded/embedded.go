@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
@@ -36,11 +38,12 @@ type Options struct {
 
 func (o *Options) path(name string) string { return filepath.Join(o.Directory, name) }
 
-// hasAny reports whether the directory has one of the names. An error means that this is unknown: a pool
-// that is taken for one without an image would be served without its volumes.
+// hasAny reports whether the directory has one of the names; what is no directory has none. An error means
+// that this is unknown: a pool that is taken for one without an image would be served without its volumes.
 func (o *Options) hasAny(names ...string) (bool, error) {
 	for _, name := range names {
-		if _, err := os.Lstat(o.path(name)); !errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Lstat(o.path(name))
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return err == nil, err
 		}
 	}
