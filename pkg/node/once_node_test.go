@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -276,13 +277,40 @@ func (n *onceNode) start(ctx context.Context) error {
 }
 
 // unmount unmounts everything as another program does.
-func (n *onceNode) unmount(context.Context) error {
-	err := unix.Unmount(n.in("kubelet/target"), unix.UMOUNT_NOFOLLOW)
+func (n *onceNode) unmount(ctx context.Context) error {
+	number, err := n.device()
+	if err != nil {
+		return err
+	}
+
+	err = unix.Unmount(n.in("kubelet/target"), unix.UMOUNT_NOFOLLOW)
 	if n.kind.name == "image" {
 		err = errors.Join(err, unix.Unmount(n.in("kubelet/staging"), unix.UMOUNT_NOFOLLOW))
 	}
 
-	return err
+	// The kernel detaches it by itself, but later.
+	return errors.Join(err, loop.NewLoops(loop.LoopsOptions{First: n.first}).Detach(ctx, number))
+}
+
+// device returns the number of the only loop device that has an image of the node's pools.
+func (n *onceNode) device() (number int, err error) {
+	found, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return 0, err
+	}
+
+	for _, each := range found {
+		text, err := os.ReadFile(each)
+		if err != nil || !strings.HasPrefix(string(text), n.in("pool")) {
+			continue // detached meanwhile, or another test's
+		}
+
+		_, err = fmt.Sscanf(each, "/sys/block/loop%d/", &number)
+
+		return number, err
+	}
+
+	return 0, fmt.Errorf("%w: no device has the volume's image", errOnce)
 }
 
 // startUnused is a restart after which the node knows that the volume is not in use any more.

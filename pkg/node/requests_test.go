@@ -2,9 +2,11 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -219,6 +221,30 @@ func TestCallsFailAtTheirPoints(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFailedStagingAwaitsItsDevice has another program open the device of a staging that fails, as a child
+// of the driver does between its fork and its exec.
+func TestFailedStagingAwaitsItsDevice(t *testing.T) {
+	n := newNode(t, "image")
+	require.NoError(t, n.close())
+	n.point = func(_ context.Context, point operation.Point, objects ...string) error {
+		if point != operation.DeviceAttached || !slices.Contains(objects, n.kind.id()) {
+			return nil
+		}
+
+		opened, err := os.Open(fmt.Sprintf("/dev/loop%d", n.deviceOf(t)))
+		require.NoError(t, err)
+		time.AfterFunc(200*time.Millisecond, func() { opened.Close() })
+
+		return errdefs.New(errdefs.ErrAborted, "on command")
+	}
+	require.NoError(t, n.open(t.Context()))
+	answer{codes.Aborted, "on command"}.require(t, n.stage(t.Context()), "the staging")
+
+	_, used, err := n.Local().InUse(n.kind.id())
+	require.NoError(t, err)
+	require.False(t, used, "want: no record of a staging that failed is left")
 }
 
 // TestAPublicationIsRefusedBeforeItsStaging where the CO does not stage.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,30 +25,14 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// deviceOf returns the number of the only loop device that has an image of the node's pools.
+// deviceOf returns what device does.
 func (n *onceNode) deviceOf(t *testing.T) int {
 	t.Helper()
 
-	found, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	number, err := n.device()
 	require.NoError(t, err)
 
-	for _, each := range found {
-		var number int
-
-		text, err := os.ReadFile(each)
-		if err != nil || !strings.HasPrefix(string(text), n.in("pool")) {
-			continue // detached meanwhile, or another test's
-		}
-
-		_, err = fmt.Sscanf(each, "/sys/block/loop%d/", &number)
-		require.NoError(t, err)
-
-		return number
-	}
-
-	require.Fail(t, "want: a device has the volume's image")
-
-	return 0
+	return number
 }
 
 // TestChecksSeeTheVolumesOfTheNode while they are staged.

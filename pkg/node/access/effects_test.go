@@ -173,16 +173,13 @@ func TestAFilesystemIsPreparedForItsMount(t *testing.T) {
 
 // TestDamageIsRecorded has a check fail: the staging fails, and nothing is left of it.
 func TestDamageIsRecorded(t *testing.T) {
-	for direct, want := range map[bool]string{
-		false: "stage: 0 attached until its last user, check ext4, failure",
-		true:  "stage: 0 attached until its last user, check ext4, 0 detached, failure",
-	} {
-		l := formattedLife(t, direct)
+	for _, isDirect := range []bool{false, true} {
+		l := formattedLife(t, isDirect)
 		l.spy.failure = errors.New("it is damaged")
 
 		require.ErrorIs(t, l.Stage(t), l.spy.failure)
 		l.note("stage")
-		require.Equal(t, []string{want}, l.reports)
+		require.Equal(t, []string{"stage: 0 attached until its last user, check ext4, 0 detached, failure"}, l.reports)
 		require.NoDirExists(t, l.V.StagingPath)
 		l.requireDetached()
 	}

@@ -65,7 +65,7 @@ func (m *Image) stage(ctx context.Context, v *staged.Volume, staging *mount.Targ
 }
 
 // mount has the steps of a staging.
-func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
+func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Target) (err error) {
 	options, err := v.MountOptions()
 	if err != nil {
 		return err
@@ -98,7 +98,21 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 	if err != nil {
 		return err
 	}
-	defer device.Close()
+
+	defer func() {
+		if err == nil || len(v.Publications) > 0 {
+			device.Close()
+
+			return
+		}
+
+		// Once the device is gone, no record of the staging that failed has to be kept.
+		err = errors.Join(err, m.devices.CloseAndDetach(ctx, v, device))
+	}()
+
+	if err := m.recordDevice(ctx, v, device); err != nil {
+		return err
+	}
 
 	checked, err := m.prepareDevice(ctx, v, fs, device, formatted)
 	if err != nil {
@@ -142,26 +156,23 @@ func (m *Image) prepareDevice(
 	}
 }
 
-// attach attaches the device that is mounted, and records it.
+// attach attaches the device that is mounted.
 func (m *Image) attach(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
 	device, err := m.devices.Attach(ctx, v, v.SharedByReaders(), true)
 	if errors.Is(err, loop.ErrImageLocked) && m.devices.DetachForgotten(ctx, v) == nil {
-		device, err = m.devices.Attach(ctx, v, v.SharedByReaders(), true)
+		return m.devices.Attach(ctx, v, v.SharedByReaders(), true)
 	}
 
-	if err != nil {
-		return nil, err
-	}
+	return device, err
+}
 
+// recordDevice records the device that is about to be mounted.
+func (m *Image) recordDevice(ctx context.Context, v *staged.Volume, device *loop.Device) error {
 	if err := m.devices.Record(v, device); err != nil {
-		return nil, errors.Join(err, device.Close())
+		return err
 	}
 
-	if err := m.point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
-		return nil, errors.Join(err, device.Close())
-	}
-
-	return device, nil
+	return m.point.At(ctx, operation.DeviceAttached, v.VolumeID)
 }
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found
