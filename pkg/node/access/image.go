@@ -99,20 +99,7 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 		return err
 	}
 
-	defer func() {
-		if err == nil || len(v.Publications) > 0 {
-			device.Close()
-
-			return
-		}
-
-		// Once the device is gone, no record of the staging that failed has to be kept.
-		err = errors.Join(err, m.devices.CloseAndDetach(ctx, v, device))
-	}()
-
-	if err := m.recordDevice(ctx, v, device); err != nil {
-		return err
-	}
+	defer func() { err = m.release(ctx, v, device, err) }()
 
 	checked, err := m.prepareDevice(ctx, v, fs, device, formatted)
 	if err != nil {
@@ -137,11 +124,19 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 	return tree.Attach(staging)
 }
 
-// prepareDevice grows the filesystem on the device to its size. It first checks one that is not new, and
-// reports whether it did.
+// prepareDevice records the device that is about to be mounted, and grows the filesystem on it to its size.
+// It first checks one that is not new, and reports whether it did.
 func (m *Image) prepareDevice(
 	ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device *loop.Device, formatted bool,
 ) (bool, error) {
+	if err := m.devices.Record(v, device); err != nil {
+		return false, err
+	}
+
+	if err := m.point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
+		return false, err
+	}
+
 	// If publications outlived the staging, the filesystem is mounted, and was checked then.
 	checked := !formatted && !v.SharedByReaders() && len(v.Publications) == 0
 
@@ -166,13 +161,16 @@ func (m *Image) attach(ctx context.Context, v *staged.Volume) (*loop.Device, err
 	return device, err
 }
 
-// recordDevice records the device that is about to be mounted.
-func (m *Image) recordDevice(ctx context.Context, v *staged.Volume, device *loop.Device) error {
-	if err := m.devices.Record(v, device); err != nil {
+// release closes the device of a staging that ended with err. If it failed, the device is gone afterwards,
+// so that no record of the staging has to be kept.
+func (m *Image) release(ctx context.Context, v *staged.Volume, device *loop.Device, err error) error {
+	if err == nil || len(v.Publications) > 0 {
+		_ = device.Close() // a mounted device stays
+
 		return err
 	}
 
-	return m.point.At(ctx, operation.DeviceAttached, v.VolumeID)
+	return errors.Join(err, m.devices.CloseAndDetach(ctx, v, device))
 }
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found
