@@ -276,19 +276,21 @@ func (n *onceNode) start(ctx context.Context) error {
 	return err
 }
 
-// unmount unmounts everything as another program does.
+// unmount unmounts what the CO has mounted, as another program does. A staging of the node's own remains.
 func (n *onceNode) unmount(ctx context.Context) error {
+	target := unix.Unmount(n.in("kubelet/target"), unix.UMOUNT_NOFOLLOW)
+	if n.kind.unstaged {
+		return target
+	}
+
 	number, err := n.device()
 	if err != nil {
 		return err
 	}
 
-	err = unix.Unmount(n.in("kubelet/target"), unix.UMOUNT_NOFOLLOW)
-	if n.kind.name == "image" {
-		err = errors.Join(err, unix.Unmount(n.in("kubelet/staging"), unix.UMOUNT_NOFOLLOW))
-	}
+	err = errors.Join(target, unix.Unmount(n.in("kubelet/staging"), unix.UMOUNT_NOFOLLOW))
 
-	// The kernel detaches it by itself, but later.
+	// The kernel detaches the device by itself, but later.
 	return errors.Join(err, loop.NewLoops(loop.LoopsOptions{First: n.first}).Detach(ctx, number))
 }
 
