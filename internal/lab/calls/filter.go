@@ -30,7 +30,7 @@ type Filter struct {
 	Since     *time.Time `json:"since,omitempty"`
 	SinceCall uint64     `json:"since_call,omitempty"`
 	// JQ is a jq filter of Call.Input: a call is selected if an output is neither false nor null. A call for
-	// which it fails is not.
+	// which it fails is not; if it fails for each call, List and a Wait that times out return an error.
 	JQ string `json:"jq,omitempty"`
 }
 
