@@ -8,7 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errPanic stands for the answer to a panic, which passes through the interceptors; the driver makes that.
+// errPanic is recorded while a panic passes through; the recovery interceptor further out makes the
+// caller's answer.
 var errPanic = status.Error(codes.Internal, "panic in a call")
 
 // Unary is the interceptor of calls. Calls of other services than CSI's are not checked.
