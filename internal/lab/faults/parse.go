@@ -40,7 +40,12 @@ func Parse(text []byte) (File, error) {
 	)
 
 	if err := yaml.Unmarshal(text, &document); err != nil {
-		return File{}, fmt.Errorf("%w: %w; quote a jq program that has one of , : # [ ] { }", ErrRule, err)
+		hint := ""
+		if bytes.Contains(text, []byte("where:")) || bytes.Contains(text, []byte("patch:")) {
+			hint = "; quote a jq program that has one of , : # [ ] { }"
+		}
+
+		return File{}, fmt.Errorf("%w: %w%s", ErrRule, err, hint)
 	}
 
 	if len(document.Content) == 0 {
