@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,15 +20,18 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
-// mountsBelow lists the mounts below root in the order of the mount table, in which a mount
-// follows the one that contains its mount point.
-func mountsBelow(root string) ([]mountinfo.Info, error) {
+// mountsBelow lists the mount points below root in the order of the mount table, in which a
+// mount follows the one that contains its mount point.
+func mountsBelow(root string) ([]string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
-	infos := make([]mountinfo.Info, len(mounts))
-	for i, mount := range mounts {
-		infos[i] = *mount
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
-	return infos, err
+	var points []string
+	for _, mount := range mounts {
+		points = append(points, mount.Mountpoint)
+	}
+	return points, nil
 }
 
 // loopsBelow lists the loop devices whose image is below root.
@@ -64,9 +68,9 @@ func unmountAndDetach(ctx context.Context, root string) error {
 		return err
 	}
 	mounts, err := mountsBelow(root)
-	for _, mount := range slices.Backward(mounts) {
+	for _, point := range slices.Backward(mounts) {
 		// EINVAL: it was unmounted with one that it is a copy of.
-		if unmountErr := unix.Unmount(mount.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); !errors.Is(unmountErr, unix.EINVAL) {
+		if unmountErr := unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); !errors.Is(unmountErr, unix.EINVAL) {
 			err = cmp.Or(err, unmountErr)
 		}
 	}
