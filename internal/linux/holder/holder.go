@@ -258,14 +258,18 @@ func mountOf(pid int, isMount func(*mountinfo.Info) bool) (*mountinfo.Info, erro
 	}
 	defer file.Close()
 
-	mounts, err := mountinfo.GetMountsFromReader(file, nil)
+	found, err := mountinfo.GetMountsFromReader(file, func(m *mountinfo.Info) (skip, stop bool) {
+		is := isMount(m)
+
+		return !is, is
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
 
-	if at := slices.IndexFunc(mounts, isMount); at >= 0 {
-		return mounts[at], nil
+	if len(found) == 0 {
+		return nil, nil //nolint:nilnil // there is none
 	}
 
-	return nil, nil //nolint:nilnil // there is none
+	return found[0], nil
 }
