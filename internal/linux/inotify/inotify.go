@@ -70,8 +70,8 @@ type Directories struct {
 	// Changed returns a channel that is closed when List changes; nil means that it never does. Directories
 	// that are no longer listed are watched until they are removed, moved or unmounted.
 	Changed func() <-chan struct{}
-	// Failed is called for a directory that cannot be watched, or not any more; the others still are. If it
-	// is nil, such a directory ends the watch.
+	// Failed is called for a directory that cannot be watched, or not any more; the others still are. It must
+	// not block. If it is nil, such a directory ends the watch.
 	Failed func(err error)
 }
 
@@ -95,11 +95,11 @@ func Supported() error {
 	return nil
 }
 
-// Watch calls watching once the directories are watched, and again whenever those of a changed list are,
-// and notify for each event until ctx ends, which is no error. Several pending events of one entry are
+// Watch calls watching once the directories are watched, and again whenever those of a changed list are.
+// It calls notify for each event until ctx ends, which is no error. Several pending events of one entry are
 // delivered as one. While notify blocks, events wait in the kernel; if these are too many, they are Lost. A
-// directory that is removed, moved or unmounted ends the watch, after Lost, unless it is Failed. Errors:
-// ErrGone, or the kernel's.
+// directory that is removed, moved or unmounted is reported as Lost; then the watch ends with ErrGone, or
+// Failed gets it. Errors: ErrGone, or the kernel's.
 func Watch(ctx context.Context, of Directories, watching func(), notify func(Event)) (err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -223,7 +223,8 @@ func (w *watches) directory(descriptor int32) (path string, known bool) {
 	return path, known
 }
 
-// lost returns ErrGone, or has it Failed, unless the directory is not listed any more.
+// lost returns ErrGone for a watch that the kernel has removed, or passes it to Failed. For a directory that
+// is not listed any more it does neither.
 func (w *watches) lost(descriptor int32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
