@@ -23,7 +23,7 @@ const (
 // and kill(pid, 0) succeeds. A forked child may keep the socket open until its exec.
 // For a live process it returns immediately.
 func ended(ctx context.Context, pid int32) bool {
-	// A pid that is not known, 0, is no argument for the kernel.
+	// For an unknown pid, 0, pidfd_open returns EINVAL: the process counts as alive.
 	fd, err := unix.PidfdOpen(int(pid), 0)
 	if err != nil {
 		return errors.Is(err, unix.ESRCH)
