@@ -213,6 +213,7 @@ func (m *Monitor) end() {
 	defer m.unlockAndLog()
 
 	m.phase = ended
+	// ShutDown alone keeps what is queued, and Done would queue again what was added during its probe.
 	m.queue.ShutDown()
 	m.queue = workqueue.NewTyped[string]()
 	m.queue.ShutDown()

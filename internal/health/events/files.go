@@ -39,7 +39,7 @@ func LoopWritesReported() bool {
 	return unix.Uname(&name) != nil || loopWritesReported(unix.ByteSliceToString(name.Release[:]))
 }
 
-// loopWritesReported is LoopWritesReported for the release of a kernel. One that is unknown may raise it.
+// loopWritesReported decides it by the kernel's release. It is true for one that cannot be parsed.
 func loopWritesReported(release string) bool {
 	const changedMajor, changedMinor = 6, 15
 
