@@ -53,7 +53,7 @@ const (
 const (
 	ImageSuffix   = ".img"
 	MutableSuffix = ".json"
-	// MutableScratchSuffix is for those that are being written.
+	// MutableScratchSuffix is for mutable parameters that are being written.
 	MutableScratchSuffix = ".new"
 	// LinksSuffix is for the directory of hard links of a copy in Scratch.
 	LinksSuffix = ".links"
