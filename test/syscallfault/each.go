@@ -30,7 +30,8 @@ type Case struct {
 	// Causes has the message of each failure name its cause, the errno.
 	Causes bool
 	// Mounts has calls fail that are about mounts, mount tables and loop devices, too. Of each kind of call
-	// only the first one fails, and none of a tool. The errno says nothing about the file.
+	// only the first one fails, and none of a tool or about a device that has another test's image. The errno
+	// says nothing about the file.
 	Mounts bool
 	// Except matches the calls that do not fail; nil matches none.
 	Except *regexp.Regexp
@@ -91,7 +92,7 @@ func (w *watch) decide(call *Call) syscall.Errno {
 	if err != nil || !filepath.IsLocal(name) {
 		name = Outside(call)
 
-		if !w.mounts || name == "" {
+		if !w.mounts || name == "" || isOther(call.Path, w.directory, backingFile) {
 			return 0
 		}
 	}
