@@ -170,7 +170,7 @@ func (o *opener) recover(opened *pool.Pool) error {
 // announce notifies the services that the pool is served. It is an operation, so that a drain
 // waits for it. None joins that of an earlier opening.
 func (o *opener) announce(name string) {
-	call := operation.Call{Key: "pool " + name, Object: time.Now().String(), Method: "announce"}
+	call := operation.Call{Key: "pool " + name, Method: "announce", Exclusive: true}
 
 	_, err := rpc.Run(o.base, o.config.Log, o.operations, call, func(ctx context.Context) (struct{}, error) {
 		o.resumeRemovals(ctx, o.pools, name)

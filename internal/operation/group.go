@@ -24,6 +24,9 @@ type Call struct {
 	Method string
 	// Request distinguishes a retry from a conflict.
 	Request proto.Message
+	// Exclusive means that the operation joins none, and that none joins it: it is queued behind the
+	// operations that its object has.
+	Exclusive bool
 }
 
 // Group holds the operations that are queued or running. The zero value is not
@@ -159,7 +162,7 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 			continue
 		}
 
-		if other.Method != call.Method {
+		if other.Method != call.Method || other.Exclusive || call.Exclusive {
 			break
 		}
 

@@ -219,6 +219,31 @@ func TestWorkOfOneKeyIsSerial(t *testing.T) {
 	require.Equal(t, "publish again", await.Receive(t, order, "publish again to run"))
 }
 
+// TestExclusiveOperationsAreNotJoined: an exclusive operation runs also behind one of the same
+// description, and the retry of a call on another object still joins past it.
+func TestExclusiveOperationsAreNotJoined(t *testing.T) {
+	t.Parallel()
+
+	group, first := operation.NewGroup(), newGate()
+	exclusive := operation.Call{Key: "v", Object: "probe", Method: "probe", Exclusive: true}
+	start := func(call operation.Call) {
+		require.NoError(t, operation.Start(t.Context(), group, call, func(ctx context.Context) { _, _ = first.run("", nil)(ctx) }))
+	}
+
+	start(publish("v", "/t", false))
+	await.Receive(t, first.entered, "the first operation to begin")
+	start(exclusive)
+	start(exclusive)
+	start(operation.Call{Key: "v", Object: "probe", Method: "probe"})
+	require.Equal(t, 4, group.Len(), "want: none of them has joined another one")
+	start(publish("v", "/t", false))
+	require.Equal(t, 4, group.Len(), "want: the retry joins")
+
+	close(first.release)
+	require.NoError(t, group.Drain(t.Context()))
+	require.EqualValues(t, 4, first.runs.Load(), "want: each operation runs once")
+}
+
 func TestPanicBecomesAnError(t *testing.T) {
 	t.Parallel()
 

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
@@ -11,20 +10,14 @@ import (
 
 // ownOperations runs the node's own operations on volumes, beside those of calls. None of them
 // joins another one, which may have read what the new one is about already.
-type ownOperations struct {
-	group *operation.Group
-	// count makes the operations' keys unique.
-	count atomic.Uint64
-}
-
-// call returns the key and the description of a new operation.
-func (o *ownOperations) call(volumeID, method string) operation.Call {
-	return rpc.VolumeCall(volumeID, method+" "+strconv.FormatUint(o.count.Add(1), 10), method, nil)
-}
+type ownOperations struct{ group *operation.Group }
 
 // start runs do as an operation on the volume, which continues when ctx ends.
 func (o *ownOperations) start(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
-	_, err := operation.Do(ctx, o.group, o.call(volumeID, method), func(ctx context.Context) (struct{}, error) {
+	call := rpc.VolumeCall(volumeID, method, method, nil)
+	call.Exclusive = true
+
+	_, err := operation.Do(ctx, o.group, call, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, do(ctx)
 	})
 

@@ -59,11 +59,29 @@ func TestAnOperationOfItsCaller(t *testing.T) {
 	require.ErrorIs(t, err, errLeft, "want: it knows why it ends")
 }
 
-// TestOperationsDoNotJoin gives each operation a key of its own.
+// TestOperationsDoNotJoin runs two operations of the same method on one volume.
 func TestOperationsDoNotJoin(t *testing.T) {
 	t.Parallel()
 
 	o := &ownOperations{group: operation.NewGroup()}
-	first, second := o.call("volume", "refresh"), o.call("volume", "refresh")
-	require.NotEqual(t, first, second)
+	blocked, begun, ended := make(chan struct{}), make(chan struct{}, 2), make(chan error, 2)
+
+	for range 2 {
+		go func() {
+			ended <- o.start(t.Context(), "volume", "refresh", func(context.Context) error {
+				begun <- struct{}{}
+				<-blocked
+
+				return nil
+			})
+		}()
+	}
+
+	await.Receive(t, begun, "the first operation")
+	close(blocked)
+	await.Receive(t, begun, "the second operation")
+
+	for range 2 {
+		require.NoError(t, await.Receive(t, ended, "an operation's end"))
+	}
 }
