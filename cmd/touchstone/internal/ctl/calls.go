@@ -235,7 +235,12 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter, program 
 		}
 
 		if program != nil {
-			return printOutputs(ctx, s, program, []*calls.Call{each.Call}, (*calls.Call).Input)
+			err := printOutputs(ctx, s, program, []*calls.Call{each.Call}, (*calls.Call).Input)
+			if errors.Is(err, jq.ErrProgram) && !errors.Is(err, jq.ErrLimit) {
+				return nil // left out, as of a list
+			}
+
+			return err
 		}
 
 		return s.printCall(each.Call)

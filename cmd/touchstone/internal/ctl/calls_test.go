@@ -3,6 +3,7 @@ package ctl_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"testing"
@@ -167,6 +168,33 @@ func TestCallsFollowPrintsNewCalls(t *testing.T) {
 		require.NoError(t, lines.Decode(&call))
 		require.Equal(t, number+1, call.Number, "want: the calls follow in the order of their numbers")
 	}
+
+	interrupt()
+	require.NoError(t, await.Receive(t, ended, "the end of --follow"))
+}
+
+// TestCallsFollowLeavesOutFailures: a call for which the program fails is left out.
+func TestCallsFollowLeavesOutFailures(t *testing.T) {
+	recorder, endpoint := startRecorded(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	shown, output := io.Pipe()
+
+	command := ctl.NewCommand()
+	command.SetOut(output)
+	command.SetArgs([]string{"calls", "--follow", "--jq", "if .call < 3 then error else .call end", "--endpoint", endpoint})
+
+	ended := make(chan error, 1)
+	go func() {
+		err := command.ExecuteContext(ctx)
+		ended <- errors.Join(err, output.CloseWithError(err))
+	}()
+
+	recordCall(t, recorder, 3, csi.Identity_Probe_FullMethodName, &csi.ProbeRequest{}, &csi.ProbeResponse{}, nil)
+
+	var number int
+
+	require.NoError(t, json.NewDecoder(shown).Decode(&number), "want: the calls before, for which the program fails, are left out")
+	require.Equal(t, 3, number, "the first call that is printed")
 
 	interrupt()
 	require.NoError(t, await.Receive(t, ended, "the end of --follow"))
