@@ -114,6 +114,30 @@ func TestRulesMatchObjects(t *testing.T) {
 	}
 }
 
+func TestRulesMatchTheNodeOfARequest(t *testing.T) {
+	t.Parallel()
+
+	i := faults.New(faults.Config{NodeID: "own"})
+
+	detach := func(node string) error {
+		_, err := i.Unary(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "id", NodeId: node},
+			&grpc.UnaryServerInfo{FullMethod: csi.Controller_ControllerUnpublishVolume_FullMethodName},
+			func(context.Context, any) (any, error) { return &csi.ControllerUnpublishVolumeResponse{}, nil })
+
+		return err
+	}
+
+	for pattern, want := range map[string][3]bool{"'*'": {true, true, false}, "n*": {true, false, false}, "own": {false, false, false}} {
+		add(t, i, "{match: {node: "+pattern+"}, act: {before: {code: ABORTED}}}")
+		require.Equal(t, want[0], detach("n1") != nil, "want: %s matches node n1 or not", pattern)
+		require.Equal(t, want[1], detach("") != nil, "want: %s matches a request for all nodes or not", pattern)
+		require.Equal(t, want[2], deleteVolume(t.Context(), i, "id") != nil, "want: %s does not match a request without node_id", pattern)
+
+		_, err := i.Clear("")
+		require.NoError(t, err)
+	}
+}
+
 // TestPreviousIsKeptForNewNames: more volumes are created than names are remembered.
 func TestPreviousIsKeptForNewNames(t *testing.T) {
 	t.Parallel()

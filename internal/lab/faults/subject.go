@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -136,6 +137,9 @@ func (i *Injector) matchesNames(patterns Patterns, kind string, ids []string) bo
 	return slices.ContainsFunc(list(kind), func(object Object) bool { return slices.Contains(ids, object.ID) && patterns.Match(object.Name) })
 }
 
+// nodeField is the field of requests with the id of a node.
+const nodeField = "node_id"
+
 func (i *Injector) matchesNode(match *Match, method protoreflect.MethodDescriptor, request proto.Message) bool {
 	if len(match.Node) == 0 {
 		return true
@@ -145,5 +149,6 @@ func (i *Injector) matchesNode(match *Match, method protoreflect.MethodDescripto
 		return match.Node.Match(i.config.NodeID)
 	}
 
-	return slices.ContainsFunc(rpc.Texts(request, "node_id"), match.Node.Match)
+	// An empty node_id, such as that of ControllerUnpublishVolume for all nodes, matches "*".
+	return method.Input().Fields().ByName(nodeField) != nil && match.Node.Match(strings.Join(rpc.Texts(request, nodeField), ""))
 }
