@@ -6,10 +6,10 @@ import (
 	"io"
 	"path"
 
-	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
 // CallError is the error of every failed call: the call's name and the driver's status.
@@ -21,20 +21,11 @@ type CallError struct {
 }
 
 func (e *CallError) Error() string {
-	return e.RPC + ": " + CodeName(e.status.Code()) + ": " + e.status.Message()
+	return e.RPC + ": " + rpc.CodeName(e.status.Code()) + ": " + e.status.Message()
 }
 
 // GRPCStatus returns the driver's status.
 func (e *CallError) GRPCStatus() *status.Status { return e.status }
-
-// CodeName returns a code as the CSI spec writes it, such as NOT_FOUND.
-func CodeName(c codes.Code) string {
-	if name, known := code.Code_name[int32(c)]; known {
-		return name
-	}
-
-	return c.String()
-}
 
 func nameFailedCalls(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,

@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
-// Errorf returns an error of the category of the code, which must be a key of categoryOf; format may wrap
+// Errorf returns an error of the category of the code, which must be a key of categories; format may wrap
 // causes with %w.
 func Errorf(code codes.Code, format string, args ...any) error {
-	return errdefs.Errorf(categoryOf[code], format, args...)
+	return errdefs.Errorf(categories[code], format, args...)
 }
 
 // Invalid returns an INVALID_ARGUMENT error.
@@ -30,7 +31,7 @@ func Status(err error) error {
 		return err // also nil
 	}
 
-	for code, each := range categoryOf {
+	for code, each := range categories {
 		if errors.Is(category, each) {
 			return status.Error(code, err.Error())
 		}
@@ -39,7 +40,16 @@ func Status(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-var categoryOf = map[codes.Code]error{
+// CodeName returns a code as the CSI spec writes it, such as NOT_FOUND.
+func CodeName(c codes.Code) string {
+	if name, known := code.Code_name[int32(c)]; known {
+		return name
+	}
+
+	return c.String()
+}
+
+var categories = map[codes.Code]error{
 	codes.Unavailable: errdefs.ErrUnavailable, codes.DeadlineExceeded: context.DeadlineExceeded, codes.Canceled: context.Canceled,
 	codes.InvalidArgument: errdefs.ErrInvalidArgument, codes.AlreadyExists: errdefs.ErrAlreadyExists,
 	codes.ResourceExhausted: errdefs.ErrResourceExhausted, codes.NotFound: errdefs.ErrNotFound, codes.OutOfRange: errdefs.ErrOutOfRange,

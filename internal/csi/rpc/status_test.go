@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -29,6 +30,16 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
+
+func TestNamesOfCodes(t *testing.T) {
+	t.Parallel()
+
+	for number, name := range code.Code_name {
+		require.Equal(t, name, rpc.CodeName(codes.Code(number)), "want: the name of code %d in the spec", number)
+	}
+
+	require.Equal(t, "Code(99)", rpc.CodeName(99), "want: an unknown code has its number")
+}
 
 // TestStatusOfEachError fixes the gRPC code of each error that reaches a handler.
 func TestStatusOfEachError(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/genproto/googleapis/rpc/code"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -57,15 +56,6 @@ const MaxMessages = 100
 
 // RPC is the name of the call in the spec.
 func (c *Call) RPC() string { return path.Base(c.Method) }
-
-// codeName returns a code as the CSI spec writes it.
-func codeName(c codes.Code) string {
-	if name, known := code.Code_name[int32(c)]; known {
-		return name
-	}
-
-	return c.String()
-}
 
 // objectFields are the fields with the name or id of an object that a call is about.
 func objectFields() []protoreflect.Name {

@@ -104,7 +104,7 @@ func (b *Recording) End(response any, err error) {
 
 	b.call.Took = time.Since(b.call.Started).Seconds()
 	b.call.CallerGone = b.ctx.Err() != nil
-	b.call.Code = codeName(status.Code(err))
+	b.call.Code = rpc.CodeName(status.Code(err))
 
 	if err != nil {
 		b.call.Message = strings.ToValidUTF8(status.Convert(err).Message(), "�")

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/genproto/googleapis/rpc/code"
 	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // the types of Detail
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 )
@@ -392,7 +392,7 @@ func (c *Code) UnmarshalYAML(node *yaml.Node) error {
 func (c Code) MarshalYAML() (any, error) { return c.String(), nil }
 
 // String returns the name that the spec has for the code, such as NOT_FOUND.
-func (c Code) String() string { return code.Code_name[int32(c)] }
+func (c Code) String() string { return rpc.CodeName(codes.Code(c)) }
 
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (d *Detail) UnmarshalYAML(node *yaml.Node) error {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -259,7 +260,7 @@ func TestEachCodeOnEachRPC(t *testing.T) {
 	f, count := start(t), 0
 
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		f.add(t, fmt.Sprintf("{act: {before: {code: %s, message: on command}}}", codeName(code)))
+		f.add(t, fmt.Sprintf("{act: {before: {code: %s, message: on command}}}", rpc.CodeName(code)))
 
 		for _, of := range allMethods() {
 			_, err := f.call(t.Context(), of, newMessage(of.of.Input()))
@@ -273,10 +274,4 @@ func TestEachCodeOnEachRPC(t *testing.T) {
 	}
 
 	t.Logf("%d combinations of a code and an RPC", count)
-}
-
-func codeName(code codes.Code) string {
-	text, _ := faults.Code(code).MarshalYAML()
-
-	return text.(string)
 }

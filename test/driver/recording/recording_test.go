@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
@@ -104,7 +105,7 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 
 	for method, err := range map[string]error{"ListVolumes": unserved, "NodeUnstageVolume": tooLong, "ControllerGetVolume": missing} {
 		call := list(t, d, calls.Filter{Method: method})[0]
-		require.Equal(t, csiclient.CodeName(status.Code(err)), call.Code)
+		require.Equal(t, rpc.CodeName(status.Code(err)), call.Code)
 		require.NotEqual(t, "OK", call.Code, "want: the call is refused")
 		require.ErrorContains(t, err, call.Message)
 		require.NotEmpty(t, call.Message, "want: the record has the message of the error")
