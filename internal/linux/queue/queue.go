@@ -49,6 +49,19 @@ type Attributes struct {
 // Unchanged returns the request that changes nothing.
 func Unchanged() Attributes { return Attributes{ReadAheadKiB: -1} }
 
+// of returns the request that sets the attributes that wanted changes to those of a.
+func (a Attributes) of(wanted Attributes) Attributes {
+	if wanted.ReadAheadKiB < 0 {
+		a.ReadAheadKiB = -1
+	}
+
+	if wanted.Scheduler == "" {
+		a.Scheduler = ""
+	}
+
+	return a
+}
+
 // New returns the queues listed in sysBlock, which is DefaultSysBlock except in tests.
 func New(sysBlock string) *Queues { return &Queues{sysBlock: sysBlock} }
 
@@ -75,7 +88,7 @@ func (q *Queues) Get(device string) (Attributes, error) {
 	return Attributes{ReadAheadKiB: readAhead, Scheduler: scheduler}, nil
 }
 
-// Set changes the attributes that wanted names. Where one write fails, it restores them all.
+// Set changes the attributes that wanted names. Where one write fails, it restores these.
 // Errors: ErrUnsupported, fs.ErrNotExist.
 func (q *Queues) Set(device string, wanted Attributes) error {
 	before, err := q.Get(device)
@@ -91,8 +104,8 @@ func (q *Queues) Set(device string, wanted Attributes) error {
 		return nil
 	}
 
-	// All of them are written, whatever they are by now.
-	return errors.Join(err, q.apply(device, Unchanged(), before))
+	// They are written whatever they are by now, and others are not: they may have changed meanwhile.
+	return errors.Join(err, q.apply(device, Unchanged(), before.of(wanted)))
 }
 
 // apply writes the attributes that differ and reads them back, since the kernel rounds or ignores

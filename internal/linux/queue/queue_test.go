@@ -109,21 +109,23 @@ func TestMissingDeviceFails(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestSetRestoresTheSchedulerAfterAFailedWrite uses a read_ahead_kb that cannot be written. The
-// fake's scheduler file does not put what was written into brackets, as the kernel would.
-func TestSetRestoresTheSchedulerAfterAFailedWrite(t *testing.T) {
+// TestSetRestoresWhatItWasToChange uses a read_ahead_kb that can be read and not written, not by root either.
+// The fake's scheduler file does not put what was written into brackets, as the kernel would.
+func TestSetRestoresWhatItWasToChange(t *testing.T) {
 	t.Parallel()
 
-	sysBlock, directory := fakeQueue(t, "128", "[none] mq-deadline")
-	require.NoError(t, os.Remove(filepath.Join(directory, "read_ahead_kb")))
-	require.NoError(t, os.Symlink("/proc/version", filepath.Join(directory, "read_ahead_kb")))
+	for scheduler, want := range map[string]string{"mq-deadline": "none", "": "[none] mq-deadline\n"} {
+		sysBlock, directory := fakeQueue(t, "128", "[none] mq-deadline")
+		require.NoError(t, os.Remove(filepath.Join(directory, "read_ahead_kb")))
+		require.NoError(t, os.Symlink("/proc/sys/kernel/cap_last_cap", filepath.Join(directory, "read_ahead_kb")))
 
-	err := queue.New(sysBlock).Set("loop5", queue.Attributes{ReadAheadKiB: 4, Scheduler: "mq-deadline"})
-	require.Error(t, err, "Set where read_ahead_kb cannot be written")
+		err := queue.New(sysBlock).Set("loop5", queue.Attributes{ReadAheadKiB: 4, Scheduler: scheduler})
+		require.ErrorIs(t, err, fs.ErrPermission, "Set where read_ahead_kb cannot be written")
 
-	text, err := os.ReadFile(filepath.Join(directory, "scheduler"))
-	require.NoError(t, err)
-	require.Equal(t, "[none] mq-deadline\n", string(text))
+		text, err := os.ReadFile(filepath.Join(directory, "scheduler"))
+		require.NoError(t, err)
+		require.Equal(t, want, string(text), "want: the scheduler is written only if it was to be changed, here to %q", scheduler)
+	}
 }
 
 // TestReadAheadAtItsLimits: 0 is a read-ahead, and below zero leaves it unchanged.
