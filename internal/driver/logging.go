@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 )
 
 // maxLogged is how many bytes of a message a log line holds.
@@ -57,7 +58,7 @@ func (s stripped) LogValue() slog.Value {
 
 	text := string(rpc.JSON(rpc.HideSecrets(message)))
 	if len(text) > maxLogged {
-		text = fmt.Sprintf("%s… (%d bytes in all)", text[:maxLogged], len(text))
+		text = fmt.Sprintf("%s (%d bytes in all)", shorten.End(text, maxLogged), len(text))
 	}
 
 	return slog.StringValue(text)
