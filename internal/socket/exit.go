@@ -67,11 +67,11 @@ func exiting(pid int32) bool {
 		return true // it was there a moment ago
 	}
 
-	return saysExiting(string(text))
+	return isExitingStatus(string(text))
 }
 
-// saysExiting is exiting for the text of /proc/PID/status.
-func saysExiting(status string) bool {
+// isExitingStatus is exiting for the text of /proc/PID/status.
+func isExitingStatus(status string) bool {
 	for line := range strings.Lines(status) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
 

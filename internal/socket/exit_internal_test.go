@@ -76,8 +76,8 @@ func TestWhatOfAProcessSaysThatItIsExiting(t *testing.T) {
 		"the signals beside SIGKILL":   {"ShdPnd:\t0000000000000000", "ShdPnd:\tfffffffffffffeff", false},
 		"pending signals of no number": {"ShdPnd:\t0000000000000000", "ShdPnd:\tffffffffffffffffff", false},
 	} {
-		require.Equal(t, test.want, saysExiting(strings.Replace(idle, test.from, test.to, 1)), name)
+		require.Equal(t, test.want, isExitingStatus(strings.Replace(idle, test.from, test.to, 1)), name)
 	}
 
-	require.False(t, saysExiting(""), "an empty status")
+	require.False(t, isExitingStatus(""), "an empty status")
 }
