@@ -92,10 +92,11 @@ func (s *Store) catchUp(next *journal, from *int64) error {
 	// Up to its end a journal does not change, and only compactions replace it.
 	present := *s.journal
 	<-s.token
-	if err := next.copyFrom(&present, *from, present.end); err != nil {
-		return errors.Join(err, next.discard(s.options.FS, s.dir))
+	err := next.copyFrom(&present, *from, present.end)
+	if err == nil {
+		err = next.file.Sync()
 	}
-	if err := next.file.Sync(); err != nil {
+	if err != nil {
 		return errors.Join(err, next.discard(s.options.FS, s.dir))
 	}
 	*from = present.end

@@ -205,10 +205,9 @@ func (j *journal) install(files FS, dir string) error {
 	if isNoSpace(err) {
 		return err
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnknownName, err)
+	if err == nil {
+		err = files.SyncDir(dir)
 	}
-	err = files.SyncDir(dir)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnknownName, err)
 	}
