@@ -147,12 +147,13 @@ func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, e
 		return nil, err
 	}
 
-	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
-		return nil, errors.Join(&fs.PathError{Op: opOpen, Path: path, Err: err}, file.Close())
+	err = unix.Fstat(int(file.Fd()), &stat)
+	if err == nil && stat.Rdev != device {
+		err = errWrongNode
 	}
 
-	if stat.Rdev != device {
-		return nil, errors.Join(&fs.PathError{Op: opOpen, Path: path, Err: errWrongNode}, file.Close())
+	if err != nil {
+		return nil, errors.Join(&fs.PathError{Op: opOpen, Path: path, Err: err}, file.Close())
 	}
 
 	return file, nil
