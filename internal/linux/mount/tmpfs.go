@@ -102,11 +102,12 @@ func makeSuperblockReadOnly(root int) error {
 
 	defer func() { _ = unix.Close(fd) }()
 
-	if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
-		return fmt.Errorf("%w%s", err, kernelMessages(fd, Options{}))
+	err = unix.FsconfigSetFlag(fd, "ro")
+	if err == nil {
+		err = unix.FsconfigReconfigure(fd)
 	}
 
-	if err := unix.FsconfigReconfigure(fd); err != nil {
+	if err != nil {
 		return fmt.Errorf("%w%s", err, kernelMessages(fd, Options{}))
 	}
 
