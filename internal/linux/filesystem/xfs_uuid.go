@@ -148,11 +148,11 @@ func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout) 
 	}
 
 	result, err := x.run.Run(ctx, command)
-	if err != nil {
-		return fmt.Errorf("format the log: %w", err)
+	if err == nil {
+		err = s.flush()
 	}
 
-	if err := s.flush(); err != nil {
+	if err != nil {
 		return fmt.Errorf("format the log: %w", err)
 	}
 
