@@ -10,7 +10,7 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// cache has the records. Writers also hold Monitor.mu, so that its own lock is held
+// cache has the records. Writers also hold prober.mu, so that its own lock is held
 // briefly, and readers never wait for a probe.
 type cache struct {
 	view string

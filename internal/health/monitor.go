@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"k8s.io/client-go/util/workqueue"
 )
 
 // The defaults of Config.
@@ -138,44 +136,13 @@ func (r *Record) lastProbeAt() time.Time {
 // Monitor keeps the newest condition of each subject. It is safe for concurrent
 // use.
 type Monitor struct {
-	config  Config
-	cache   *cache
-	metrics viewMetrics
-	sources []*monitoredSource
-
-	// base ends with the monitor, and with it the probes.
-	base context.Context //nolint:containedctx // probes outlive the calls that request them
-	stop context.CancelFunc
-
-	mu    sync.Mutex
-	phase phase
-	// stamped is the newest time that stamp has returned.
-	stamped time.Time
-	// changes are logged by unlockAndLog.
-	changes  []Change
-	schedule relistSchedule
-
-	// queue has the subjects to probe next, and relists those to probe when it is
-	// empty. It does not return a subject whose probe runs, but returns it again
-	// afterwards if it was added meanwhile.
-	queue    workqueue.TypedInterface[string]
-	relists  []*round
-	subjects map[string]*subject
-	// running counts towards the concurrency limit, slow are the other probes that run.
-	running, slow int
-	// pending are the probes that run and have not timed out.
-	pending sync.WaitGroup
+	config   Config
+	cache    *cache
+	metrics  viewMetrics
+	prober   *prober
+	schedule *relistSchedule
+	sources  []*monitoredSource
 }
-
-// phase is the lifecycle of a Monitor.
-type phase int
-
-const (
-	// idle: Relist and ProbeNow probe, events are not received.
-	idle phase = iota
-	running
-	ended
-)
 
 // New returns a monitor with an empty cache; see Relist and Run.
 func New(config Config) *Monitor {
@@ -195,9 +162,6 @@ func New(config Config) *Monitor {
 	config.Log = config.Log.With("view", config.Name)
 
 	m := &Monitor{config: config, metrics: config.Metrics.forView(config.Name, config.Sources)}
-	m.base, m.stop = context.WithCancel(context.Background())
-	m.queue, m.subjects = workqueue.NewTyped[string](), map[string]*subject{}
-	m.schedule.wake, m.schedule.first = make(chan struct{}, 1), make(chan struct{})
 	m.cache = newCache(config.Name, func(changes []Change) {
 		m.metrics.countChanges(changes)
 
@@ -205,9 +169,15 @@ func New(config Config) *Monitor {
 			config.History.add(changes)
 		}
 	})
+	clock := &stamps{}
+	m.prober = newProber(config, m.cache, m.metrics, clock)
+	m.schedule = newRelistSchedule(&config, clock)
 
-	for _, source := range config.Sources {
-		m.sources = append(m.sources, &monitoredSource{Source: source, problem: "not connected yet"})
+	for i, source := range config.Sources {
+		m.sources = append(m.sources, &monitoredSource{
+			Source: source, status: &m.schedule.sources[i], schedule: m.schedule, metrics: m.metrics, log: config.Log,
+			concern: config.Concern, announce: m.prober.announce,
+		})
 	}
 
 	return m
@@ -216,27 +186,27 @@ func New(config Config) *Monitor {
 // Run runs the sources, probes the subjects of their events, and relists, until ctx
 // ends. When it returns, only probes that hang are still running. It is called once.
 func (m *Monitor) Run(ctx context.Context) {
-	m.begin()
+	m.prober.begin()
 
 	var following sync.WaitGroup
 
 	for _, each := range m.sources {
-		if m.supported(each) {
-			following.Go(func() { m.follow(ctx, each) })
+		if each.supported() {
+			following.Go(func() { each.follow(ctx) })
 		}
 	}
 
 	following.Go(func() { m.probeUnhealthy(ctx) })
 
 	m.relistPeriodically(ctx)
-	m.end()
+	m.prober.end()
 	following.Wait()
-	m.pending.Wait()
+	m.prober.pending.Wait()
 }
 
 // Suspect has the subjects probed now, as an event does. It does not wait, and has
 // no effect unless Run is running.
-func (m *Monitor) Suspect(ids ...string) { m.announce(ids, announcedEvent{}) }
+func (m *Monitor) Suspect(ids ...string) { m.prober.announce(ids, announcedEvent{}) }
 
 // SuspectAll is Suspect for all subjects.
 func (m *Monitor) SuspectAll() { m.Suspect(m.config.List()...) }
@@ -244,19 +214,7 @@ func (m *Monitor) SuspectAll() { m.Suspect(m.config.List()...) }
 // Set stores an observation of a subject unless the record is as new: observedAt is
 // the time just before the observation started. It reports whether it was stored.
 func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) bool {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	changes, stored := m.cache.set(id, observed, observedAt)
-	m.changes = append(m.changes, changes...)
-
-	if stored {
-		s := m.subjectOf(id)
-		s.request(observed.Again)
-		m.resetTimer(s)
-	}
-
-	return stored
+	return m.prober.set(id, observed, observedAt)
 }
 
 // Get returns the record of a subject, false without one. It never waits.
@@ -271,35 +229,14 @@ func (m *Monitor) Answer(id string) (*Record, bool) {
 		return record, ok
 	}
 
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	if s := m.subjects[id]; m.phase == running && (s == nil || s.running == nil) {
-		m.queue.Add(id)
-		m.startProbes()
-	}
+	m.prober.probeIdle(id)
 
 	return record, true
 }
 
 // Forget drops the record of a subject, and the result of a probe that is running. One
 // that is queued follows, and must return ErrGone.
-func (m *Monitor) Forget(id string) {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	at := m.stamp()
-	if record, ok := m.cache.get(id); ok && record.lastProbeAt().After(at) {
-		at = record.lastProbeAt()
-	}
-
-	m.changes = append(m.changes, m.cache.forget(id, at)...)
-
-	if s := m.subjects[id]; s != nil {
-		s.due, s.announced = [dueCauses]time.Time{}, announcedEvent{}
-		m.resetTimer(s)
-	}
-}
+func (m *Monitor) Forget(id string) { m.prober.forget(id) }
 
 // Abnormal returns the unhealthy records, ordered by id, beginning behind after.
 func (m *Monitor) Abnormal(after string) []*Record { return m.cache.after(after) }
@@ -312,34 +249,4 @@ func (m *Monitor) All() []*Record { return m.cache.all() }
 // requests no probe. Errors: ErrGone, ctx's.
 func (m *Monitor) Await(ctx context.Context, id string, newerThan time.Time) (*Record, error) {
 	return m.cache.await(ctx, id, newerThan)
-}
-
-// stamp returns a strictly increasing time: of two probes of a subject the second
-// is always newer, whatever the clock's resolution.
-func (m *Monitor) stamp() time.Time {
-	now := time.Now()
-	if !now.After(m.stamped) {
-		now = m.stamped.Add(1)
-	}
-
-	m.stamped = now
-
-	return now
-}
-
-// unlockAndLog unlocks mu and logs the changes made while it was locked.
-func (m *Monitor) unlockAndLog() {
-	changes := m.changes
-	m.changes = nil
-	m.mu.Unlock()
-
-	for _, change := range changes {
-		attributes := []any{"subject", change.Subject, "status", change.Status, "reason", change.Reason, "message", change.Message}
-
-		if change.Cleared {
-			m.config.Log.Info("a condition has cleared", attributes...)
-		} else {
-			m.config.Log.Warn("a condition has appeared", attributes...)
-		}
-	}
 }

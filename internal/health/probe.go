@@ -32,60 +32,60 @@ type panicError struct {
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
 // probe calls Config.Probe. A panic is returned as an error.
-func (m *Monitor) probe(ctx context.Context, id string) (observed Observation, err error) {
+func (p *prober) probe(ctx context.Context, id string) (observed Observation, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = &panicError{value: value, stack: debug.Stack()}
 		}
 	}()
 
-	observed, err = m.config.Probe(ctx, id)
-	if err == nil && m.config.Inject != nil {
-		observed.Entries = append(observed.Entries, m.config.Inject(m.config.Name, id)...)
+	observed, err = p.config.Probe(ctx, id)
+	if err == nil && p.config.Inject != nil {
+		observed.Entries = append(observed.Entries, p.config.Inject(p.config.Name, id)...)
 	}
 
 	return observed, err
 }
 
 // store stores the result of a probe.
-func (m *Monitor) store(p *runningProbe, observed Observation, err error) {
-	s := p.subject
+func (p *prober) store(probe *runningProbe, observed Observation, err error) {
+	s := probe.subject
 
 	switch {
 	case err == nil:
-		changes, stored := m.cache.set(s.id, observed, p.startedAt)
+		changes, stored := p.cache.set(s.id, observed, probe.startedAt)
 		if !stored {
 			return
 		}
 
-		m.changes = append(m.changes, changes...)
+		p.mu.note(changes)
 
-		if p.unexpected {
-			m.metrics.countMissed(changes)
+		if probe.unexpected {
+			p.metrics.countMissed(changes)
 		}
 
 		s.request(observed.Again)
-		m.measureLatency(p)
+		p.measureLatency(probe)
 	case errors.Is(err, ErrGone):
-		m.changes = append(m.changes, m.cache.forget(s.id, p.startedAt)...)
-		m.measureLatency(p)
+		p.mu.note(p.cache.forget(s.id, probe.startedAt))
+		p.measureLatency(probe)
 	case errors.Is(err, ErrKeep):
 		s.request(cmp.Or(observed.Again, retryWhileChanging))
 		// The latency of the event ends with the probe that succeeds.
-		if !p.event.at.IsZero() {
-			s.announced = p.event
+		if !probe.event.at.IsZero() {
+			s.announced = probe.event
 		}
-	case m.phase == ended: // it was cancelled
-	case p.timedOut && isCancelled(err): // stored by checkDuration
+	case p.phase == ended: // it was cancelled
+	case probe.timedOut && isCancelled(err): // stored by checkDuration
 	default:
-		m.metrics.errors.WithLabelValues(m.config.Name).Inc()
-		m.logFailure(s.id, err)
-		m.storeFailure(p, classify(err))
+		p.metrics.errors.WithLabelValues(p.config.Name).Inc()
+		p.logFailure(s.id, err)
+		p.storeFailure(probe, classify(err))
 	}
 }
 
 // logFailure logs a failure; one with the same message as the last only at debug level.
-func (m *Monitor) logFailure(id string, err error) {
+func (p *prober) logFailure(id string, err error) {
 	attributes := []any{"subject", id, "error", err}
 
 	if defect, ok := errors.AsType[*panicError](err); ok {
@@ -93,28 +93,28 @@ func (m *Monitor) logFailure(id string, err error) {
 	}
 
 	level := slog.LevelWarn
-	if before, ok := m.cache.get(id); ok && before.failed != nil && before.failed.failure.Message == classify(err) {
+	if before, ok := p.cache.get(id); ok && before.failed != nil && before.failed.failure.Message == classify(err) {
 		level = slog.LevelDebug
 	}
 
-	m.config.Log.Log(m.base, level, "probe failed", attributes...)
+	p.config.Log.Log(p.base, level, "probe failed", attributes...)
 }
 
 // storeFailure stores that the running probe failed.
-func (m *Monitor) storeFailure(p *runningProbe, message string) {
-	changes, stored := m.cache.fail(p.subject.id, NewEntry(ProbeTimedOut, message), p.startedAt)
-	m.changes = append(m.changes, changes...)
+func (p *prober) storeFailure(probe *runningProbe, message string) {
+	changes, stored := p.cache.fail(probe.subject.id, NewEntry(ProbeTimedOut, message), probe.startedAt)
+	p.mu.note(changes)
 
 	if stored {
-		m.measureLatency(p)
+		p.measureLatency(probe)
 	}
 }
 
 // measureLatency observes the time from the event that triggered the probe.
-func (m *Monitor) measureLatency(p *runningProbe) {
-	if !p.event.at.IsZero() {
-		m.metrics.observeLatency(p.event.source, time.Since(p.event.at))
-		p.event = announcedEvent{}
+func (p *prober) measureLatency(probe *runningProbe) {
+	if !probe.event.at.IsZero() {
+		p.metrics.observeLatency(probe.event.source, time.Since(probe.event.at))
+		probe.event = announcedEvent{}
 	}
 }
 

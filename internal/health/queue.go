@@ -1,190 +1,124 @@
 package health
 
 import (
-	"context"
+	"slices"
 	"time"
+
+	"k8s.io/client-go/util/workqueue"
 )
 
-const (
-	// concurrency is the number of probes that run at a time.
-	concurrency = 32
-	// slowAfter is when a probe is assumed to wait for an unhealthy device or server:
-	// from then on it does not count towards the concurrency limit.
-	slowAfter = 100 * time.Millisecond
-	// slowLimit is the number of slow probes beyond which no probe starts. Each of
-	// them may hold a thread, and the Go runtime ends a process that has 10,000.
-	slowLimit = 1000
-)
+// probeQueue has the subjects to probe next, and the state of those that have probes. prober.mu guards it.
+type probeQueue struct {
+	// TypedInterface does not return a subject whose probe runs, but returns it again afterwards if it was
+	// added meanwhile.
+	workqueue.TypedInterface[string]
 
-// runningProbe is a probe that runs. Monitor.mu guards it.
-type runningProbe struct {
-	worker    *worker
-	subject   *subject
-	startedAt time.Time
-	// event is the one that it reacts to.
-	event announcedEvent
-	// waiting are the rounds that it completes.
-	waiting []*round
-	// unexpected means that an event should have preceded what it finds.
+	// rounds are the relists, whose subjects are probed when no other is queued.
+	rounds   []*round
+	subjects map[string]*subject
+}
+
+// round has the probes of one relist, or the one of ProbeNow. prober.mu guards it.
+type round struct {
+	began time.Time
+	// queued are the ids that are not in the queue yet.
+	queued []string
+	// incomplete counts the ids whose probe is not complete; done is closed at 0.
+	incomplete int
+	done       chan struct{}
+	// unexpected: all sources were connected and lost no event since the previous
+	// relist, so an event should have preceded each change.
 	unexpected bool
-	// slow probes do not count towards the concurrency limit. timedOut ones have been
-	// given up: no other of the subject starts before they return.
-	slow, timedOut bool
 }
 
-// worker runs one probe after the other, until none is queued or one was slow.
-type worker struct {
-	ctx    context.Context //nolint:containedctx // one for all its probes: they are many, and short
-	cancel context.CancelCauseFunc
-	// timer calls checkDuration for probe, the one that runs.
-	timer *time.Timer
-	probe *runningProbe
+func newProbeQueue() probeQueue {
+	return probeQueue{TypedInterface: workqueue.NewTyped[string](), subjects: map[string]*subject{}}
 }
 
-// startProbes starts workers for the subjects that are queued, within the concurrency
-// limit.
-func (m *Monitor) startProbes() {
-	for m.running < concurrency {
-		s := m.next()
-		if s == nil {
-			return
-		}
-
-		w := &worker{}
-		w.ctx, w.cancel = context.WithCancelCause(m.base) //nolint:fatcontext // a context for each worker, all of the base
-		w.timer = time.AfterFunc(m.untilSlow(), func() { m.checkDuration(w) })
-		w.probe = m.newProbe(w, s)
-		m.running++
-
-		go m.work(w, w.probe)
-	}
-}
-
-func (m *Monitor) work(w *worker, p *runningProbe) {
-	defer w.cancel(nil)
-
-	for p != nil {
-		observed, err := m.probe(w.ctx, p.subject.id)
-		p = m.finish(p, observed, err)
-	}
-}
-
-// next returns the next subject to probe, or nil. The caller probes it at once. While too
-// many probes hang, the subjects get ProbeTimedOut instead.
-func (m *Monitor) next() *subject {
-	for m.phase != ended {
-		m.queueNextOfRelists()
-
-		if m.queue.Len() == 0 {
-			return nil
-		}
-
-		// Every Get is here, with mu locked, so it does not block.
-		id, _ := m.queue.Get()
-		s := m.subjectOf(id)
-
-		if m.slow < slowLimit {
-			return s
-		}
-
-		m.failWithoutProbe(s)
+// subject returns the state of a subject, a new one for a subject without probes.
+func (q *probeQueue) subject(id string) *subject {
+	s := q.subjects[id]
+	if s == nil {
+		s = &subject{id: id}
+		q.subjects[id] = s
 	}
 
-	return nil
+	return s
 }
 
-func (m *Monitor) newProbe(w *worker, s *subject) *runningProbe {
-	p := &runningProbe{
-		worker: w, subject: s, startedAt: m.stamp(), event: s.announced, waiting: s.waiting, unexpected: m.expectsEvents(s),
-	}
-	s.running, s.announced, s.waiting, s.due[dueEvent] = p, announcedEvent{}, nil, time.Time{}
-	m.pending.Add(1)
+// addRound has the subjects queued after all others.
+func (q *probeQueue) addRound(r *round, ids []string) {
+	if len(ids) == 0 {
+		close(r.done)
 
-	return p
-}
-
-func (m *Monitor) untilSlow() time.Duration { return min(slowAfter, m.config.ProbeTimeout) }
-
-// checkDuration lets another probe start beside a slow one, and gives up one that has
-// timed out. The timer may have fired for an earlier probe of the worker.
-func (m *Monitor) checkDuration(w *worker) {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	p := w.probe
-	if p == nil || p.timedOut {
 		return
 	}
 
-	took := time.Since(p.startedAt)
-	if took < m.untilSlow() {
-		w.timer.Reset(m.untilSlow() - took)
-		return
-	}
-
-	if !p.slow {
-		p.slow = true
-		m.running--
-		m.slow++
-		m.startProbes()
-	}
-
-	if took < m.config.ProbeTimeout {
-		w.timer.Reset(m.config.ProbeTimeout - took)
-		return
-	}
-
-	p.timedOut = true
-	w.cancel(context.DeadlineExceeded)
-	m.metrics.timedOut.WithLabelValues(m.config.Name).Inc()
-	m.storeFailure(p, probeTimedOut)
-	m.complete(p.waiting)
-	m.complete(p.subject.waiting)
-	p.waiting, p.subject.waiting = nil, nil
-	m.pending.Done()
+	r.queued, r.incomplete = ids, len(ids)
+	q.rounds = append(q.rounds, r)
 }
 
-// finish stores the result of a probe. It returns the next one for this worker, or nil
-// if there is none or the worker does not count towards the concurrency limit.
-func (m *Monitor) finish(p *runningProbe, observed Observation, err error) *runningProbe {
-	m.mu.Lock()
-	defer m.unlockAndLog()
+// dropRound dequeues the subjects of a round that are not in the queue yet.
+func (q *probeQueue) dropRound(r *round) {
+	q.rounds = slices.DeleteFunc(q.rounds, func(each *round) bool { return each == r })
+}
 
-	w := p.worker
-	m.store(p, observed, err)
-	m.complete(p.waiting)
+// join queues a subject and has the round wait for its next probe, or not wait if the
+// running one has timed out.
+func (q *probeQueue) join(r *round, id string) {
+	s := q.subject(id)
+	q.Add(id)
 
-	if !p.timedOut {
-		m.pending.Done()
-	}
-
-	p.subject.running = nil
-	m.queue.Done(p.subject.id)
-	m.resetTimer(p.subject)
-	w.probe = nil
-
-	if p.slow {
-		m.slow--
-		m.startProbes()
-	} else if next := m.next(); next != nil {
-		w.probe = m.newProbe(w, next)
-		w.timer.Reset(m.untilSlow())
-		return w.probe
+	if s.running != nil && s.running.timedOut {
+		complete([]*round{r})
 	} else {
-		m.running--
+		s.waiting = append(s.waiting, r)
 	}
-
-	w.timer.Stop()
-
-	return nil
 }
 
-// failWithoutProbe stores ProbeTimedOut for a subject that cannot be probed.
-func (m *Monitor) failWithoutProbe(s *subject) {
-	changes, _ := m.cache.fail(s.id, NewEntry(ProbeTimedOut, tooManyHangingProbes), m.stamp())
-	m.changes = append(m.changes, changes...)
-	m.complete(s.waiting)
-	s.waiting = nil
-	m.queue.Done(s.id)
-	m.resetTimer(s)
+func complete(rounds []*round) {
+	for _, r := range rounds {
+		r.incomplete--
+
+		if r.incomplete == 0 {
+			close(r.done)
+		}
+	}
+}
+
+// next returns the next subject, which is not returned again before Done, or nil.
+func (q *probeQueue) next() *subject {
+	q.queueNextOfRounds()
+
+	if q.Len() == 0 {
+		return nil
+	}
+
+	// Every Get is here, with mu locked, so it does not block.
+	id, _ := q.Get()
+
+	return q.subject(id)
+}
+
+// queueNextOfRounds queues the next subject of the rounds if nothing else is queued.
+func (q *probeQueue) queueNextOfRounds() {
+	for q.Len() == 0 && len(q.rounds) > 0 {
+		r := q.rounds[0]
+		if len(r.queued) == 0 {
+			q.rounds = q.rounds[1:]
+			continue
+		}
+
+		id := r.queued[0]
+		r.queued = r.queued[1:]
+		q.join(r, id)
+	}
+}
+
+// end drops what is queued, also behind a probe that runs, and takes no more.
+func (q *probeQueue) end() {
+	// ShutDown alone keeps what is queued, and Done would queue again what was added during its probe.
+	q.ShutDown()
+	q.TypedInterface = workqueue.NewTyped[string]()
+	q.ShutDown()
 }

@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,67 +13,17 @@ const lostGap = time.Second
 
 var errEnded = errdefs.New(errdefs.ErrUnavailable, "the driver is ending")
 
-// relistSchedule decides when to relist. Monitor.mu guards it.
-type relistSchedule struct {
-	// began is when the newest relist started.
-	began time.Time
-	// wanted is the time of a relist that is due before the period ends, because a
-	// source was connected or lost events; or zero.
-	wanted time.Time
-	// wake has relistPeriodically recompute the time of the next one.
-	wake chan struct{}
-	// first is closed when the first relist is complete.
-	first     chan struct{}
-	completed sync.Once
-}
-
-// round has the probes of one relist, or the one of ProbeNow. Monitor.mu guards it.
-type round struct {
-	began time.Time
-	// queued are the ids that are not in the monitor's queue yet.
-	queued []string
-	// incomplete counts the ids whose probe is not complete; done is closed at 0.
-	incomplete int
-	done       chan struct{}
-	// unexpected: all sources were connected and lost no event since the previous
-	// relist, so an event should have preceded each change.
-	unexpected bool
-}
-
-func (m *Monitor) complete(rounds []*round) {
-	for _, r := range rounds {
-		r.incomplete--
-
-		if r.incomplete == 0 {
-			close(r.done)
-		}
-	}
-}
-
 // Relist probes all subjects and forgets those that are not listed any more. It
 // returns once every probe has ended or timed out, or with ctx's error.
 func (m *Monitor) Relist(ctx context.Context) error {
-	r := m.beginRelist()
+	r := m.schedule.begin()
 	ids := m.config.List()
 
-	if len(ids) > 0 {
-		m.mu.Lock()
-		r.queued, r.incomplete = ids, len(ids)
-		m.relists = append(m.relists, r)
-		m.startProbes()
-		m.unlockAndLog()
-	} else {
-		close(r.done)
-	}
-
-	if err := m.await(ctx, r); err != nil {
+	if err := m.prober.probeAll(ctx, r, ids); err != nil {
 		return err
 	}
 
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	m.changes = append(m.changes, m.cache.relisted(ids, r.began)...)
+	m.prober.forgetOthers(ids, r.began)
 	m.schedule.completed.Do(func() { close(m.schedule.first) })
 	m.metrics.relist.WithLabelValues(m.config.Name).Observe(time.Since(r.began).Seconds())
 
@@ -89,35 +38,16 @@ func (m *Monitor) AwaitRelist(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-m.base.Done():
+	case <-m.prober.base.Done():
 		return errEnded
 	}
-}
-
-// beginRelist returns a round without ids, whose time precedes their listing.
-func (m *Monitor) beginRelist() *round {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	r := &round{began: m.stamp(), done: make(chan struct{})}
-	r.unexpected = m.allConnected() && m.schedule.wanted.IsZero()
-	m.schedule.began, m.schedule.wanted = r.began, time.Time{}
-
-	return r
 }
 
 // ProbeNow probes one subject before those of relists and returns its record, which has
 // ProbeTimedOut if the probe hangs. Unlike an event it triggers no later probes.
 // Errors: ErrGone, ctx's.
 func (m *Monitor) ProbeNow(ctx context.Context, id string) (*Record, error) {
-	r := &round{incomplete: 1, done: make(chan struct{})}
-
-	m.mu.Lock()
-	m.join(r, id)
-	m.startProbes()
-	m.unlockAndLog()
-
-	if err := m.await(ctx, r); err != nil {
+	if err := m.prober.probeNow(ctx, id); err != nil {
 		return nil, err
 	}
 
@@ -126,72 +56,6 @@ func (m *Monitor) ProbeNow(ctx context.Context, id string) (*Record, error) {
 	}
 
 	return nil, ErrGone
-}
-
-// await returns once the round's probes are complete. On an error it dequeues those
-// that have not started.
-func (m *Monitor) await(ctx context.Context, r *round) error {
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-	case <-m.base.Done():
-	}
-
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	m.relists = slices.DeleteFunc(m.relists, func(each *round) bool { return each == r })
-
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case m.base.Err() != nil:
-		return errEnded
-	default:
-		return nil
-	}
-}
-
-// join queues a subject and has the round wait for its next probe, or not wait if the
-// running one has timed out.
-func (m *Monitor) join(r *round, id string) {
-	s := m.subjectOf(id)
-	m.queue.Add(id)
-
-	if s.running != nil && s.running.timedOut {
-		m.complete([]*round{r})
-	} else {
-		s.waiting = append(s.waiting, r)
-	}
-}
-
-// queueNextOfRelists queues the next subject of the relists if nothing else is queued.
-func (m *Monitor) queueNextOfRelists() {
-	for m.queue.Len() == 0 && len(m.relists) > 0 {
-		r := m.relists[0]
-		if len(r.queued) == 0 {
-			m.relists = m.relists[1:]
-			continue
-		}
-
-		id := r.queued[0]
-		r.queued = r.queued[1:]
-		m.join(r, id)
-	}
-}
-
-// expectsEvents reports whether a change that the next probe finds should have been
-// preceded by an event: a relist is the only cause of the probe, all sources are
-// connected, and there is a record to compare with.
-func (m *Monitor) expectsEvents(s *subject) bool {
-	byRelist := slices.ContainsFunc(s.waiting, func(r *round) bool { return r.unexpected })
-	if !byRelist || s.due != [dueCauses]time.Time{} || !s.announced.at.IsZero() {
-		return false
-	}
-
-	_, known := m.cache.get(s.id)
-
-	return known
 }
 
 // relistPeriodically calls Relist whenever it is due, until ctx ends.
@@ -207,7 +71,7 @@ func (m *Monitor) relistPeriodically(ctx context.Context) {
 		case <-timer.C:
 		}
 
-		if wait := m.untilRelist(); wait > 0 {
+		if wait := m.schedule.untilNext(); wait > 0 {
 			timer.Reset(wait)
 
 			continue
@@ -217,45 +81,146 @@ func (m *Monitor) relistPeriodically(ctx context.Context) {
 			return
 		}
 
-		timer.Reset(m.untilRelist())
+		timer.Reset(m.schedule.untilNext())
 	}
 }
 
-// untilRelist returns the time until the next relist, at most 0 when it is due.
-func (m *Monitor) untilRelist() time.Duration {
-	m.mu.Lock()
-	defer m.unlockAndLog()
+// relistSchedule decides when to relist: by the period, and earlier because of the sources, whose status
+// it has.
+type relistSchedule struct {
+	period, eventedPeriod time.Duration
+	clock                 *stamps
+	// wake has relistPeriodically recompute the time of the next relist.
+	wake chan struct{}
+	// first is closed when the first relist is complete.
+	first     chan struct{}
+	completed sync.Once
 
-	if m.schedule.began.IsZero() {
+	mu      sync.Mutex
+	sources []sourceStatus
+	// began is when the newest relist started.
+	began time.Time
+	// wanted is the time of a relist that is due before the period ends, because a
+	// source was connected or lost events; or zero.
+	wanted time.Time
+}
+
+// sourceStatus is the status of a source, and since when it is connected.
+type sourceStatus struct {
+	SourceStatus
+
+	since time.Time
+}
+
+func newRelistSchedule(config *Config, clock *stamps) *relistSchedule {
+	s := &relistSchedule{
+		period: config.RelistPeriod, eventedPeriod: config.EventedRelistPeriod, clock: clock,
+		wake: make(chan struct{}, 1), first: make(chan struct{}),
+	}
+
+	for _, source := range config.Sources {
+		s.sources = append(s.sources, sourceStatus{SourceStatus: SourceStatus{Name: source.Name(), Problem: "not connected yet"}})
+	}
+
+	return s
+}
+
+// begin returns the round of a relist, whose time precedes the listing of its ids.
+func (s *relistSchedule) begin() *round {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	r := &round{began: s.clock.next(), done: make(chan struct{})}
+	r.unexpected = s.allConnected() && s.wanted.IsZero()
+	s.began, s.wanted = r.began, time.Time{}
+
+	return r
+}
+
+// untilNext returns the time until the next relist, at most 0 when it is due.
+func (s *relistSchedule) untilNext() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.began.IsZero() {
 		return 0
 	}
 
-	period := m.config.RelistPeriod
-	if m.allConnected() {
-		period = m.config.EventedRelistPeriod
+	period := s.period
+	if s.allConnected() {
+		period = s.eventedPeriod
 	}
 
-	next := m.schedule.began.Add(period)
-	if wanted := m.schedule.wanted; !wanted.IsZero() && wanted.Before(next) {
-		next = wanted
+	next := s.began.Add(period)
+	if !s.wanted.IsZero() && s.wanted.Before(next) {
+		next = s.wanted
 	}
 
 	return time.Until(next)
 }
 
-// requestRelist has a relist started at a time, if none is due before.
-func (m *Monitor) requestRelist(at time.Time) {
-	if m.schedule.wanted.IsZero() || at.Before(m.schedule.wanted) {
-		m.schedule.wanted = at
+// allConnected reports whether there are sources and all are connected.
+func (s *relistSchedule) allConnected() bool {
+	for i := range s.sources {
+		if !s.sources[i].Connected {
+			return false
+		}
 	}
 
-	m.wakeRelists()
+	return len(s.sources) > 0
 }
 
-// wakeRelists has relistPeriodically recompute the time of the next one.
-func (m *Monitor) wakeRelists() {
+// connected records that a source is connected. A relist finds what happened before.
+func (s *relistSchedule) connected(source *sourceStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	source.Connected, source.since, source.Problem = true, time.Now(), ""
+	s.request(time.Now())
+}
+
+// failed records why a source is not connected and returns how long it was.
+func (s *relistSchedule) failed(source *sourceStatus, err error) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	var up time.Duration
+	if source.Connected {
+		up = time.Since(source.since)
+	}
+
+	source.Connected, source.Problem = false, err.Error()
+	s.wakeUp()
+
+	return up
+}
+
+// lost requests a relist because events were lost.
+func (s *relistSchedule) lost() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	next := s.began.Add(lostGap)
+	if now := time.Now(); next.Before(now) {
+		next = now
+	}
+
+	s.request(next)
+}
+
+// request has a relist started at a time, if none is due before.
+func (s *relistSchedule) request(at time.Time) {
+	if s.wanted.IsZero() || at.Before(s.wanted) {
+		s.wanted = at
+	}
+
+	s.wakeUp()
+}
+
+// wakeUp has relistPeriodically recompute the time of the next relist.
+func (s *relistSchedule) wakeUp() {
 	select {
-	case m.schedule.wake <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default: // woken already
 	}
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // subject has the probes of one subject that run, are queued or are due later. It is
-// dropped when there are none. Monitor.mu guards it.
+// dropped when there are none. prober.mu guards it.
 type subject struct {
 	id string
 	// running is the probe that runs, or nil.
@@ -52,29 +52,19 @@ type announcedEvent struct {
 	source string
 }
 
-func (m *Monitor) subjectOf(id string) *subject {
-	s := m.subjects[id]
-	if s == nil {
-		s = &subject{id: id}
-		m.subjects[id] = s
-	}
-
-	return s
-}
-
 // announce has the subjects probed because of an event.
-func (m *Monitor) announce(ids []string, event announcedEvent) {
-	m.mu.Lock()
-	defer m.unlockAndLog()
+func (p *prober) announce(ids []string, event announcedEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	if m.phase != running {
+	if p.phase != running {
 		return
 	}
 
 	now := time.Now()
 
 	for _, id := range ids {
-		s := m.subjectOf(id)
+		s := p.queue.subject(id)
 		s.due[dueFirst], s.due[dueSecond], s.due[dueThird] = now.Add(firstRetry), now.Add(secondRetry), now.Add(thirdRetry)
 
 		if s.announced.at.IsZero() {
@@ -84,23 +74,23 @@ func (m *Monitor) announce(ids []string, event announcedEvent) {
 		if next := s.lastEventProbe.Add(s.gap); now.Before(next) {
 			s.due[dueEvent] = next
 		} else {
-			m.probeAfterEvent(s, now)
+			p.probeAfterEvent(s, now)
 		}
 
-		m.resetTimer(s)
+		p.resetTimer(s)
 	}
 
-	m.startProbes()
+	p.startProbes()
 }
 
 // probeAfterEvent queues a probe because of an event.
-func (m *Monitor) probeAfterEvent(s *subject, now time.Time) {
+func (p *prober) probeAfterEvent(s *subject, now time.Time) {
 	if now.Sub(s.lastEventProbe) > thirdRetry {
 		s.gap = 0
 	}
 
 	s.lastEventProbe, s.gap = now, min(max(2*s.gap, shortestGap), longestGap)
-	m.queue.Add(s.id)
+	p.queue.Add(s.id)
 }
 
 // request replaces the probe that the previous observation requested; 0 cancels it.
@@ -113,7 +103,7 @@ func (s *subject) request(after time.Duration) {
 }
 
 // resetTimer sets the timer to the first due time, or drops an idle subject.
-func (m *Monitor) resetTimer(s *subject) {
+func (p *prober) resetTimer(s *subject) {
 	var next time.Time
 
 	for _, due := range s.due {
@@ -123,28 +113,28 @@ func (m *Monitor) resetTimer(s *subject) {
 	}
 
 	switch {
-	case m.phase == ended, next.IsZero():
+	case p.phase == ended, next.IsZero():
 		if s.timer != nil {
 			s.timer.Stop()
 		}
 
-		if s.running == nil && len(s.waiting) == 0 && s.announced.at.IsZero() && m.subjects[s.id] == s {
-			delete(m.subjects, s.id)
+		if s.running == nil && len(s.waiting) == 0 && s.announced.at.IsZero() && p.queue.subjects[s.id] == s {
+			delete(p.queue.subjects, s.id)
 		}
-	case m.phase != running: // begin starts the timers
+	case p.phase != running: // begin starts the timers
 	case s.timer == nil:
-		s.timer = time.AfterFunc(time.Until(next), func() { m.queueDue(s) })
+		s.timer = time.AfterFunc(time.Until(next), func() { p.queueDue(s) })
 	default:
 		s.timer.Reset(time.Until(next))
 	}
 }
 
 // queueDue queues the probes that are due.
-func (m *Monitor) queueDue(s *subject) {
-	m.mu.Lock()
-	defer m.unlockAndLog()
+func (p *prober) queueDue(s *subject) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	if m.phase != running || m.subjects[s.id] != s {
+	if p.phase != running || p.queue.subjects[s.id] != s {
 		return
 	}
 
@@ -158,12 +148,12 @@ func (m *Monitor) queueDue(s *subject) {
 		s.due[cause] = time.Time{}
 
 		if cause == dueEvent {
-			m.probeAfterEvent(s, now)
+			p.probeAfterEvent(s, now)
 		} else {
-			m.queue.Add(s.id)
+			p.queue.Add(s.id)
 		}
 	}
 
-	m.resetTimer(s)
-	m.startProbes()
+	p.resetTimer(s)
+	p.startProbes()
 }

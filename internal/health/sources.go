@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
-
-	"k8s.io/client-go/util/workqueue"
 )
 
 const (
@@ -27,63 +26,54 @@ type SourceStatus struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// monitoredSource is a source with its status. Monitor.mu guards the status.
-type monitoredSource struct {
-	Source
-
-	connected bool
-	since     time.Time
-	problem   string
-}
-
 // Sources returns the status of the sources, in the order of Config.
 func (m *Monitor) Sources() []SourceStatus {
-	m.mu.Lock()
-	defer m.unlockAndLog()
+	m.schedule.mu.Lock()
+	defer m.schedule.mu.Unlock()
 
 	all := make([]SourceStatus, 0, len(m.sources))
 	for _, each := range m.sources {
-		all = append(all, SourceStatus{Name: each.Name(), Connected: each.connected, Problem: each.problem})
+		all = append(all, each.status.SourceStatus)
 	}
 
 	return all
 }
 
-// allConnected reports whether there are sources and all are connected.
-func (m *Monitor) allConnected() bool {
-	for _, each := range m.sources {
-		if !each.connected {
-			return false
-		}
-	}
+// monitoredSource runs a source. It reports events, and what they mean for relists.
+type monitoredSource struct {
+	Source
 
-	return len(m.sources) > 0
+	status   *sourceStatus
+	schedule *relistSchedule
+	metrics  viewMetrics
+	log      *slog.Logger
+	// concern is Config.Concern, announce is prober.announce.
+	concern  func(Event) []string
+	announce func(ids []string, event announcedEvent)
 }
 
-// supported reports whether the kernel and the process support a source.
-func (m *Monitor) supported(source *monitoredSource) bool {
-	err := source.Supported()
+// supported reports whether the kernel and the process support the source.
+func (m *monitoredSource) supported() bool {
+	err := m.Supported()
 	if err == nil {
 		return true
 	}
 
-	m.config.Log.Info("event source is not supported; relists replace it",
-		"source", source.Name(), "period", m.config.RelistPeriod, "error", err)
-
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	source.problem = err.Error()
+	m.log.Info("event source is not supported; relists replace it",
+		"source", m.Name(), "period", m.schedule.period, "error", err)
+	m.schedule.failed(m.status, err)
 
 	return false
 }
 
-// follow runs a source until ctx ends, and again after it fails.
-func (m *Monitor) follow(ctx context.Context, source *monitoredSource) {
+// follow runs the source until ctx ends, and again after it fails.
+func (m *monitoredSource) follow(ctx context.Context) {
 	for attempt := 0; ; attempt++ {
-		err := m.runSource(ctx, source)
+		err := m.run(ctx)
 
-		if up := m.sourceFailed(source, err); up >= longestBackoff {
+		m.metrics.setSourceUp(m.Name(), false)
+
+		if up := m.schedule.failed(m.status, err); up >= longestBackoff {
 			attempt = 0
 		}
 
@@ -92,9 +82,9 @@ func (m *Monitor) follow(ctx context.Context, source *monitoredSource) {
 		}
 
 		delay := delayBefore(attempt)
-		m.metrics.failures.WithLabelValues(m.config.Name, source.Name()).Inc()
-		m.config.Log.Warn("event source failed; relists replace it until it is connected again",
-			"source", source.Name(), "period", m.config.RelistPeriod, "retry", delay, "error", err)
+		m.metrics.failures.WithLabelValues(m.metrics.view, m.Name()).Inc()
+		m.log.Warn("event source failed; relists replace it until it is connected again",
+			"source", m.Name(), "period", m.schedule.period, "retry", delay, "error", err)
 
 		select {
 		case <-time.After(delay):
@@ -121,67 +111,37 @@ func delayBefore(failures int) time.Duration {
 	return delay
 }
 
-// runSource runs a source and returns why it ended, never nil.
-func (m *Monitor) runSource(ctx context.Context, source *monitoredSource) (err error) {
+// run runs the source once and returns why it ended, never nil.
+func (m *monitoredSource) run(ctx context.Context) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = fmt.Errorf("%w: panic: %v\n%s", errSourceEnded, value, debug.Stack())
 		}
 	}()
 
-	if err := source.Run(ctx, func() { m.sourceConnected(source) }, func(event Event) { m.notify(source, event) }); err != nil {
+	if err := m.Run(ctx, m.connected, m.notify); err != nil {
 		return err
 	}
 
 	return errSourceEnded
 }
 
-func (m *Monitor) sourceConnected(source *monitoredSource) {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	source.connected, source.since, source.problem = true, time.Now(), ""
-	m.metrics.connects.WithLabelValues(m.config.Name, source.Name()).Inc()
-	m.metrics.setSourceUp(source.Name(), true)
-	// A relist finds what happened before the source was connected.
-	m.requestRelist(time.Now())
+func (m *monitoredSource) connected() {
+	m.metrics.connects.WithLabelValues(m.metrics.view, m.Name()).Inc()
+	m.metrics.setSourceUp(m.Name(), true)
+	m.schedule.connected(m.status)
 }
 
-// sourceFailed records why a source ended and returns how long it was connected.
-func (m *Monitor) sourceFailed(source *monitoredSource, err error) time.Duration {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	var up time.Duration
-	if source.connected {
-		up = time.Since(source.since)
-	}
-
-	source.connected, source.problem = false, err.Error()
-	m.metrics.setSourceUp(source.Name(), false)
-	m.wakeRelists()
-
-	return up
-}
-
-func (m *Monitor) notify(source *monitoredSource, event Event) {
-	m.metrics.events.WithLabelValues(m.config.Name, source.Name(), event.Kind.String()).Inc()
+func (m *monitoredSource) notify(event Event) {
+	m.metrics.events.WithLabelValues(m.metrics.view, m.Name(), event.Kind.String()).Inc()
 
 	if event.Kind == Lost {
-		m.mu.Lock()
-		defer m.unlockAndLog()
-
-		next := m.schedule.began.Add(lostGap)
-		if now := time.Now(); next.Before(now) {
-			next = now
-		}
-
-		m.requestRelist(next)
+		m.schedule.lost()
 
 		return
 	}
 
-	if m.config.Concern == nil {
+	if m.concern == nil {
 		return
 	}
 
@@ -189,37 +149,7 @@ func (m *Monitor) notify(source *monitoredSource, event Event) {
 		event.At = time.Now()
 	}
 
-	if ids := m.config.Concern(event); len(ids) > 0 {
-		m.announce(ids, announcedEvent{at: event.At, source: source.Name()})
-	}
-}
-
-// begin enables Suspect and events, and starts the timers of requested probes.
-func (m *Monitor) begin() {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	m.phase = running
-
-	for _, s := range m.subjects {
-		m.resetTimer(s)
-	}
-}
-
-// end prevents further probes, and drops those that are queued, also behind one that runs: no worker
-// takes them any more.
-func (m *Monitor) end() {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	m.phase = ended
-	// ShutDown alone keeps what is queued, and Done would queue again what was added during its probe.
-	m.queue.ShutDown()
-	m.queue = workqueue.NewTyped[string]()
-	m.queue.ShutDown()
-	m.stop()
-
-	for _, s := range m.subjects {
-		m.resetTimer(s)
+	if ids := m.concern(event); len(ids) > 0 {
+		m.announce(ids, announcedEvent{at: event.At, source: m.Name()})
 	}
 }

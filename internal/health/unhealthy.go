@@ -34,22 +34,19 @@ func (m *Monitor) probeUnhealthy(ctx context.Context) {
 func (m *Monitor) probeBatch(last string) string {
 	batch := m.cache.nextUnhealthy(last, unhealthyBatch)
 
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	if m.phase != running {
-		return ""
-	}
+	var ids []string
 
 	for _, record := range batch {
 		last = record.ID
 
-		if s := m.subjects[record.ID]; !record.noEarlyProbe && (s == nil || s.running == nil) {
-			m.queue.Add(record.ID)
+		if !record.noEarlyProbe {
+			ids = append(ids, record.ID)
 		}
 	}
 
-	m.startProbes()
+	if !m.prober.probeIdle(ids...) {
+		return ""
+	}
 
 	return last
 }

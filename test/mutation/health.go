@@ -49,34 +49,34 @@ func healthMutants() []regression {
 			breaks: "a condition looks new with each probe", tests: monitor("TestSinceOutlivesRenewals"),
 		},
 		{
-			name: "health/lost-events-ignored", in: "health.Monitor.notify",
+			name: "health/lost-events-ignored", in: "health.monitoredSource.notify",
 			old:    `if event.Kind == Lost {`,
-			new:    `if event.Kind == Lost && m.config.Concern == nil {`,
+			new:    `if event.Kind == Lost && m.concern == nil {`,
 			breaks: "what happened while events were lost is not probed", tests: monitor("TestLostEventsProbeAllVolumes"),
 		},
 		{
-			name: "health/event-during-probe-dropped", in: "health.Monitor.finish",
-			old: `	m.queue.Done(p.subject.id)
+			name: "health/event-during-probe-dropped", in: "health.prober.finish",
+			old: `	p.queue.Done(probe.subject.id)
 `,
-			new: `	m.queue.Done(p.subject.id)
-	if m.queue.Len() > 0 {
-		again, _ := m.queue.Get()
-		m.queue.Done(again)
+			new: `	p.queue.Done(probe.subject.id)
+	if p.queue.Len() > 0 {
+		again, _ := p.queue.Get()
+		p.queue.Done(again)
 	}
 `,
 			breaks: "a change during a probe is not seen", tests: monitor("TestEventDuringAProbeTriggersAnother"),
 		},
 		{
-			name: "health/hanging-probe-not-reported", in: "health.Monitor.checkDuration",
-			old: `	m.storeFailure(p, probeTimedOut)
+			name: "health/hanging-probe-not-reported", in: "health.prober.checkDuration",
+			old: `	p.storeFailure(probe, probeTimedOut)
 `,
 			new:    ``,
 			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestHangingProbeTimesOut"),
 		},
 		{
-			name: "health/relists-too-rarely", in: "health.Monitor.untilRelist",
-			old:    `if m.allConnected() {`,
-			new:    `if len(m.sources) > 0 {`,
+			name: "health/relists-too-rarely", in: "health.relistSchedule.untilNext",
+			old:    `if s.allConnected() {`,
+			new:    `if len(s.sources) > 0 {`,
 			breaks: "relists stay rare while an event source has failed", tests: monitor("TestTheRelistPeriods", "TestThePeriodIsLongerWhileAllSourcesAreUp"),
 		},
 		{
