@@ -65,10 +65,10 @@ func (p *prober) store(probe *runningProbe, observed Observation, err error) {
 		}
 
 		s.request(observed.Again)
-		p.measureLatency(probe)
+		probe.measureLatency(p.metrics)
 	case errors.Is(err, ErrGone):
 		p.mu.note(p.cache.forget(s.id, probe.startedAt))
-		p.measureLatency(probe)
+		probe.measureLatency(p.metrics)
 	case errors.Is(err, ErrKeep):
 		s.request(cmp.Or(observed.Again, retryWhileChanging))
 		// The latency of the event ends with the probe that succeeds.
@@ -106,14 +106,14 @@ func (p *prober) storeFailure(probe *runningProbe, message string) {
 	p.mu.note(changes)
 
 	if stored {
-		p.measureLatency(probe)
+		probe.measureLatency(p.metrics)
 	}
 }
 
 // measureLatency observes the time from the event that triggered the probe.
-func (p *prober) measureLatency(probe *runningProbe) {
+func (probe *runningProbe) measureLatency(metrics viewMetrics) {
 	if !probe.event.at.IsZero() {
-		p.metrics.observeLatency(probe.event.source, time.Since(probe.event.at))
+		metrics.observeLatency(probe.event.source, time.Since(probe.event.at))
 		probe.event = announcedEvent{}
 	}
 }

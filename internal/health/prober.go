@@ -138,32 +138,14 @@ func (p *prober) probeIdle(ids ...string) bool {
 	return true
 }
 
-// probeAll probes the subjects when no other is queued, and returns once all probes of the round are
-// complete. Errors: ctx's, errEnded.
-func (p *prober) probeAll(ctx context.Context, r *round, ids []string) error {
+// await queues the probes of a round and returns once they are complete. On an error it dequeues those
+// that have not started. Errors: ctx's, errEnded.
+func (p *prober) await(ctx context.Context, r *round, queue func(*probeQueue)) error {
 	p.mu.Lock()
-	p.queue.addRound(r, ids)
+	queue(&p.queue)
 	p.startProbes()
 	p.mu.Unlock()
 
-	return p.await(ctx, r)
-}
-
-// probeNow probes a subject before those of relists. Errors: ctx's, errEnded.
-func (p *prober) probeNow(ctx context.Context, id string) error {
-	r := &round{incomplete: 1, done: make(chan struct{})}
-
-	p.mu.Lock()
-	p.queue.join(r, id)
-	p.startProbes()
-	p.mu.Unlock()
-
-	return p.await(ctx, r)
-}
-
-// await returns once the round's probes are complete. On an error it dequeues those
-// that have not started.
-func (p *prober) await(ctx context.Context, r *round) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():

@@ -19,7 +19,7 @@ func (m *Monitor) Relist(ctx context.Context) error {
 	r := m.schedule.begin()
 	ids := m.config.List()
 
-	if err := m.prober.probeAll(ctx, r, ids); err != nil {
+	if err := m.prober.await(ctx, r, func(q *probeQueue) { q.addRound(r, ids) }); err != nil {
 		return err
 	}
 
@@ -47,7 +47,9 @@ func (m *Monitor) AwaitRelist(ctx context.Context) error {
 // ProbeTimedOut if the probe hangs. Unlike an event it triggers no later probes.
 // Errors: ErrGone, ctx's.
 func (m *Monitor) ProbeNow(ctx context.Context, id string) (*Record, error) {
-	if err := m.prober.probeNow(ctx, id); err != nil {
+	r := &round{incomplete: 1, done: make(chan struct{})}
+
+	if err := m.prober.await(ctx, r, func(q *probeQueue) { q.join(r, id) }); err != nil {
 		return nil, err
 	}
 

@@ -15,7 +15,7 @@ import (
 // never wait for a disk and may be called from any goroutine; two calls may
 // see two versions. A value that was handed in or out must not be changed.
 type Collection[T any] struct {
-	store     *Store
+	writer    *writer
 	name      string
 	indexes   []index[T]
 	observers []func(key string, old, now T, hadOld, hasNew bool)
@@ -74,25 +74,25 @@ func WithPrepare[T any](fn func(key string, record T)) CollectionOption[T] {
 // changed. A second collection of the same name is a programmer's error and
 // panics, as does a registration after Open.
 func Register[T any](s *Store, name string, opts ...CollectionOption[T]) *Collection[T] {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writer.mu.Lock()
+	defer s.writer.mu.Unlock()
 
-	if s.phase != phaseNew {
+	if s.writer.phase != phaseNew {
 		panic("state: collection " + name + " is registered after Open")
 	}
 
-	if name == "" || s.collections[name] != nil {
+	if name == "" || s.writer.collections[name] != nil {
 		panic("state: collection " + name + " is registered twice or has no name")
 	}
 
-	c := newCollection(s, name, opts...)
-	s.collections[name] = c
+	c := newCollection(s.writer, name, opts...)
+	s.writer.collections[name] = c
 
 	return c
 }
 
-func newCollection[T any](s *Store, name string, opts ...CollectionOption[T]) *Collection[T] {
-	c := &Collection[T]{store: s, name: name}
+func newCollection[T any](w *writer, name string, opts ...CollectionOption[T]) *Collection[T] {
+	c := &Collection[T]{writer: w, name: name}
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -166,7 +166,7 @@ func (v View[T]) Lookup(index, value string) (string, T, bool) {
 func (v View[T]) Put(key string, value T) error {
 	c := v.collection
 
-	err := v.tx.usable(c.store)
+	err := v.tx.usable(c.writer)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (v View[T]) Put(key string, value T) error {
 func (v View[T]) Delete(key string) error {
 	c := v.collection
 
-	err := v.tx.usable(c.store)
+	err := v.tx.usable(c.writer)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,10 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
 	"time"
 )
 
@@ -38,14 +39,85 @@ func (b *batch) add(sequence uint64, changes []mutation) uint64 {
 	return sequence
 }
 
+// committer makes the writer's batches durable, and compacts the journal.
+type committer struct {
+	dir     string
+	options Options
+	writer  *writer
+
+	// token is a mutex, locked by sending to it, for writing to the journal. It guards the fields
+	// below.
+	token   chan struct{}
+	journal *journal
+	durable uint64
+	mark    mark
+	// compactAt is the journal's size in bytes that starts a compaction.
+	compactAt int64
+
+	// lazy is the timer of flushLater. writer.mu guards it.
+	lazy *time.Timer
+
+	// compacting is held during a compaction, and taken before token.
+	compacting chan struct{}
+	background sync.WaitGroup
+	stop       context.CancelFunc
+	stopped    context.Context //nolint:containedctx // ends the store's own background work
+}
+
+func newCommitter(dir string, opts Options, w *writer) *committer {
+	stopped, stop := context.WithCancel(context.Background())
+
+	return &committer{
+		dir: dir, options: opts, writer: w,
+		token: make(chan struct{}, 1), compacting: make(chan struct{}, 1), stop: stop, stopped: stopped,
+	}
+}
+
+// close makes the newest batch durable, marks a clean end and closes the files.
+func (c *committer) close(newest *batch) error {
+	c.writer.mu.Lock()
+
+	if c.lazy != nil && c.lazy.Stop() {
+		c.background.Done()
+	}
+
+	c.writer.mu.Unlock()
+	c.stop()
+
+	var err error
+	if newest != nil && c.writer.err() == nil {
+		err = c.await(newest)
+	}
+
+	// No compaction runs, and none starts, while these two are held.
+	c.compacting <- struct{}{}
+	c.token <- struct{}{}
+
+	defer func() {
+		<-c.token
+		<-c.compacting
+	}()
+
+	healthy := c.writer.err() == nil
+	err = errors.Join(err, c.journal.close(c.durable, healthy))
+	c.journal = nil
+
+	if healthy && err == nil {
+		c.mark.write(c.durable)
+		err = errors.Join(c.mark.file.Sync(), c.options.FS.SyncDir(c.dir))
+	}
+
+	return errors.Join(err, c.mark.file.Close())
+}
+
 // await returns when b is durable or has failed. One of the waiting goroutines gets the token and
 // writes for all, so a lone Update needs no switch of goroutines.
-func (s *Store) await(b *batch) error {
+func (c *committer) await(b *batch) error {
 	select {
 	case <-b.done:
-	case s.token <- struct{}{}:
-		s.flush()
-		<-s.token
+	case c.token <- struct{}{}:
+		c.flush()
+		<-c.token
 		// Either flush wrote b or who had the token before did.
 		<-b.done
 	}
@@ -54,79 +126,54 @@ func (s *Store) await(b *batch) error {
 }
 
 // flush writes what is pending. The caller holds the token.
-func (s *Store) flush() {
-	s.mu.Lock()
-
-	b := s.pending
-	if len(b.lines) == 0 || s.Err() != nil {
-		s.mu.Unlock()
-
+func (c *committer) flush() {
+	b, publish := c.writer.take()
+	if b == nil {
 		return
 	}
 
-	s.flushing = b
-	s.pending = newBatch()
-	publish := s.seal()
-
-	s.mu.Unlock()
-
-	err := s.journal.append(b.lines)
+	err := c.journal.append(b.lines)
 	if err != nil {
-		s.fail(err)
+		c.fail(err)
 
 		return
 	}
 
-	s.durable = b.last
-	s.writeMark()
+	c.durable = b.last
+	c.mark.write(c.durable)
 
 	for _, each := range publish {
 		each()
 	}
 
-	s.mu.Lock()
-	s.flushing = nil
-	s.mu.Unlock()
-
+	c.writer.written()
 	close(b.done)
-	s.compactIfLarge()
-}
-
-func (s *Store) seal() []func() {
-	var publish []func()
-
-	for _, each := range s.collections {
-		if fn := each.seal(); fn != nil {
-			publish = append(publish, fn)
-		}
-	}
-
-	return publish
+	c.compactIfLarge()
 }
 
 // fail makes the store read-only, reverts what is not durable and fails the waiting Updates. After a
 // write that failed for lack of space, the lazy changes are kept and a retry runs in the background.
 // After any other failure, of a sync above all, the store stays read-only: the content of the disk
 // is unknown. The caller holds the token.
-func (s *Store) fail(cause error) {
+func (c *committer) fail(cause error) {
 	full := errors.Is(cause, errNoSpace)
 
 	err := fmt.Errorf("%w since a write to %s failed: %w; what was acknowledged is safe: look after the disk, then restart",
-		ErrReadOnly, s.dir, cause)
+		ErrReadOnly, c.dir, cause)
 	if full {
-		err = fmt.Errorf("%w as long as %s has no space: %w; free some, then changes are accepted again", ErrReadOnly, s.dir, cause)
+		err = fmt.Errorf("%w as long as %s has no space: %w; free some, then changes are accepted again", ErrReadOnly, c.dir, cause)
 	}
 
-	failed := s.takeBack(err, full)
+	failed := c.writer.takeBack(err, c.durable, full)
 
-	s.options.Log.Error("state is read-only from now on", "dir", s.dir, "error", cause, "untilSpace", full)
+	c.options.Log.Error("state is read-only from now on", "dir", c.dir, "error", cause, "untilSpace", full)
 
 	// A change whose Update failed should not reappear after a restart. That is not guaranteed, so
 	// an error is ignored.
-	_ = s.journal.wipe()
+	_ = c.journal.wipe()
 
 	if full {
-		s.background.Go(s.awaitSpace)
+		c.background.Go(c.awaitSpace)
 	}
 
 	for _, b := range failed {
@@ -135,95 +182,70 @@ func (s *Store) fail(cause error) {
 	}
 }
 
-// takeBack sets the failure, makes the latest state the durable one and returns the
-// batches that are not durable. Lazy changes, which no caller waits for, can be kept pending.
-func (s *Store) takeBack(failure error, keepLazy bool) []*batch {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// flushLater writes what is pending after Options.LazyFlush, unless it is written before.
+func (c *committer) flushLater() {
+	c.writer.mu.Lock()
+	defer c.writer.mu.Unlock()
 
-	s.failure.Store(&failure)
-
-	var failed []*batch
-	if s.flushing != nil {
-		failed = append(failed, s.flushing)
+	if c.writer.phase != phaseOpen || c.lazy != nil || c.writer.err() != nil {
+		return
 	}
 
-	failed = append(failed, s.pending)
+	c.background.Add(1)
+	c.lazy = time.AfterFunc(c.options.LazyFlush, func() {
+		defer c.background.Done()
 
-	for _, b := range slices.Backward(failed) {
-		for _, each := range slices.Backward(b.changes) {
-			each.revert()
-			each.retract()
+		c.writer.mu.Lock()
+		c.lazy = nil
+		b := c.writer.newestBatch()
+		writable := c.writer.err() == nil
+		c.writer.mu.Unlock()
+
+		if writable && b != nil {
+			// The failure is kept, and Store.Err returns it.
+			_ = c.await(b)
 		}
-	}
-
-	s.sequence = s.durable
-	s.flushing = nil
-	s.pending = newBatch()
-
-	if keepLazy {
-		s.redoLazy(failed)
-	}
-
-	return failed
-}
-
-// redoLazy makes the lazy changes of failed batches again. The caller holds mu.
-func (s *Store) redoLazy(failed []*batch) {
-	for _, b := range failed {
-		for _, changes := range b.lazy {
-			err := s.apply(func(tx *Tx) error {
-				for _, each := range changes {
-					_ = each.redo(tx) // its error aborts the transaction
-				}
-
-				return nil
-			}, true)
-			if err != nil {
-				s.options.Log.Error("a lazy change of the state is lost with one that has failed", "dir", s.dir, "error", err)
-			}
-		}
-	}
+	})
 }
 
 // awaitSpace makes the store writable again when the journal can grow again.
-func (s *Store) awaitSpace() {
-	for done := false; !done; done = s.regainSpace() {
+func (c *committer) awaitSpace() {
+	for done := false; !done; done = c.regainSpace() {
 		select {
-		case <-time.After(s.options.RetrySpace):
-		case <-s.stopped.Done():
+		case <-time.After(c.options.RetrySpace):
+		case <-c.stopped.Done():
 			return
 		}
 	}
 }
 
 // regainSpace reports whether there is nothing more to wait for.
-func (s *Store) regainSpace() bool {
-	s.token <- struct{}{}
-	defer func() { <-s.token }()
+func (c *committer) regainSpace() bool {
+	c.token <- struct{}{}
+	defer func() { <-c.token }()
 
-	if s.journal == nil {
+	if c.journal == nil {
 		return true
 	}
 
-	err := s.journal.wipe()
+	err := c.journal.wipe()
 	if err == nil {
-		err = s.journal.file.Sync()
+		err = c.journal.file.Sync()
 	}
 
 	if err == nil {
-		err = s.journal.fill(s.journal.filled)
+		err = c.journal.fill(c.journal.filled)
 	}
 
 	switch {
 	case errors.Is(err, errNoSpace):
 		return false
 	case err != nil:
-		s.fail(err)
+		c.fail(err)
 	default:
-		s.failure.Store(nil)
-		s.options.Log.Info("state has space again and accepts changes", "dir", s.dir)
-		s.flush()
+		c.writer.failure.Store(nil)
+		c.options.Log.Info("state has space again and accepts changes", "dir", c.dir)
+		c.flush()
 	}
 
 	return true

@@ -23,20 +23,16 @@ func appendMark(to []byte, durable uint64) []byte {
 	return appendLine(to, `"durable":%d`, durable)
 }
 
-// writeMark records the last durable change. Errors are ignored: an older mark is valid, too.
-func (s *Store) writeMark() {
-	s.markLine = appendMark(s.markLine[:0], s.durable)
-	_, _ = s.mark.WriteAt(s.markLine, 0)
+// mark is the file, and the buffer of its line.
+type mark struct {
+	file File
+	line []byte
 }
 
-// closeMark makes the mark of a clean end durable, with its name.
-func (s *Store) closeMark(clean bool) error {
-	var err error
-	if clean {
-		s.writeMark()
-		err = errors.Join(s.mark.Sync(), s.options.FS.SyncDir(s.dir))
-	}
-	return errors.Join(err, s.mark.Close())
+// write records the last durable change. Errors are ignored: an older mark is valid, too.
+func (m *mark) write(durable uint64) {
+	m.line = appendMark(m.line[:0], durable)
+	_, _ = m.file.WriteAt(m.line, 0)
 }
 
 // readMark returns 0 without a mark: the file is missing, or a power failure left it empty.

@@ -11,23 +11,23 @@ import (
 )
 
 // load reads the directory into the collections and makes it ready for changes.
-func (s *Store) load(ctx context.Context) error {
-	files := s.options.FS
-	path := filepath.Join(s.dir, journalName)
-	err := removeIfExists(files, filepath.Join(s.dir, draftName))
+func (c *committer) load(ctx context.Context) error {
+	files := c.options.FS
+	path := filepath.Join(c.dir, journalName)
+	err := removeIfExists(files, filepath.Join(c.dir, draftName))
 	if err != nil {
 		return err
 	}
-	mark, err := readMark(files, filepath.Join(s.dir, markName))
+	mark, err := readMark(files, filepath.Join(c.dir, markName))
 	if err != nil {
 		return err
 	}
-	found, err := findJournal(files, s.dir, mark)
+	found, err := findJournal(files, c.dir, mark)
 	if err != nil {
 		return err
 	}
 	if !found {
-		err = s.create(ctx)
+		err = c.create(ctx)
 		if err != nil {
 			return err
 		}
@@ -38,27 +38,27 @@ func (s *Store) load(ctx context.Context) error {
 	}
 	read := &loader{
 		path:    path,
-		find:    func(name string) collection { return s.collections[name] },
-		check:   s.checkRecords,
+		find:    func(name string) collection { return c.writer.collections[name] },
+		check:   c.writer.check,
 		damaged: func(damage *DamageError) error { return damage },
 	}
 	err = read.read(ctx, file, mark)
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	s.mark, err = files.OpenFile(filepath.Join(s.dir, markName), os.O_RDWR|os.O_CREATE, fileMode)
+	c.mark.file, err = files.OpenFile(filepath.Join(c.dir, markName), os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	s.sequence, s.durable = read.last, read.last
-	s.journal = &journal{
+	c.writer.sequence, c.durable = read.last, read.last
+	c.journal = &journal{
 		file: file, base: read.base, end: read.end, filled: read.size / journalChunk * journalChunk, closed: read.closed,
 	}
 	if read.remnant {
-		err = s.dropTorn(read.torn)
+		err = c.dropTorn(read.torn)
 	}
 	if err != nil {
-		return errors.Join(err, file.Close(), s.mark.Close())
+		return errors.Join(err, file.Close(), c.mark.file.Close())
 	}
 	return nil
 }
@@ -81,23 +81,23 @@ func findJournal(files FS, dir string, mark uint64) (bool, error) {
 }
 
 // create makes the journal of a new directory.
-func (s *Store) create(ctx context.Context) error {
-	made, err := draftJournal(ctx, s.options.FS, s.dir, 0, s.versions())
+func (c *committer) create(ctx context.Context) error {
+	made, err := draftJournal(ctx, c.options.FS, c.dir, 0, c.writer.versions())
 	if err != nil {
 		return err
 	}
-	return errors.Join(made.install(s.options.FS, s.dir), made.file.Close())
+	return errors.Join(made.install(c.options.FS, c.dir), made.file.Close())
 }
 
 // dropTorn wipes what follows the last good line: a remnant must not be taken for a change once
 // other lines precede it.
-func (s *Store) dropTorn(torn *DamageError) (err error) {
+func (c *committer) dropTorn(torn *DamageError) (err error) {
 	defer errdefs.Wrapf(&err, "drop the end of the journal")
-	s.options.Log.Warn("dropping the end of the journal: a write was interrupted and never acknowledged",
+	c.options.Log.Warn("dropping the end of the journal: a write was interrupted and never acknowledged",
 		"file", torn.File, "line", torn.Line, "reason", torn.Reason)
-	err = s.journal.wipe()
+	err = c.journal.wipe()
 	if err != nil {
 		return err
 	}
-	return s.journal.file.Sync()
+	return c.journal.file.Sync()
 }

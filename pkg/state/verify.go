@@ -158,14 +158,14 @@ func (s *Store) inspectLocked() (*inspection, error) {
 }
 
 func (s *Store) inspect() (*inspection, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.phase != phaseNew {
+	s.writer.mu.Lock()
+	defer s.writer.mu.Unlock()
+	if s.writer.phase != phaseNew {
 		return nil, fmt.Errorf("%w: %s was read before", ErrNotOpen, s.dir)
 	}
-	s.phase = phaseClosed
+	s.writer.phase = phaseClosed
 	seen := &inspection{dir: s.dir, files: s.options.FS, collections: map[string]*inspected{}}
-	for name, each := range s.collections {
+	for name, each := range s.writer.collections {
 		seen.collections[name] = &inspected{each, newCollection[json.RawMessage](nil, name)}
 	}
 	seen.loader = loader{
@@ -176,7 +176,7 @@ func (s *Store) inspect() (*inspection, error) {
 			}
 			return nil
 		},
-		check: s.checkRecords,
+		check: s.writer.check,
 		damaged: func(damage *DamageError) error {
 			seen.damage = append(seen.damage, damage)
 			return nil

@@ -30,9 +30,9 @@ func stateMutants() []regression {
 			breaks: "changes go to a journal whose name a power failure takes away", tests: tests,
 		},
 		{
-			name: "state/changes-during-compaction-not-copied", in: "state.Store.switchTo",
-			old:    `err = next.copyFrom(s.journal, from, s.journal.end)`,
-			new:    `err = next.copyFrom(s.journal, from, from)`,
+			name: "state/changes-during-compaction-not-copied", in: "state.committer.switchTo",
+			old:    `err = next.copyFrom(c.journal, from, c.journal.end)`,
+			new:    `err = next.copyFrom(c.journal, from, from)`,
 			breaks: "changes that were made while a compaction ran are lost", tests: tests,
 		},
 		{
@@ -61,8 +61,8 @@ func stateMutants() []regression {
 			tests:  in("pkg/state", "TestCrashAtEveryStep"),
 		},
 		{
-			name: "state/torn-tail-not-cut", in: "state.Store.dropTorn",
-			old:    `err = s.journal.wipe()`,
+			name: "state/torn-tail-not-cut", in: "state.committer.dropTorn",
+			old:    `err = c.journal.wipe()`,
 			new:    `err = nil`,
 			breaks: "a remnant behind the last line is mistaken for a later change", tests: tests,
 		},
@@ -73,25 +73,25 @@ func stateMutants() []regression {
 			breaks: "two drivers write one state directory", tests: tests,
 		},
 		{
-			name: "state/visible-before-durable", in: "state.Store.flush",
-			old: `	err := s.journal.append(b.lines)
+			name: "state/visible-before-durable", in: "state.committer.flush",
+			old: `	err := c.journal.append(b.lines)
 `,
 			new: `	for _, each := range publish {
 		each()
 	}
 
-	err := s.journal.append(b.lines)
+	err := c.journal.append(b.lines)
 `,
 			breaks: "a reader acts on a record that a failure takes back", tests: tests,
 		},
 		{
-			name: "state/failed-write-acknowledged", in: "state.Store.fail",
+			name: "state/failed-write-acknowledged", in: "state.committer.fail",
 			old:    `b.err = err`,
 			new:    `_ = err`,
 			breaks: "a change that was not written is answered with success", tests: tests,
 		},
 		{
-			name: "state/aborted-transaction-not-reverted", in: "state.Store.apply",
+			name: "state/aborted-transaction-not-reverted", in: "state.writer.apply",
 			old:    `if !accepted {`,
 			new:    `if !accepted && tx.failed != nil {`,
 			breaks: "what a refused call changed stays in the latest state", tests: tests,
@@ -109,8 +109,8 @@ func stateMutants() []regression {
 			breaks: "the name of a deleted volume stays taken", tests: tests,
 		},
 		{
-			name: "state/lazy-change-never-flushed", in: "state.Store.UpdateLazily",
-			old:    `_ = s.await(b)`,
+			name: "state/lazy-change-never-flushed", in: "state.committer.flushLater",
+			old:    `_ = c.await(b)`,
 			new:    `_ = b`,
 			breaks: "a lazy change is not written until the next one", tests: tests,
 		},
@@ -148,9 +148,9 @@ func stateMutants() []regression {
 			breaks: "a repair destroys the files that it could not read", tests: tests,
 		},
 		{
-			name: "state/space-not-awaited", in: "state.Store.fail",
-			old:    `s.background.Go(s.awaitSpace)`,
-			new:    `_ = s.awaitSpace`,
+			name: "state/space-not-awaited", in: "state.committer.fail",
+			old:    `c.background.Go(c.awaitSpace)`,
+			new:    `_ = c.awaitSpace`,
 			breaks: "a state that had no space once accepts no change before a restart",
 			tests:  in("pkg/state", "TestAcceptsChangesWhenThereIsSpaceAgain"),
 		},
