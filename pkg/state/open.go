@@ -52,7 +52,7 @@ func (c *committer) load(ctx context.Context) error {
 	}
 	c.writer.sequence, c.durable = read.last, read.last
 	c.journal = &journal{
-		file: file, base: read.base, end: read.end, filled: read.size / journalChunk * journalChunk, closed: read.closed,
+		file: file, base: read.base.size, end: read.end.size, filled: read.at.size / journalChunk * journalChunk, closed: read.closed,
 	}
 	if read.remnant {
 		err = c.dropTorn(read.torn)

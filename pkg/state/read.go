@@ -26,28 +26,19 @@ type loader struct {
 	// find returns nil for an unknown collection. Several goroutines call it at once.
 	find func(name string) collection
 	// check reports the records that contradict others; see Store.AddCheck.
-	check func(report func(collection, key string, reason error))
+	check func(report reportFunc)
 	// damaged receives damage and returns the error to stop with; nil continues if that is
 	// possible.
 	damaged func(damage *DamageError) error
 
-	// lines and size are what has been read so far.
-	lines int
-	size  int64
-	// headed means that the header has been read, which says how many records are expected in the
-	// base; records of them have been read. base is where it ends.
-	headed   bool
-	expected int
-	records  int
-	base     int64
-	// newest is the key of the last record of the base, behind its collection.
-	newest [2]string
-	// last is the last change of a whole transaction, end is behind its line, and endLine the
-	// number of that line. closed means that the journal was closed after it.
-	last    uint64
-	end     int64
-	endLine int
-	closed  bool
+	// at is what has been read so far, and base the part of it before the first change.
+	at   position
+	base base
+	// last is the last change of a whole transaction, and end is behind its line. closed means that
+	// the journal was closed after it.
+	last   uint64
+	end    position
+	closed bool
 	// begun are the lines of a transaction whose last line has not been read.
 	begun []parsedLine
 	// torn is the first line that may be an interrupted write. remnant means that there is more
@@ -58,6 +49,23 @@ type loader struct {
 	named map[string]bool
 	// refused are the newest records that are left out because they cannot be used.
 	refused map[recordKey]*DamageError
+}
+
+// position is a number of lines at the beginning of the journal, and their size in bytes.
+type position struct {
+	lines int
+	size  int64
+}
+
+// base is the part of the journal before the changes: a header and the records that it announces.
+type base struct {
+	// headed means that the header has been read, which says how many records are expected; records of
+	// them have been read. size is where the base ends.
+	headed            bool
+	expected, records int
+	size              int64
+	// newest is the key of the last record, behind its collection.
+	newest [2]string
 }
 
 // errStop ends reading after damage that has been reported.
@@ -260,14 +268,14 @@ func (l *loader) apply(c *chunk) error {
 	defer c.free()
 	for i := range c.lines {
 		p := &c.lines[i]
-		p.number = l.lines + 1
-		l.lines += p.lines
-		l.size += int64(p.size)
+		p.number = l.at.lines + 1
+		l.at.lines += p.lines
+		l.at.size += int64(p.size)
 		var err error
 		switch {
-		case !l.headed:
+		case !l.base.headed:
 			err = l.applyHeader(p)
-		case l.records < l.expected || p.kind == recordLine:
+		case l.base.records < l.base.expected || p.kind == recordLine:
 			err = l.applyRecord(p)
 		default:
 			err = l.applyChange(p)
@@ -280,14 +288,14 @@ func (l *loader) apply(c *chunk) error {
 }
 
 func (l *loader) applyHeader(p *parsedLine) error {
-	l.headed, l.last = true, p.Sequence
+	l.base.headed, l.last = true, p.Sequence
 	l.named, l.refused = map[string]bool{}, map[recordKey]*DamageError{}
 	for name, count := range p.Collections {
 		l.named[name] = true
-		l.expected += count
+		l.base.expected += count
 	}
 	l.finish(true)
-	l.base = l.end
+	l.base.size = l.end.size
 	switch {
 	case p.kind != headerLine:
 		return l.stop(l.damage(p, fixNone, fmt.Errorf("the first line is not the header of a journal: %w", cmp.Or(p.torn, p.damage, errForm))))
@@ -311,11 +319,11 @@ var (
 func (l *loader) applyRecord(p *parsedLine) error {
 	reason := cmp.Or(p.torn, p.damage)
 	if p.kind != recordLine && (reason == nil || errors.Is(reason, errEmpty)) {
-		err := l.damaged(l.damage(p, fixKeep, fmt.Errorf("%w: %d of %d precede this line", errRecords, l.records, l.expected)))
+		err := l.damaged(l.damage(p, fixKeep, fmt.Errorf("%w: %d of %d precede this line", errRecords, l.base.records, l.base.expected)))
 		if err != nil {
 			return err
 		}
-		l.expected = l.records
+		l.base.expected = l.base.records
 		return l.applyChange(p)
 	}
 	fix := fixNone
@@ -323,12 +331,12 @@ func (l *loader) applyRecord(p *parsedLine) error {
 		fix = fixKeep
 		key := [2]string{p.Collection, p.Key}
 		reason = cmp.Or(reason, l.checkPlace(key))
-		l.newest = key
+		l.base.newest = key
 		l.applyToRecord(p)
 	}
-	l.records++
+	l.base.records++
 	l.finish(true)
-	l.base = l.end
+	l.base.size = l.end.size
 	if reason != nil {
 		return l.damaged(l.damage(p, fix, reason))
 	}
@@ -337,10 +345,10 @@ func (l *loader) applyRecord(p *parsedLine) error {
 
 func (l *loader) checkPlace(key [2]string) error {
 	switch {
-	case slices.Compare(key[:], l.newest[:]) <= 0:
+	case slices.Compare(key[:], l.base.newest[:]) <= 0:
 		return errOrder
-	case l.records >= l.expected:
-		return fmt.Errorf("%w: it is behind the last of %d", errRecords, l.expected)
+	case l.base.records >= l.base.expected:
+		return fmt.Errorf("%w: it is behind the last of %d", errRecords, l.base.expected)
 	default:
 		return nil
 	}
@@ -407,5 +415,5 @@ var errGap = errors.New("follows")
 
 // finish notes that all lines so far are whole.
 func (l *loader) finish(closed bool) {
-	l.end, l.endLine, l.closed = l.size, l.lines, closed
+	l.end, l.closed = l.at, closed
 }

@@ -9,10 +9,10 @@ import (
 
 // checkEnd finds what is missing at the end of the journal.
 func (l *loader) checkEnd(file File, mark uint64) error {
-	if !l.headed || l.records < l.expected {
+	if !l.base.headed || l.base.records < l.base.expected {
 		return l.stop(&DamageError{
-			File: l.path, Line: l.lines + 1,
-			Reason: fmt.Sprintf("the file ends after %d of %d records of the base", l.records, l.expected),
+			File: l.path, Line: l.at.lines + 1,
+			Reason: fmt.Sprintf("the file ends after %d of %d records of the base", l.base.records, l.base.expected),
 		})
 	}
 	damage, err := l.checkTail(file)
@@ -21,7 +21,7 @@ func (l *loader) checkEnd(file File, mark uint64) error {
 	}
 	if damage == nil && l.last < mark {
 		damage = &DamageError{
-			File: l.path, Line: l.endLine + 1, fix: fixDrop,
+			File: l.path, Line: l.end.lines + 1, fix: fixDrop,
 			Reason: fmt.Sprintf("changes up to %d were durable, as %s says, and the journal ends at %d", mark, markName, l.last),
 		}
 		if l.torn != nil {
@@ -39,25 +39,25 @@ func (l *loader) checkEnd(file File, mark uint64) error {
 // part was written, a crash leaves newlines and parts of lines, never zeros and no end of the file.
 // Behind that it may have cut short the next preallocation.
 func (l *loader) checkTail(file File) (*DamageError, error) {
-	tail := make([]byte, l.size-l.end)
-	_, err := file.ReadAt(tail, l.end)
+	tail := make([]byte, l.at.size-l.end.size)
+	_, err := file.ReadAt(tail, l.end.size)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	written := bytes.TrimRight(tail, "\n\x00")
-	durable := preallocated(l.end + int64(len(written)))
+	durable := preallocated(l.end.size + int64(len(written)))
 	at := bytes.IndexByte(tail, 0)
 	var reason string
 	switch {
-	case at >= 0 && l.end+int64(at) < durable:
-		reason = fmt.Sprintf("byte %d of the file is zero, where lines or newlines were durable", l.end+int64(at))
-	case l.size < durable:
+	case at >= 0 && l.end.size+int64(at) < durable:
+		reason = fmt.Sprintf("byte %d of the file is zero, where lines or newlines were durable", l.end.size+int64(at))
+	case l.at.size < durable:
 		at = len(written)
-		reason = fmt.Sprintf("the file has %d bytes, of which %d were durable", l.size, durable)
+		reason = fmt.Sprintf("the file has %d bytes, of which %d were durable", l.at.size, durable)
 	default:
 		return nil, nil //nolint:nilnil // documented: no damage
 	}
 	return &DamageError{
-		File: l.path, Line: l.endLine + 1 + bytes.Count(tail[:at], []byte{'\n'}), Reason: reason, fix: fixDrop,
+		File: l.path, Line: l.end.lines + 1 + bytes.Count(tail[:at], []byte{'\n'}), Reason: reason, fix: fixDrop,
 	}, nil
 }

@@ -36,7 +36,7 @@ type writer struct {
 	mu          sync.Mutex
 	phase       phase
 	collections map[string]collection
-	checks      []func(tx *Tx, report func(collection, key string, reason error))
+	checks      []func(tx *Tx, report reportFunc)
 	sequence    uint64
 	pending     *batch
 	flushing    *batch
@@ -44,8 +44,11 @@ type writer struct {
 	failure atomic.Pointer[error]
 }
 
+// reportFunc reports a record that contradicts others.
+type reportFunc = func(collection, key string, reason error)
+
 // check calls the checks with the latest state.
-func (w *writer) check(report func(collection, key string, reason error)) {
+func (w *writer) check(report reportFunc) {
 	for _, check := range w.checks {
 		check(&Tx{writer: w, over: true}, report)
 	}

@@ -40,7 +40,7 @@ var equivalent = map[string]string{
 	"pkg/state journal.writeBase: swap: synced = j.end":                                           "the sync does not change where the draft ends",
 	"pkg/state loader.parse: swap: p.size = len(rest) - len(after)":                               "parseLine does not use the size",
 	"pkg/state loader.parse: swap: l.parseLine(&p, text, whole)":                                  "parseLine does not use what follows the line",
-	"pkg/state loader.applyRecord: swap: l.newest = key":                                          "applyToRecord does not use the newest key",
+	"pkg/state loader.applyRecord: swap: l.base.newest = key":                                     "applyToRecord does not use the newest key",
 	"pkg/state loader.applyGood: swap: l.last = p.Sequence":                                       "finish does not use the last change",
 	"pkg/state loader.applyToRecord: swap: delete(l.refused, key)":                                anyOrder,
 	"pkg/state loader.checkTail: swap: at = len(written)":                                         "the text of the reason does not use it",

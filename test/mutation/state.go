@@ -43,7 +43,7 @@ func stateMutants() []regression {
 		},
 		{
 			name: "state/missing-records-accepted", in: "state.loader.apply",
-			old:    `case l.records < l.expected || p.kind == recordLine:`,
+			old:    `case l.base.records < l.base.expected || p.kind == recordLine:`,
 			new:    `case p.kind == recordLine:`,
 			breaks: "a journal whose base lacks a record is taken for a whole one", tests: tests,
 		},
