@@ -6,19 +6,19 @@ func blockdevMutants() []regression {
 
 	return []regression{
 		{
-			name: "blockdev/buffered-io", in: "loop.Loops.config",
+			name: "blockdev/buffered-io", in: "loop.configOf",
 			old:    `config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO`,
 			new:    `config.Info.Flags |= 0`,
 			breaks: "pages of each volume are cached twice", tests: in("test/driver/pools", "TestLoopDevicesDoDirectIO"),
 		},
 		{
-			name: "blockdev/no-autoclear", in: "loop.Loops.config",
+			name: "blockdev/no-autoclear", in: "loop.configOf",
 			old:    `config.Info.Flags |= unix.LO_FLAGS_AUTOCLEAR`,
 			new:    `config.Info.Flags |= 0`,
 			breaks: "a device outlives its mount after a crash", tests: tests,
 		},
 		{
-			name: "blockdev/other-block-size", in: "loop.Loops.config",
+			name: "blockdev/other-block-size", in: "loop.configOf",
 			old:    `Size: uint32(o.BlockSize)}`,
 			new:    `Size: 512}`,
 			breaks: "the sector size is not the one that the filesystem was made with", tests: tests,
@@ -55,8 +55,8 @@ func blockdevMutants() []regression {
 		},
 		{
 			name: "blockdev/detach-not-awaited", in: "loop.Loops.AwaitDetached",
-			old:    `for pause := newBackoff(); l.attached(number); {`,
-			new:    `for pause := newBackoff(); !l.attached(number); {`,
+			old:    `for pause := newBackoff(); l.sysfs.attached(number); {`,
+			new:    `for pause := newBackoff(); !l.sysfs.attached(number); {`,
 			breaks: "a device in use counts as detached", tests: tests,
 		},
 		{

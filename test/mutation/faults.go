@@ -15,8 +15,8 @@ func faultsMutants() []regression {
 			breaks: "a rule for the first calls has no hit", tests: socket("TestExamplesTakeEffect"),
 		},
 		{
-			name: "faults/random-only-where-selected", in: "faults.Injector.activate",
-			old:    `rand.NewPCG(i.seed, name.Sum64())`,
+			name: "faults/random-only-where-selected", in: "faults.ruleSet.activate",
+			old:    `rand.NewPCG(s.seed, name.Sum64())`,
 			new:    `rand.NewPCG(1, name.Sum64())`,
 			breaks: "the seed has no effect", tests: unit("TestTheSameSeedHasTheSameHits"),
 		},
@@ -77,7 +77,7 @@ func faultsMutants() []regression {
 			breaks: "calls that a rule holds keep the driver from ending", tests: socket("TestADrainReleasesHeldCalls"),
 		},
 		{
-			name: "faults/failed-effect-reported-as-done", in: "faults.Injector.after",
+			name: "faults/failed-effect-reported-as-done", in: "faults.effects.after",
 			old:    `		if failure == nil && act.After != nil {`,
 			new:    `		if act.After != nil {`,
 			breaks: "a call that has failed by itself reports the rule's error", tests: socket("TestACallKeepsItsOwnError"),

@@ -1,12 +1,10 @@
 package faults
 
 import (
-	"hash/fnv"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // Hit is one effect of a rule.
@@ -60,8 +58,8 @@ type active struct {
 	ends    time.Time
 	calls   int
 	hits    int
-	holding int
-	problem string
+	holding atomic.Int64
+	problem atomic.Pointer[string]
 	// cleared is closed when the rule is cleared or replaced.
 	cleared chan struct{}
 	// timer reports the end of a condition.
@@ -70,30 +68,6 @@ type active struct {
 
 func (a *active) ended(now time.Time) bool {
 	return a.hits >= a.Until.maxHits() || !a.ends.IsZero() && !now.Before(a.ends)
-}
-
-// activate makes a rule active. The caller holds mu.
-func (i *Injector) activate(rule Rule, source string) *active {
-	text, err := yaml.Marshal(rule)
-	if err != nil {
-		text = []byte(err.Error())
-	}
-
-	name := fnv.New64a()
-	_, _ = name.Write([]byte(rule.Name))
-
-	// Its own numbers: those of one rule do not depend on the calls of another.
-	made := &active{
-		Rule: rule, source: source, text: string(text), parts: rule.Act.parts(), cleared: make(chan struct{}),
-		ends:   rule.Until.untilTime(time.Now()),
-		random: rand.New(rand.NewPCG(i.seed, name.Sum64())), //nolint:gosec // the same numbers again are what a seed is for
-	}
-
-	if !made.ends.IsZero() && rule.Act.Condition != nil {
-		made.timer = time.AfterFunc(time.Until(made.ends), func() { i.changed(rule) })
-	}
-
-	return made
 }
 
 func (a *active) deactivate() {

@@ -23,9 +23,9 @@ func (i *Injector) Unary(ctx context.Context, request any, info *grpc.UnaryServe
 	}
 
 	message = restoreToken(message)
-	hits := i.decide(ctx, i.callOf(ctx, method, message))
+	hits := i.decide(ctx, i.matcher.callOf(ctx, method, message))
 
-	if err := i.before(ctx, hits, message); err != nil {
+	if err := i.effects.before(ctx, hits, message); err != nil {
 		return nil, err
 	}
 
@@ -36,7 +36,7 @@ func (i *Injector) Unary(ctx context.Context, request any, info *grpc.UnaryServe
 		answer, failure = i.alter(ctx, hits, method, message, answer)
 	}
 
-	if err := i.after(ctx, hits, failure); err != nil {
+	if err := i.effects.after(ctx, hits, failure); err != nil {
 		return nil, err
 	}
 
@@ -50,22 +50,22 @@ func asMessage(message any) proto.Message {
 }
 
 // before does what hits do before the effect.
-func (i *Injector) before(ctx context.Context, hits []hit, request proto.Message) error {
+func (e *effects) before(ctx context.Context, hits []hit, request proto.Message) error {
 	for _, each := range hits {
 		act := &each.Act
 
 		if act.Socket != nil {
-			return i.vanish(ctx, each)
+			return e.vanish(ctx, each)
 		}
 
 		if act.Delay != nil {
-			if err := i.wait(ctx, each, act.Delay.Before); err != nil {
+			if err := e.wait(ctx, each, act.Delay.Before); err != nil {
 				return status.FromContextError(err).Err()
 			}
 		}
 
 		if each.Match.At != AtResponse {
-			if err := i.stop(ctx, each); err != nil {
+			if err := e.stop(ctx, each); err != nil {
 				return err
 			}
 		}
@@ -79,15 +79,15 @@ func (i *Injector) before(ctx context.Context, hits []hit, request proto.Message
 }
 
 // stop holds the call, or ends the process.
-func (i *Injector) stop(ctx context.Context, of hit) error {
+func (e *effects) stop(ctx context.Context, of hit) error {
 	if of.Act.Hold != "" {
-		if err := i.hold(ctx, of); err != nil {
+		if err := e.hold(ctx, of); err != nil {
 			return status.FromContextError(err).Err()
 		}
 	}
 
 	if of.Act.Crash {
-		i.crash(of)
+		e.end(of)
 	}
 
 	return nil
@@ -143,27 +143,27 @@ func (h hit) fail(with *Failure) error {
 
 // after does what hits do after the effect. The call's own failure is returned if no response is lost:
 // an effect that did not happen is not reported as one that did.
-func (i *Injector) after(ctx context.Context, hits []hit, failure error) error {
+func (e *effects) after(ctx context.Context, hits []hit, failure error) error {
 	for _, each := range hits {
 		act := &each.Act
 
 		if act.Delay != nil {
-			if err := i.wait(ctx, each, act.Delay.After); err != nil {
+			if err := e.wait(ctx, each, act.Delay.After); err != nil {
 				return status.FromContextError(err).Err()
 			}
 		}
 
 		if each.Match.At == AtResponse {
-			if err := i.stop(ctx, each); err != nil {
+			if err := e.stop(ctx, each); err != nil {
 				return err
 			}
 		}
 
 		switch act.Lose {
 		case Hang:
-			return i.hang(ctx, each)
+			return e.hang(ctx, each)
 		case Reset:
-			return i.reset(ctx, each)
+			return e.reset(ctx, each)
 		}
 
 		if failure == nil && act.After != nil {
@@ -175,8 +175,8 @@ func (i *Injector) after(ctx context.Context, hits []hit, failure error) error {
 }
 
 // hang waits until the caller gives up.
-func (i *Injector) hang(ctx context.Context, of hit) error {
-	if err := i.await(ctx, of, nil); err != nil {
+func (e *effects) hang(ctx context.Context, of hit) error {
+	if err := e.await(ctx, of, nil); err != nil {
 		return status.FromContextError(err).Err()
 	}
 
@@ -184,7 +184,7 @@ func (i *Injector) hang(ctx context.Context, of hit) error {
 }
 
 // reset closes the caller's connection. The error is for a transport without one.
-func (i *Injector) reset(ctx context.Context, of hit) error {
+func (e *effects) reset(ctx context.Context, of hit) error {
 	lost := status.Errorf(codes.Unavailable, "fault rule %s: the connection was reset", of.Name)
 
 	if connection := connectionOf(ctx); connection != nil {
@@ -193,7 +193,7 @@ func (i *Injector) reset(ctx context.Context, of hit) error {
 		// Nothing may be written before the server has noticed.
 		select {
 		case <-ctx.Done():
-		case <-i.closed:
+		case <-e.closed:
 		}
 	}
 
@@ -201,13 +201,12 @@ func (i *Injector) reset(ctx context.Context, of hit) error {
 }
 
 // vanish hides the socket, and closes the caller's connection.
-func (i *Injector) vanish(ctx context.Context, of hit) error {
-	hide := i.config.Vanish
-	if hide == nil {
+func (e *effects) vanish(ctx context.Context, of hit) error {
+	if e.vanishSocket == nil {
 		return status.Errorf(codes.Unavailable, "fault rule %s: the socket cannot be hidden", of.Name)
 	}
 
-	restore, err := hide()
+	restore, err := e.vanishSocket()
 	if err != nil {
 		return status.Errorf(codes.Unavailable, "fault rule %s: hide the socket: %v", of.Name, err)
 	}
@@ -215,10 +214,10 @@ func (i *Injector) vanish(ctx context.Context, of hit) error {
 	go func() {
 		defer restore()
 
-		_ = i.wait(context.WithoutCancel(ctx), of, of.Act.Socket.Vanish)
+		_ = e.wait(context.WithoutCancel(ctx), of, of.Act.Socket.Vanish)
 	}()
 
-	return i.reset(ctx, of)
+	return e.reset(ctx, of)
 }
 
 // Stream is the interceptor of streams of messages for one request.
@@ -233,8 +232,8 @@ func (i *Injector) Stream(service any, stream grpc.ServerStream, info *grpc.Stre
 		return err
 	}
 
-	hits := i.decide(stream.Context(), i.callOf(stream.Context(), method, request))
-	if err := i.before(stream.Context(), hits, request); err != nil {
+	hits := i.decide(stream.Context(), i.matcher.callOf(stream.Context(), method, request))
+	if err := i.effects.before(stream.Context(), hits, request); err != nil {
 		return err
 	}
 
@@ -245,7 +244,7 @@ func (i *Injector) Stream(service any, stream grpc.ServerStream, info *grpc.Stre
 		return err
 	}
 
-	return i.after(stream.Context(), hits, failure)
+	return i.effects.after(stream.Context(), hits, failure)
 }
 
 // errCut ends the handler of a stream that a rule ends early.
@@ -311,16 +310,16 @@ func (s *faultyStream) cutOff(end bool) error {
 // At is called by operations at a point, about an object with its id and name. It returns the error
 // with which a rule lets the operation fail, waits, or ends the process.
 func (i *Injector) At(ctx context.Context, point operation.Point, objects ...string) error {
-	hits := i.decide(ctx, i.pointOf(point, objects))
+	hits := i.decide(ctx, i.matcher.pointOf(point, objects))
 
 	for _, each := range hits {
 		if each.Act.Delay != nil {
-			if err := i.wait(ctx, each, each.Act.Delay.Before); err != nil {
+			if err := i.effects.wait(ctx, each, each.Act.Delay.Before); err != nil {
 				return err
 			}
 		}
 
-		if err := i.stop(ctx, each); err != nil {
+		if err := i.effects.stop(ctx, each); err != nil {
 			return err
 		}
 
@@ -337,7 +336,7 @@ func (i *Injector) Start(ctx context.Context) error {
 	for _, each := range i.decide(ctx, occurrence{
 		method: "start", matches: func(a *active) bool { return a.Act.Start != nil },
 	}) {
-		if err := i.wait(ctx, each, each.Act.Start.Delay); err != nil {
+		if err := i.effects.wait(ctx, each, each.Act.Start.Delay); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"slices"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
@@ -8,14 +9,13 @@ import (
 
 // Entries returns the conditions that rules give a volume in a view. It is health.Settings.Inject.
 func (i *Injector) Entries(view, volumeID string) []health.Entry {
+	now := time.Now()
+
 	i.mu.Lock()
-	rules := append([]*active(nil), i.rules...)
+	rules := slices.DeleteFunc(slices.Clone(i.rules.active), func(a *active) bool { return a.ended(now) })
 	i.mu.Unlock()
 
-	var (
-		found []health.Entry
-		now   = time.Now()
-	)
+	var found []health.Entry
 
 	for _, each := range rules {
 		condition := each.Act.Condition
@@ -23,7 +23,7 @@ func (i *Injector) Entries(view, volumeID string) []health.Entry {
 			continue
 		}
 
-		if !i.matchesObjects(&each.Match, func(string) []string { return []string{volumeID} }) || i.isOver(each, now) {
+		if !i.matcher.matchesObjects(&each.Match, func(string) []string { return []string{volumeID} }) {
 			continue
 		}
 
@@ -43,12 +43,4 @@ func (i *Injector) Entries(view, volumeID string) []health.Entry {
 // isVolumeView reports whether the subjects of a view are volumes.
 func isVolumeView(view string) bool {
 	return view == string(NodeView) || view == string(ControllerView)
-}
-
-// isOver reports whether the rule has ended.
-func (i *Injector) isOver(rule *active, now time.Time) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-
-	return rule.ended(now)
 }

@@ -32,7 +32,7 @@ func (i *Injector) Load(path string) error {
 	}
 
 	rules, _ := i.List()
-	i.config.Log.Warn("fault rules are active", "file", path, "rules", len(rules))
+	i.log.Warn("fault rules are active", "file", path, "rules", len(rules))
 
 	return nil
 }
@@ -86,7 +86,7 @@ func (i *Injector) Follow(ctx context.Context, path string) {
 		case <-i.recheck:
 		case <-again:
 		case err := <-watcher.Errors:
-			i.config.Log.Warn("changes of the file of fault rules may have been missed; it is loaded again", "file", path, "error", err)
+			i.log.Warn("changes of the file of fault rules may have been missed; it is loaded again", "file", path, "error", err)
 		}
 	}
 }
@@ -99,6 +99,6 @@ func (i *Injector) reportFile(err error) {
 	i.mu.Unlock()
 
 	if !known {
-		i.config.Log.Error("the file of fault rules is not applied; the rules before it stay", "error", err)
+		i.log.Error("the file of fault rules is not applied; the rules before it stay", "error", err)
 	}
 }

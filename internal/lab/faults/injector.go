@@ -50,24 +50,20 @@ type Config struct {
 
 // Injector has the active rules. It is safe for concurrent use.
 type Injector struct {
-	config Config
+	log     *slog.Logger
+	matcher matcher
+	effects effects
+	close   sync.Once
 
 	mu        sync.Mutex
-	seed      uint64
-	numbered  int
-	rules     []*active
-	hits      []Hit
-	total     map[string]int
+	rules     ruleSet
+	hits      hitLog
 	fileError string
 	// loaded is the text of the file whose rules were applied last, recheck has Follow load it again.
 	loaded  []byte
 	recheck chan struct{}
-	// released has a channel for each hold that calls wait at, which its release closes.
-	released map[string]chan struct{}
 	// previous are the last responses.
 	previous *recent.Map[string, proto.Message]
-	closed   chan struct{}
-	close    sync.Once
 }
 
 // New returns an Injector without rules.
@@ -81,8 +77,13 @@ func New(config Config) *Injector {
 	}
 
 	return &Injector{
-		config: config, seed: 1, total: map[string]int{}, released: map[string]chan struct{}{},
-		previous: recent.NewMap[string, proto.Message](maxRemembered), closed: make(chan struct{}), recheck: make(chan struct{}, 1),
+		log: config.Log, matcher: matcher{nodeID: config.NodeID, names: config.Names, log: config.Log},
+		effects: effects{
+			vanishSocket: config.Vanish, crash: config.Crash, log: config.Log,
+			closed: make(chan struct{}), released: map[string]chan struct{}{},
+		},
+		rules: ruleSet{seed: 1, conditionsChanged: config.ConditionsChanged}, hits: hitLog{total: map[string]int{}},
+		previous: recent.NewMap[string, proto.Message](maxRemembered), recheck: make(chan struct{}, 1),
 	}
 }
 
@@ -109,8 +110,8 @@ func (i *Injector) Add(text []byte) ([]string, error) {
 	for at := range file.Rules {
 		rule := &file.Rules[at]
 		if rule.Name == "" {
-			rule.Name = i.freeName(file.Rules)
-		} else if i.find(rule.Name) >= 0 {
+			rule.Name = i.rules.freeName(file.Rules)
+		} else if i.rules.find(rule.Name) >= 0 {
 			i.mu.Unlock()
 
 			return nil, fmt.Errorf("%w: %s; clear it first", ErrExists, rule.Name)
@@ -118,51 +119,28 @@ func (i *Injector) Add(text []byte) ([]string, error) {
 	}
 
 	if file.Seed != nil {
-		i.seed = *file.Seed
+		i.rules.seed = *file.Seed
 	}
 
 	names := make([]string, 0, len(file.Rules))
 
 	for _, rule := range file.Rules {
-		i.rules = append(i.rules, i.activate(rule, added))
+		i.rules.active = append(i.rules.active, i.rules.activate(rule, added))
 		names = append(names, rule.Name)
 	}
 
 	i.mu.Unlock()
-	i.changed(file.Rules...)
-	i.config.Log.Warn("fault rules were added", "rules", names)
+	i.rules.changed(file.Rules...)
+	i.log.Warn("fault rules were added", "rules", names)
 
 	return names, nil
-}
-
-// freeName returns a name that neither an active rule nor one of those has. The caller holds mu.
-func (i *Injector) freeName(others []Rule) string {
-	for {
-		i.numbered++
-		name := fmt.Sprintf("rule-%d", i.numbered)
-
-		if i.find(name) < 0 && !slices.ContainsFunc(others, func(r Rule) bool { return r.Name == name }) {
-			return name
-		}
-	}
-}
-
-func (i *Injector) find(name string) int {
-	return slices.IndexFunc(i.rules, func(a *active) bool { return a.Name == name })
-}
-
-// changed reports changed conditions.
-func (i *Injector) changed(rules ...Rule) {
-	if i.config.ConditionsChanged != nil && slices.ContainsFunc(rules, func(r Rule) bool { return r.Act.Condition != nil }) {
-		i.config.ConditionsChanged()
-	}
 }
 
 // Clear clears the rule of a name, or all rules for "", and returns their names. Error: ErrUnknown.
 func (i *Injector) Clear(name string) ([]string, error) {
 	i.mu.Lock()
 
-	if name != "" && i.find(name) < 0 {
+	if name != "" && i.rules.find(name) < 0 {
 		i.mu.Unlock()
 
 		return nil, fmt.Errorf("%w: no fault rule has the name %q", ErrUnknown, name)
@@ -173,7 +151,7 @@ func (i *Injector) Clear(name string) ([]string, error) {
 		names   = []string{}
 	)
 
-	i.rules = slices.DeleteFunc(i.rules, func(a *active) bool {
+	i.rules.active = slices.DeleteFunc(i.rules.active, func(a *active) bool {
 		if name != "" && a.Name != name {
 			return false
 		}
@@ -184,8 +162,8 @@ func (i *Injector) Clear(name string) ([]string, error) {
 		return true
 	})
 	i.mu.Unlock()
-	i.changed(cleared...)
-	i.config.Log.Warn("fault rules were cleared", "rules", names)
+	i.rules.changed(cleared...)
+	i.log.Warn("fault rules were cleared", "rules", names)
 
 	// A rule of the file may have waited for the name.
 	select {
@@ -205,7 +183,7 @@ func (i *Injector) replaceFile(file File, text []byte) error {
 
 	old := map[string]*active{}
 
-	for _, each := range i.rules {
+	for _, each := range i.rules.active {
 		if each.source == fromFile {
 			old[each.Name] = each
 		} else {
@@ -227,14 +205,14 @@ func (i *Injector) replaceFile(file File, text []byte) error {
 	}
 
 	if file.Seed != nil {
-		i.seed = *file.Seed
+		i.rules.seed = *file.Seed
 	}
 
 	fresh := make([]*active, 0, len(file.Rules))
 	all := slices.Clone(file.Rules)
 
 	for _, rule := range file.Rules {
-		made := i.activate(rule, fromFile)
+		made := i.rules.activate(rule, fromFile)
 		if before := old[rule.Name]; before != nil && before.text == made.text {
 			made.deactivate()
 
@@ -250,10 +228,10 @@ func (i *Injector) replaceFile(file File, text []byte) error {
 		all = append(all, each.Rule)
 	}
 
-	i.rules = slices.Concat(fresh, kept)
+	i.rules.active = slices.Concat(fresh, kept)
 	i.loaded, i.fileError = text, ""
 	i.mu.Unlock()
-	i.changed(all...)
+	i.rules.changed(all...)
 
 	return nil
 }
@@ -263,14 +241,19 @@ func (i *Injector) List() (rules []Status, fileError string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	rules = make([]Status, 0, len(i.rules))
+	rules = make([]Status, 0, len(i.rules.active))
 	now := time.Now()
 
-	for _, each := range i.rules {
-		rules = append(rules, Status{
+	for _, each := range i.rules.active {
+		status := Status{
 			Name: each.Name, Source: each.source, Method: each.where(), Act: each.does(),
-			Calls: each.calls, Hits: each.hits, Holding: each.holding, Ended: each.ended(now), Problem: each.problem, Rule: each.text,
-		})
+			Calls: each.calls, Hits: each.hits, Holding: int(each.holding.Load()), Ended: each.ended(now), Rule: each.text,
+		}
+		if problem := each.problem.Load(); problem != nil {
+			status.Problem = *problem
+		}
+
+		rules = append(rules, status)
 	}
 
 	return rules, i.fileError
@@ -281,11 +264,11 @@ func (i *Injector) Log() []Hit {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	return append([]Hit{}, i.hits...)
+	return append([]Hit{}, i.hits.newest...)
 }
 
 // Close ends all waits: the driver drains. Rules have no effect any more.
-func (i *Injector) Close() { i.close.Do(func() { close(i.closed) }) }
+func (i *Injector) Close() { i.close.Do(func() { close(i.effects.closed) }) }
 
 // hit is one effect on one call or operation.
 type hit struct {
@@ -306,13 +289,13 @@ type occurrence struct {
 // decide counts an occurrence and returns the hits, in the order of the rules.
 func (i *Injector) decide(ctx context.Context, of occurrence) []hit {
 	select {
-	case <-i.closed:
+	case <-i.effects.closed:
 		return nil
 	default:
 	}
 
 	i.mu.Lock()
-	rules := slices.Clone(i.rules)
+	rules := slices.Clone(i.rules.active)
 	i.mu.Unlock()
 
 	// Names are asked for without the mutex.
@@ -330,7 +313,7 @@ func (i *Injector) decide(ctx context.Context, of occurrence) []hit {
 	)
 
 	for _, each := range rules {
-		if each.ended(now) || !slices.Contains(i.rules, each) {
+		if each.ended(now) || !slices.Contains(i.rules.active, each) {
 			continue
 		}
 
@@ -343,20 +326,26 @@ func (i *Injector) decide(ctx context.Context, of occurrence) []hit {
 		}
 
 		each.hits++
-		i.total[each.Name]++
 		hits = append(hits, hit{each, each.hits})
-		i.note(Hit{At: now, Rule: each.Name, Number: each.hits, Method: of.method, Object: of.object, Act: each.does()})
-		i.config.Log.InfoContext(ctx, "a fault rule has a hit", "rule", each.Name, "hit", each.hits, "at", of.method, "object", of.object)
+		i.hits.add(Hit{At: now, Rule: each.Name, Number: each.hits, Method: of.method, Object: of.object, Act: each.does()})
+		i.log.InfoContext(ctx, "a fault rule has a hit", "rule", each.Name, "hit", each.hits, "at", of.method, "object", of.object)
 	}
 
 	return hits
 }
 
-// note adds a hit to the log. The caller holds mu.
-func (i *Injector) note(hit Hit) {
-	if len(i.hits) == maxHits {
-		i.hits = slices.Delete(i.hits, 0, 1)
+// hitLog has the newest hits, and the number of all of each rule. Injector.mu guards it.
+type hitLog struct {
+	newest []Hit
+	total  map[string]int
+}
+
+func (l *hitLog) add(hit Hit) {
+	l.total[hit.Rule]++
+
+	if len(l.newest) == maxHits {
+		l.newest = slices.Delete(l.newest, 0, 1)
 	}
 
-	i.hits = append(i.hits, hit)
+	l.newest = append(l.newest, hit)
 }

@@ -25,9 +25,9 @@ func (i *Injector) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (i *Injector) Collect(to chan<- prometheus.Metric) {
 	i.mu.Lock()
-	total, count := maps.Clone(i.total), len(i.rules)
+	total, count := maps.Clone(i.hits.total), len(i.rules.active)
 
-	for _, each := range i.rules {
+	for _, each := range i.rules.active {
 		total[each.Name] += 0
 	}
 	i.mu.Unlock()

@@ -78,7 +78,7 @@ func (i *Injector) remember(method protoreflect.MethodDescriptor, request, respo
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	if !slices.ContainsFunc(i.rules, func(a *active) bool { return a.Act.Patch.usesPrevious() }) {
+	if !slices.ContainsFunc(i.rules.active, func(a *active) bool { return a.Act.Patch.usesPrevious() }) {
 		return nil
 	}
 

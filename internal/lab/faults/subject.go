@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -54,8 +55,15 @@ func subjects(method protoreflect.MethodDescriptor, request proto.Message, kind 
 	return found
 }
 
+// matcher compares calls, and operations at points, with rules.
+type matcher struct {
+	nodeID string
+	names  func(kind string) []Object
+	log    *slog.Logger
+}
+
 // callOf describes a call.
-func (i *Injector) callOf(ctx context.Context, method protoreflect.MethodDescriptor, request proto.Message) occurrence {
+func (m *matcher) callOf(ctx context.Context, method protoreflect.MethodDescriptor, request proto.Message) occurrence {
 	var object string
 
 	for _, kind := range []string{kindVolume, kindSnapshot, kindGroup} {
@@ -72,14 +80,14 @@ func (i *Injector) callOf(ctx context.Context, method protoreflect.MethodDescrip
 			match := &a.Match
 
 			return a.methods[string(method.Name())] &&
-				i.matchesObjects(match, func(kind string) []string { return subjects(method, request, kind) }) &&
-				i.matchesNode(match, method, request) && (match.Where.IsZero() || i.holds(ctx, a, input()))
+				m.matchesObjects(match, func(kind string) []string { return subjects(method, request, kind) }) &&
+				m.matchesNode(match, method, request) && (match.Where.IsZero() || m.holds(ctx, a, input()))
 		},
 	}
 }
 
 // pointOf describes an operation at a point.
-func (i *Injector) pointOf(point operation.Point, objects []string) occurrence {
+func (m *matcher) pointOf(point operation.Point, objects []string) occurrence {
 	object := ""
 	if len(objects) > 0 {
 		object = objects[0]
@@ -88,39 +96,35 @@ func (i *Injector) pointOf(point operation.Point, objects []string) occurrence {
 	return occurrence{
 		method: string(point), object: object,
 		matches: func(a *active) bool {
-			return a.Match.At == Point(point) && a.Match.Node.Match(i.config.NodeID) &&
-				i.matchesObjects(&a.Match, func(string) []string { return objects })
+			return a.Match.At == Point(point) && a.Match.Node.Match(m.nodeID) &&
+				m.matchesObjects(&a.Match, func(string) []string { return objects })
 		},
 	}
 }
 
 // holds evaluates the predicate of a rule. A call for which that fails does not match, and the rule shows why.
-func (i *Injector) holds(ctx context.Context, a *active, request any) bool {
+func (m *matcher) holds(ctx context.Context, a *active, request any) bool {
 	holds, err := a.Match.Where.Holds(ctx, request, nil, nil, nil)
 	if err == nil {
 		return holds
 	}
 
-	i.mu.Lock()
-	known := a.problem == err.Error()
-	a.problem = err.Error()
-	i.mu.Unlock()
-
-	if !known {
-		i.config.Log.WarnContext(ctx, "cannot evaluate where of a fault rule: the call does not match", "rule", a.Name, "error", err)
+	problem := err.Error()
+	if before := a.problem.Swap(&problem); before == nil || *before != problem {
+		m.log.WarnContext(ctx, "cannot evaluate where of a fault rule: the call does not match", "rule", a.Name, "error", err)
 	}
 
 	return false
 }
 
 // matchesObjects compares the ids, and then, as it takes longer, the names of the objects.
-func (i *Injector) matchesObjects(match *Match, of func(kind string) []string) bool {
+func (m *matcher) matchesObjects(match *Match, of func(kind string) []string) bool {
 	for kind, patterns := range map[string]Patterns{kindVolume: match.Volume, kindSnapshot: match.Snapshot, kindGroup: match.Group} {
 		if len(patterns) == 0 {
 			continue
 		}
 
-		if ids := of(kind); !patterns.matchAny(ids) && !i.matchesNames(patterns, kind, ids) {
+		if ids := of(kind); !patterns.matchAny(ids) && !m.matchesNames(patterns, kind, ids) {
 			return false
 		}
 	}
@@ -128,25 +132,24 @@ func (i *Injector) matchesObjects(match *Match, of func(kind string) []string) b
 	return true
 }
 
-func (i *Injector) matchesNames(patterns Patterns, kind string, ids []string) bool {
-	list := i.config.Names
-	if list == nil || len(ids) == 0 {
+func (m *matcher) matchesNames(patterns Patterns, kind string, ids []string) bool {
+	if m.names == nil || len(ids) == 0 {
 		return false
 	}
 
-	return slices.ContainsFunc(list(kind), func(object Object) bool { return slices.Contains(ids, object.ID) && patterns.Match(object.Name) })
+	return slices.ContainsFunc(m.names(kind), func(o Object) bool { return slices.Contains(ids, o.ID) && patterns.Match(o.Name) })
 }
 
 // nodeField is the field of requests with the id of a node.
 const nodeField = "node_id"
 
-func (i *Injector) matchesNode(match *Match, method protoreflect.MethodDescriptor, request proto.Message) bool {
+func (m *matcher) matchesNode(match *Match, method protoreflect.MethodDescriptor, request proto.Message) bool {
 	if len(match.Node) == 0 {
 		return true
 	}
 
 	if isOfNode(method) {
-		return match.Node.Match(i.config.NodeID)
+		return match.Node.Match(m.nodeID)
 	}
 
 	// An empty node_id, such as that of ControllerUnpublishVolume for all nodes, matches "*".

@@ -3,6 +3,9 @@ package faults
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -10,31 +13,48 @@ import (
 // active rule has such a hold.
 func (i *Injector) Release(name string) (int, error) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	rules := slices.DeleteFunc(slices.Clone(i.rules.active), func(a *active) bool { return a.Act.Hold != name })
+	i.mu.Unlock()
 
-	known, count := false, 0
-
-	for _, each := range i.rules {
-		if each.Act.Hold == name {
-			known = true
-			count += each.holding
-		}
-	}
-
-	if !known {
+	if len(rules) == 0 {
 		return 0, fmt.Errorf("%w: no fault rule holds calls at %q", ErrUnknown, name)
 	}
 
-	if waiting := i.released[name]; waiting != nil {
-		close(waiting)
-		delete(i.released, name)
+	return i.effects.release(name, rules), nil
+}
+
+// effects are what rules do to calls and operations that they hit. It is safe for concurrent use.
+type effects struct {
+	// vanishSocket is Config.Vanish, crash is Config.Crash.
+	vanishSocket func() (restore func(), err error)
+	crash        func()
+	log          *slog.Logger
+	closed       chan struct{}
+
+	mu sync.Mutex
+	// released has a channel for each hold that calls wait at, which its release closes.
+	released map[string]chan struct{}
+}
+
+// release releases the calls that the rules hold at a name, and returns how many.
+func (e *effects) release(name string, rules []*active) (count int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	for _, each := range rules {
+		count += int(each.holding.Load())
 	}
 
-	return count, nil
+	if waiting := e.released[name]; waiting != nil {
+		close(waiting)
+		delete(e.released, name)
+	}
+
+	return count
 }
 
 // wait waits for a time, or until the call, the rule or the driver ends. Error: ctx's.
-func (i *Injector) wait(ctx context.Context, of hit, long time.Duration) error {
+func (e *effects) wait(ctx context.Context, of hit, long time.Duration) error {
 	if long <= 0 {
 		return nil
 	}
@@ -42,14 +62,14 @@ func (i *Injector) wait(ctx context.Context, of hit, long time.Duration) error {
 	timer := time.NewTimer(long)
 	defer timer.Stop()
 
-	return i.await(ctx, of, timer.C)
+	return e.await(ctx, of, timer.C)
 }
 
-func (i *Injector) await(ctx context.Context, of hit, over <-chan time.Time) error {
+func (e *effects) await(ctx context.Context, of hit, over <-chan time.Time) error {
 	select {
 	case <-over:
 	case <-of.cleared:
-	case <-i.closed:
+	case <-e.closed:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -58,28 +78,24 @@ func (i *Injector) await(ctx context.Context, of hit, over <-chan time.Time) err
 }
 
 // hold waits until the hold is released, or the call, the rule or the driver ends. Error: ctx's.
-func (i *Injector) hold(ctx context.Context, of hit) error {
+func (e *effects) hold(ctx context.Context, of hit) error {
 	name := of.Act.Hold
 
-	i.mu.Lock()
-	if i.released[name] == nil {
-		i.released[name] = make(chan struct{})
+	e.mu.Lock()
+	if e.released[name] == nil {
+		e.released[name] = make(chan struct{})
 	}
 
-	released := i.released[name]
-	of.holding++
-	i.mu.Unlock()
+	released := e.released[name]
+	of.holding.Add(1)
+	e.mu.Unlock()
 
-	defer func() {
-		i.mu.Lock()
-		of.holding--
-		i.mu.Unlock()
-	}()
+	defer of.holding.Add(-1)
 
 	select {
 	case <-released:
 	case <-of.cleared:
-	case <-i.closed:
+	case <-e.closed:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -87,8 +103,8 @@ func (i *Injector) hold(ctx context.Context, of hit) error {
 	return nil
 }
 
-// crash ends the process. It returns only in tests.
-func (i *Injector) crash(of hit) {
-	i.config.Log.Error("a fault rule ends the process", "rule", of.Name)
-	i.config.Crash()
+// end ends the process. It returns only in tests.
+func (e *effects) end(of hit) {
+	e.log.Error("a fault rule ends the process", "rule", of.Name)
+	e.crash()
 }

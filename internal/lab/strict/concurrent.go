@@ -18,6 +18,12 @@ type running struct {
 	digest  fingerprint
 }
 
+// runningCalls are those that have not ended, by their key.
+type runningCalls struct {
+	nodeID string
+	byKey  map[string][]*running
+}
+
 // runningKey returns the key under which calls may conflict, "" for calls that read.
 func runningKey(request any) string {
 	switch request := request.(type) {
@@ -33,37 +39,37 @@ func runningKey(request any) string {
 	}
 }
 
-func (m *Monitor) begin(c *call) (key string) {
+func (r *runningCalls) begin(c *call) (key string) {
 	if key = runningKey(c.request); key != "" {
-		m.running[key] = append(m.running[key], &running{c.ctx, c.method, c.request, c.digest})
+		r.byKey[key] = append(r.byKey[key], &running{c.ctx, c.method, c.request, c.digest})
 	}
 
 	return key
 }
 
-func (m *Monitor) end(c *call, key string) {
+func (r *runningCalls) end(c *call, key string) {
 	if key == "" {
 		return
 	}
 
-	left := slices.DeleteFunc(m.running[key], func(r *running) bool { return r.request == c.request })
+	left := slices.DeleteFunc(r.byKey[key], func(each *running) bool { return each.request == c.request })
 	if len(left) == 0 {
-		delete(m.running, key)
+		delete(r.byKey, key)
 	} else {
-		m.running[key] = left
+		r.byKey[key] = left
 	}
 }
 
-// checkRunning compares the request with those that run. One whose caller has given up is none: the
+// check compares the request with those that run. One whose caller has given up is none: the
 // spec lets a CO go on after a timeout. An identical one is a repetition.
-func (m *Monitor) checkRunning(c *call) []finding {
+func (r *runningCalls) check(c *call) []finding {
 	key := runningKey(c.request)
 	if key == "" {
 		return nil
 	}
 
-	for _, other := range m.running[key] {
-		if other.ctx.Err() == nil && other.digest != c.digest && m.conflict(c.request, other.request) {
+	for _, other := range r.byKey[key] {
+		if other.ctx.Err() == nil && other.digest != c.digest && r.conflict(c.request, other.request) {
 			return []finding{{concurrentRequests, objectOf(c.request), path.Base(other.method) + " runs"}}
 		}
 	}
@@ -74,7 +80,7 @@ func (m *Monitor) checkRunning(c *call) []finding {
 // conflict reports whether the effects of two different requests exclude each other. Requests for
 // several nodes or target paths do not: the components of a CO that attach, and those that mount
 // for several pods, send them at once.
-func (m *Monitor) conflict(a, b any) bool {
+func (r *runningCalls) conflict(a, b any) bool {
 	if rank(a) > rank(b) {
 		a, b = b, a
 	}
@@ -83,7 +89,7 @@ func (m *Monitor) conflict(a, b any) bool {
 	case *csi.CreateVolumeRequest, *csi.DeleteVolumeRequest:
 		return true
 	case *csi.ControllerUnpublishVolumeRequest:
-		return m.conflictsWithDetach(a.GetNodeId(), b)
+		return r.conflictsWithDetach(a.GetNodeId(), b)
 	case *csi.ControllerPublishVolumeRequest:
 		other, ok := b.(*csi.ControllerPublishVolumeRequest)
 
@@ -103,14 +109,14 @@ func (m *Monitor) conflict(a, b any) bool {
 	}
 }
 
-func (m *Monitor) conflictsWithDetach(node string, b any) bool {
+func (r *runningCalls) conflictsWithDetach(node string, b any) bool {
 	switch b := b.(type) {
 	case *csi.ControllerUnpublishVolumeRequest:
 		return node == "" || b.GetNodeId() == ""
 	case *csi.ControllerPublishVolumeRequest:
 		return node == "" || b.GetNodeId() == node
 	default:
-		return isNodeRequest(b) && (node == "" || node == m.config.NodeID)
+		return isNodeRequest(b) && (node == "" || node == r.nodeID)
 	}
 }
 

@@ -9,43 +9,43 @@ const maxMembers = 10000
 
 // apply remembers what a successful call has done. A call that failed has done nothing that the CO
 // may rely on, and has ended nothing.
-func (m *Monitor) apply(request, response any) {
+func (l *lifecycle) apply(request, response any) {
 	switch request := request.(type) {
 	case *csi.CreateVolumeRequest:
 		if answer, ok := response.(*csi.CreateVolumeResponse); ok {
-			m.created(request, answer.GetVolume())
+			l.created(request, answer.GetVolume())
 		}
 	case *csi.DeleteVolumeRequest:
-		if known := m.volumes.byID[request.GetVolumeId()]; known != nil {
-			m.volumes.forget(known)
+		if known := l.volumes.byID[request.GetVolumeId()]; known != nil {
+			l.volumes.forget(known)
 		}
 	case *csi.ControllerPublishVolumeRequest:
 		if answer, ok := response.(*csi.ControllerPublishVolumeResponse); ok {
-			m.volumes.get(request.GetVolumeId()).attachments[request.GetNodeId()] = attachment{yes, answer.GetPublishContext()}
+			l.volumes.get(request.GetVolumeId()).attachments[request.GetNodeId()] = attachment{yes, answer.GetPublishContext()}
 		}
 	case *csi.ControllerUnpublishVolumeRequest:
-		m.detached(request)
+		l.detached(request)
 	case *csi.ControllerExpandVolumeRequest:
 		if answer, ok := response.(*csi.ControllerExpandVolumeResponse); ok {
-			m.volumes.get(request.GetVolumeId()).capacity = answer.GetCapacityBytes()
+			l.volumes.get(request.GetVolumeId()).capacity = answer.GetCapacityBytes()
 		}
 	case *csi.NodeStageVolumeRequest:
-		known := m.volumes.get(request.GetVolumeId())
+		known := l.volumes.get(request.GetVolumeId())
 		known.staging, known.stagingPath = yes, request.GetStagingTargetPath()
 	case *csi.NodeUnstageVolumeRequest:
-		m.unstaged(request)
+		l.unstaged(request)
 	case *csi.NodePublishVolumeRequest:
-		m.volumes.publish(m.volumes.get(request.GetVolumeId()), request.GetTargetPath())
+		l.volumes.publish(l.volumes.get(request.GetVolumeId()), request.GetTargetPath())
 	case *csi.NodeUnpublishVolumeRequest:
-		m.unpublished(request)
+		l.unpublished(request)
 	}
 }
 
-func (m *Monitor) created(request *csi.CreateVolumeRequest, made *csi.Volume) {
-	known := m.volumes.byID[made.GetVolumeId()]
+func (l *lifecycle) created(request *csi.CreateVolumeRequest, made *csi.Volume) {
+	known := l.volumes.byID[made.GetVolumeId()]
 	if known == nil {
-		known = m.volumes.get(made.GetVolumeId())
-		known.fresh = createdSince(known.id, m.started)
+		known = l.volumes.get(made.GetVolumeId())
+		known.fresh = createdSince(known.id, l.started)
 
 		if known.fresh {
 			known.staging = no
@@ -54,11 +54,11 @@ func (m *Monitor) created(request *csi.CreateVolumeRequest, made *csi.Volume) {
 
 	known.created, known.context, known.hasContext = createFingerprint(request), made.GetVolumeContext(), true
 	known.capacity = max(known.capacity, made.GetCapacityBytes())
-	m.volumes.name(known, request.GetName())
+	l.volumes.name(known, request.GetName())
 }
 
-func (m *Monitor) detached(request *csi.ControllerUnpublishVolumeRequest) {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) detached(request *csi.ControllerUnpublishVolumeRequest) {
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil {
 		return // idempotent, or before the start
 	}
@@ -74,8 +74,8 @@ func (m *Monitor) detached(request *csi.ControllerUnpublishVolumeRequest) {
 	}
 }
 
-func (m *Monitor) unstaged(request *csi.NodeUnstageVolumeRequest) {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) unstaged(request *csi.NodeUnstageVolumeRequest) {
+	known := l.volumes.byID[request.GetVolumeId()]
 
 	switch {
 	case known == nil: // idempotent, or before the start
@@ -86,22 +86,22 @@ func (m *Monitor) unstaged(request *csi.NodeUnstageVolumeRequest) {
 	}
 }
 
-func (m *Monitor) unpublished(request *csi.NodeUnpublishVolumeRequest) {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) unpublished(request *csi.NodeUnpublishVolumeRequest) {
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil {
 		return
 	}
 
-	m.volumes.unpublish(known, request.GetTargetPath())
+	l.volumes.unpublish(known, request.GetTargetPath())
 
 	// An inline ephemeral volume has ended with its publication.
 	if !known.hasContext && known.staging == unknown && len(known.targets) == 0 && len(known.attachments) == 0 {
-		m.volumes.forget(known)
+		l.volumes.forget(known)
 	}
 }
 
 // learnMembers remembers which snapshots are members of groups.
-func (m *Monitor) learnMembers(request, response any) {
+func (l *lifecycle) learnMembers(request, response any) {
 	var snapshots []*csi.Snapshot
 
 	switch answer := response.(type) {
@@ -118,18 +118,18 @@ func (m *Monitor) learnMembers(request, response any) {
 	case *csi.GetVolumeGroupSnapshotResponse:
 		snapshots = answer.GetGroupSnapshot().GetSnapshots()
 	case *csi.DeleteVolumeGroupSnapshotResponse:
-		m.forgetMembers(request)
+		l.forgetMembers(request)
 	}
 
 	for _, each := range snapshots {
 		if each.GetGroupSnapshotId() != "" {
-			m.members.Put(each.GetSnapshotId(), each.GetGroupSnapshotId())
+			l.members.Put(each.GetSnapshotId(), each.GetGroupSnapshotId())
 		}
 	}
 }
 
-func (m *Monitor) forgetMembers(request any) {
+func (l *lifecycle) forgetMembers(request any) {
 	if deleted, ok := request.(*csi.DeleteVolumeGroupSnapshotRequest); ok {
-		m.members.DeleteValues(func(group string) bool { return group == deleted.GetGroupSnapshotId() })
+		l.members.DeleteValues(func(group string) bool { return group == deleted.GetGroupSnapshotId() })
 	}
 }

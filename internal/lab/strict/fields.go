@@ -8,15 +8,16 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 )
 
-func (m *Monitor) has(name capability.Name) bool { return m.config.Capabilities.Has(name) }
+// advertised are the capabilities that the driver advertises.
+type advertised struct{ capability.Set }
 
 // attaches reports whether a controller attaches volumes.
-func (m *Monitor) attaches() bool {
-	return m.has(capability.ControllerService) && m.has(capability.PublishUnpublishVolume)
+func (a advertised) attaches() bool {
+	return a.Has(capability.ControllerService) && a.Has(capability.PublishUnpublishVolume)
 }
 
-func (m *Monitor) checkAdvertised(c *call) []finding {
-	lacking, unserved := m.config.Capabilities.DisabledBy(c.method)
+func (a advertised) checkCall(c *call) []finding {
+	lacking, unserved := a.DisabledBy(c.method)
 	if !unserved {
 		return nil
 	}
@@ -25,34 +26,34 @@ func (m *Monitor) checkAdvertised(c *call) []finding {
 }
 
 // checkFields finds fields that only a capability which is not advertised allows.
-func (m *Monitor) checkFields(request any) []finding {
+func (a advertised) checkFields(request any) []finding {
 	var found []finding
 
 	if with, ok := request.(interface{ GetVolumeCapability() *csi.VolumeCapability }); ok {
-		found = m.checkCapability(request, with.GetVolumeCapability())
+		found = a.checkCapability(request, with.GetVolumeCapability())
 	}
 
 	if with, ok := request.(interface {
 		GetVolumeCapabilities() []*csi.VolumeCapability
 	}); ok {
 		for _, each := range with.GetVolumeCapabilities() {
-			found = append(found, m.checkCapability(request, each)...)
+			found = append(found, a.checkCapability(request, each)...)
 		}
 	}
 
-	if with, ok := request.(interface{ GetPublishContext() map[string]string }); ok && !m.attaches() && len(with.GetPublishContext()) > 0 {
+	if with, ok := request.(interface{ GetPublishContext() map[string]string }); ok && !a.attaches() && len(with.GetPublishContext()) > 0 {
 		found = append(found, finding{contextNotAdvertised, objectOf(request), "publish_context is not empty"})
 	}
 
 	switch request := request.(type) {
 	case *csi.CreateVolumeRequest:
-		found = append(found, m.checkCreateFields(request)...)
+		found = append(found, a.checkCreateFields(request)...)
 	case *csi.CreateSnapshotRequest:
-		if request.GetAccessibilityRequirements() != nil && !m.has(capability.SnapshotConstraints) {
+		if request.GetAccessibilityRequirements() != nil && !a.Has(capability.SnapshotConstraints) {
 			found = append(found, finding{topologyNotAdvertised, request.GetName(), "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS is not advertised"})
 		}
 	case *csi.ControllerPublishVolumeRequest:
-		if request.GetReadonly() && !m.has(capability.PublishReadonly) {
+		if request.GetReadonly() && !a.Has(capability.PublishReadonly) {
 			found = append(found, finding{readonlyNotAdvertised, request.GetVolumeId(), "readonly is true"})
 		}
 	}
@@ -60,23 +61,23 @@ func (m *Monitor) checkFields(request any) []finding {
 	return found
 }
 
-func (m *Monitor) checkCreateFields(request *csi.CreateVolumeRequest) []finding {
+func (a advertised) checkCreateFields(request *csi.CreateVolumeRequest) []finding {
 	var found []finding
 
-	if request.GetAccessibilityRequirements() != nil && !m.has(capability.VolumeAccessibilityConstraints) {
+	if request.GetAccessibilityRequirements() != nil && !a.Has(capability.VolumeAccessibilityConstraints) {
 		found = append(found, finding{topologyNotAdvertised, request.GetName(), "VOLUME_ACCESSIBILITY_CONSTRAINTS is not advertised"})
 	}
 
-	if len(request.GetMutableParameters()) > 0 && !m.has(capability.ModifyVolume) {
+	if len(request.GetMutableParameters()) > 0 && !a.Has(capability.ModifyVolume) {
 		found = append(found, finding{mutableNotAdvertised, request.GetName(), "mutable_parameters is not empty"})
 	}
 
 	source := request.GetVolumeContentSource()
-	if source.GetVolume() != nil && !m.has(capability.CloneVolume) {
+	if source.GetVolume() != nil && !a.Has(capability.CloneVolume) {
 		found = append(found, finding{sourceNotAdvertised, request.GetName(), "the source is a volume; CLONE_VOLUME is not advertised"})
 	}
 
-	if source.GetSnapshot() != nil && !m.has(capability.CreateDeleteSnapshot) {
+	if source.GetSnapshot() != nil && !a.Has(capability.CreateDeleteSnapshot) {
 		found = append(found, finding{
 			sourceNotAdvertised, request.GetName(), "the source is a snapshot; CREATE_DELETE_SNAPSHOT is not advertised",
 		})
@@ -85,16 +86,16 @@ func (m *Monitor) checkCreateFields(request *csi.CreateVolumeRequest) []finding 
 	return found
 }
 
-func (m *Monitor) checkCapability(request any, given *csi.VolumeCapability) []finding {
+func (a advertised) checkCapability(request any, given *csi.VolumeCapability) []finding {
 	var found []finding
 
-	if given.GetMount().GetVolumeMountGroup() != "" && !m.has(capability.VolumeMountGroup) {
+	if given.GetMount().GetVolumeMountGroup() != "" && !a.Has(capability.VolumeMountGroup) {
 		found = append(found, finding{groupIDNotAdvertised, objectOf(request), "volume_mount_group is set"})
 	}
 
 	switch mode := given.GetAccessMode().GetMode(); mode {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
-		if !m.has(capability.SingleNodeMultiWriter) {
+		if !a.Has(capability.SingleNodeMultiWriter) {
 			found = append(found, finding{modeNotAdvertised, objectOf(request), "the access mode is " + mode.String()})
 		}
 	default:

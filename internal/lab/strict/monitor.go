@@ -62,18 +62,16 @@ type Config struct {
 
 // Monitor checks calls. It is safe for concurrent use, and its memory is bounded.
 type Monitor struct {
-	config  Config
-	metric  *prometheus.CounterVec
-	started time.Time
+	config     Config
+	advertised advertised
+	violations violations
 
-	mu       sync.Mutex
-	records  map[recordKey]*Violation
-	volumes  volumes
-	tokens   map[string]*tokens
-	failures map[fingerprint]*failure
-	running  map[string][]*running
-	// members maps a snapshot to its group.
-	members *recent.Map[string, string]
+	// mu guards what calls have shown.
+	mu        sync.Mutex
+	lifecycle lifecycle
+	running   runningCalls
+	failures  failures
+	pages     pages
 }
 
 // New returns a monitor whose metric is in the registry.
@@ -82,24 +80,30 @@ func New(config Config, registry prometheus.Registerer) (*Monitor, error) {
 		config.Now = time.Now
 	}
 
-	m := &Monitor{
-		config: config, started: config.Now(),
-		metric: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "touchstone_co_violations_total", Help: "Violations of the CO's part of the CSI spec, by their id (docs/strict.md).",
-		}, []string{"id"}),
-		records: map[recordKey]*Violation{}, volumes: newVolumes(), tokens: map[string]*tokens{},
-		failures: map[fingerprint]*failure{}, running: map[string][]*running{}, members: recent.NewMap[string, string](maxMembers),
-	}
+	metric := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "touchstone_co_violations_total", Help: "Violations of the CO's part of the CSI spec, by their id (docs/strict.md).",
+	}, []string{"id"})
 
 	for _, kind := range kinds {
-		m.metric.WithLabelValues(kind.ID)
+		metric.WithLabelValues(kind.ID)
 	}
 
-	if err := registry.Register(m.metric); err != nil {
+	if err := registry.Register(metric); err != nil {
 		return nil, fmt.Errorf("register the metric of violations: %w", err)
 	}
 
-	return m, nil
+	capabilities, now := advertised{config.Capabilities}, config.Now()
+
+	return &Monitor{
+		config: config, advertised: capabilities,
+		violations: violations{
+			refuse: config.Mode == Refuse, log: config.Log, now: config.Now, metric: metric, byKey: map[recordKey]*Violation{},
+		},
+		lifecycle: lifecycle{config.NodeID, capabilities, now, newVolumes(), recent.NewMap[string, string](maxMembers)},
+		running:   runningCalls{config.NodeID, map[string][]*running{}},
+		failures:  failures{config.Now, map[fingerprint]*failure{}},
+		pages:     pages{config.Now, now, map[string]*tokens{}},
+	}, nil
 }
 
 // Watches reports whether calls of the method are checked: those of CSI.
@@ -144,27 +148,25 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 
 	var key string
 	if begun {
-		m.beginToken(c)
-		key = m.begin(c)
+		m.pages.begin(c)
+		key = m.running.begin(c)
 	} else {
-		m.failed(c)
+		m.failures.add(c)
 	}
 	m.mu.Unlock()
 
-	if !begun {
-		m.report(ctx, c, found)
+	m.violations.report(ctx, c, found)
 
+	if !begun {
 		return nil, refused(found[0])
 	}
-
-	m.report(ctx, c, found)
 
 	return func(response any, err error) {
 		m.mu.Lock()
 		found := m.finish(c, key, response, err)
 		m.mu.Unlock()
 
-		m.report(ctx, c, found)
+		m.violations.report(ctx, c, found)
 	}, nil
 }
 
@@ -172,8 +174,8 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 // checks.
 func (m *Monitor) BeginStream(ctx context.Context, number uint64, method string) error {
 	c := &call{ctx: ctx, number: number, method: method}
-	found := m.checkAdvertised(c)
-	m.report(ctx, c, found)
+	found := m.advertised.checkCall(c)
+	m.violations.report(ctx, c, found)
 
 	if m.config.Mode == Refuse && len(found) > 0 {
 		return refused(found[0])
@@ -184,32 +186,32 @@ func (m *Monitor) BeginStream(ctx context.Context, number uint64, method string)
 
 // check returns the violations that a request shows.
 func (m *Monitor) check(c *call) []finding {
-	found := m.checkAdvertised(c)
-	found = append(found, m.checkFields(c.request)...)
+	found := m.advertised.checkCall(c)
+	found = append(found, m.advertised.checkFields(c.request)...)
 	found = append(found, checkSecrets(c)...)
-	found = append(found, m.checkToken(c)...)
-	found = append(found, m.checkRetry(c)...)
-	found = append(found, m.checkRunning(c)...)
+	found = append(found, m.pages.check(c)...)
+	found = append(found, m.failures.check(c)...)
+	found = append(found, m.running.check(c)...)
 
-	return append(found, m.checkOrder(c.request)...)
+	return append(found, m.lifecycle.check(c.request)...)
 }
 
 // finish takes what a call has done, and returns the violations that only its end shows.
 func (m *Monitor) finish(c *call, key string, response any, err error) []finding {
-	m.end(c, key)
-	found := m.endToken(c, response, err)
+	m.running.end(c, key)
+	found := m.pages.end(c, response, err)
 
 	if err != nil {
-		m.failed(c)
+		m.failures.add(c)
 
 		return found
 	}
 
-	delete(m.failures, c.digest)
+	delete(m.failures.byDigest, c.digest)
 
 	if message, ok := response.(proto.Message); ok {
-		m.apply(c.request, message)
-		m.learnMembers(c.request, message)
+		m.lifecycle.apply(c.request, message)
+		m.lifecycle.learnMembers(c.request, message)
 	}
 
 	return found

@@ -2,50 +2,62 @@ package strict
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/recent"
 )
 
 // keyEphemeral marks a NodePublishVolume of an inline ephemeral volume, which has no other calls
 // but NodeUnpublishVolume.
 const keyEphemeral = "csi.storage.k8s.io/ephemeral"
 
-// checkOrder compares a request with what the calls before it have shown.
-func (m *Monitor) checkOrder(request any) []finding {
+// lifecycle is what calls have shown of volumes and group snapshots.
+type lifecycle struct {
+	nodeID     string
+	advertised advertised
+	started    time.Time
+	volumes    volumes
+	// members maps a snapshot to its group.
+	members *recent.Map[string, string]
+}
+
+// check compares a request with what the calls before it have shown.
+func (l *lifecycle) check(request any) []finding {
 	switch request := request.(type) {
 	case *csi.CreateVolumeRequest:
-		return m.checkCreate(request)
+		return l.checkCreate(request)
 	case *csi.DeleteVolumeRequest:
-		return m.checkDelete(request)
+		return l.checkDelete(request)
 	case *csi.DeleteSnapshotRequest:
-		if group := m.members.Get(request.GetSnapshotId()); group != "" {
+		if group := l.members.Get(request.GetSnapshotId()); group != "" {
 			return []finding{{groupMemberDeleted, request.GetSnapshotId(), "it is a member of the group snapshot " + group}}
 		}
 	case *csi.ValidateVolumeCapabilitiesRequest:
-		return m.checkContext(request)
+		return l.checkContext(request)
 	case *csi.ControllerPublishVolumeRequest:
-		return m.checkContext(request)
+		return l.checkContext(request)
 	case *csi.ControllerUnpublishVolumeRequest:
-		return m.checkDetach(request)
+		return l.checkDetach(request)
 	case *csi.ControllerExpandVolumeRequest:
-		return m.checkExpand(request)
+		return l.checkExpand(request)
 	case *csi.NodeStageVolumeRequest:
-		return m.checkStage(request)
+		return l.checkStage(request)
 	case *csi.NodeUnstageVolumeRequest:
-		return m.checkUnstage(request)
+		return l.checkUnstage(request)
 	case *csi.NodePublishVolumeRequest:
-		return m.checkPublish(request)
+		return l.checkPublish(request)
 	case *csi.NodeExpandVolumeRequest:
-		return m.checkNodeExpand(request)
+		return l.checkNodeExpand(request)
 	}
 
 	return nil
 }
 
-func (m *Monitor) checkCreate(request *csi.CreateVolumeRequest) []finding {
-	known := m.volumes.byName[request.GetName()]
+func (l *lifecycle) checkCreate(request *csi.CreateVolumeRequest) []finding {
+	known := l.volumes.byName[request.GetName()]
 	if known == nil || known.created == createFingerprint(request) {
 		return nil
 	}
@@ -62,8 +74,8 @@ func createFingerprint(request *csi.CreateVolumeRequest) fingerprint {
 	})
 }
 
-func (m *Monitor) checkDelete(request *csi.DeleteVolumeRequest) []finding {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) checkDelete(request *csi.DeleteVolumeRequest) []finding {
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil || known.inUse() == "" {
 		return nil
 	}
@@ -71,9 +83,9 @@ func (m *Monitor) checkDelete(request *csi.DeleteVolumeRequest) []finding {
 	return []finding{{deleteWhileInUse, request.GetVolumeId(), known.inUse()}}
 }
 
-func (m *Monitor) checkExpand(request *csi.ControllerExpandVolumeRequest) []finding {
-	known := m.volumes.byID[request.GetVolumeId()]
-	if known == nil || m.has(capability.Online) || known.inUse() == "" {
+func (l *lifecycle) checkExpand(request *csi.ControllerExpandVolumeRequest) []finding {
+	known := l.volumes.byID[request.GetVolumeId()]
+	if known == nil || l.advertised.Has(capability.Online) || known.inUse() == "" {
 		return nil
 	}
 
@@ -86,8 +98,8 @@ type withContext interface {
 	GetVolumeContext() map[string]string
 }
 
-func (m *Monitor) checkContext(request withContext) []finding {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) checkContext(request withContext) []finding {
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil || !known.hasContext || sameContext(known.context, request.GetVolumeContext()) {
 		return nil
 	}
@@ -95,18 +107,18 @@ func (m *Monitor) checkContext(request withContext) []finding {
 	return []finding{{volumeContextChanged, request.GetVolumeId(), "volume_context is not that of CreateVolume"}}
 }
 
-func (m *Monitor) checkPublishContext(known *volume, given map[string]string) []finding {
-	attached := known.attachments[m.config.NodeID]
-	if !m.attaches() || attached.state != yes || sameContext(attached.context, given) {
+func (l *lifecycle) checkPublishContext(known *volume, given map[string]string) []finding {
+	attached := known.attachments[l.nodeID]
+	if !l.advertised.attaches() || attached.state != yes || sameContext(attached.context, given) {
 		return nil
 	}
 
-	return []finding{{publishContextChanged, known.id, "publish_context is not that of ControllerPublishVolume for node " + m.config.NodeID}}
+	return []finding{{publishContextChanged, known.id, "publish_context is not that of ControllerPublishVolume for node " + l.nodeID}}
 }
 
-func (m *Monitor) checkDetach(request *csi.ControllerUnpublishVolumeRequest) []finding {
-	known := m.volumes.byID[request.GetVolumeId()]
-	if known == nil || request.GetNodeId() != "" && request.GetNodeId() != m.config.NodeID {
+func (l *lifecycle) checkDetach(request *csi.ControllerUnpublishVolumeRequest) []finding {
+	known := l.volumes.byID[request.GetVolumeId()]
+	if known == nil || request.GetNodeId() != "" && request.GetNodeId() != l.nodeID {
 		return nil
 	}
 
@@ -131,16 +143,16 @@ func (v *volume) anyTarget() string {
 	return ""
 }
 
-func (m *Monitor) checkStage(request *csi.NodeStageVolumeRequest) []finding {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) checkStage(request *csi.NodeStageVolumeRequest) []finding {
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil {
 		return nil
 	}
 
-	found := append(m.checkContext(request), m.checkPublishContext(known, request.GetPublishContext())...)
+	found := append(l.checkContext(request), l.checkPublishContext(known, request.GetPublishContext())...)
 
-	if m.attaches() && known.attachedTo(m.config.NodeID) == no {
-		found = append(found, finding{stageBeforeAttach, known.id, "it is not attached to node " + m.config.NodeID})
+	if l.advertised.attaches() && known.attachedTo(l.nodeID) == no {
+		found = append(found, finding{stageBeforeAttach, known.id, "it is not attached to node " + l.nodeID})
 	}
 
 	if known.staging == yes && known.stagingPath != request.GetStagingTargetPath() {
@@ -150,8 +162,8 @@ func (m *Monitor) checkStage(request *csi.NodeStageVolumeRequest) []finding {
 	return found
 }
 
-func (m *Monitor) checkUnstage(request *csi.NodeUnstageVolumeRequest) []finding {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) checkUnstage(request *csi.NodeUnstageVolumeRequest) []finding {
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil {
 		return nil
 	}
@@ -163,26 +175,26 @@ func (m *Monitor) checkUnstage(request *csi.NodeUnstageVolumeRequest) []finding 
 	return nil
 }
 
-func (m *Monitor) checkPublish(request *csi.NodePublishVolumeRequest) []finding {
+func (l *lifecycle) checkPublish(request *csi.NodePublishVolumeRequest) []finding {
 	var found []finding
 
-	if other := m.volumes.targets[request.GetTargetPath()]; other != nil && other.id != request.GetVolumeId() {
+	if other := l.volumes.targets[request.GetTargetPath()]; other != nil && other.id != request.GetVolumeId() {
 		found = append(found, finding{targetPathShared, request.GetVolumeId(), "volume " + other.id + " is published at its target_path"})
 	}
 
-	known := m.volumes.byID[request.GetVolumeId()]
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil || request.GetVolumeContext()[keyEphemeral] == "true" {
 		return found
 	}
 
-	found = append(found, m.checkContext(request)...)
-	found = append(found, m.checkPublishContext(known, request.GetPublishContext())...)
+	found = append(found, l.checkContext(request)...)
+	found = append(found, l.checkPublishContext(known, request.GetPublishContext())...)
 
-	if m.attaches() && known.attachedTo(m.config.NodeID) == no {
-		found = append(found, finding{publishBeforeAttach, known.id, "it is not attached to node " + m.config.NodeID})
+	if l.advertised.attaches() && known.attachedTo(l.nodeID) == no {
+		found = append(found, finding{publishBeforeAttach, known.id, "it is not attached to node " + l.nodeID})
 	}
 
-	if !m.has(capability.StageUnstageVolume) {
+	if !l.advertised.Has(capability.StageUnstageVolume) {
 		return found
 	}
 
@@ -198,21 +210,21 @@ func (m *Monitor) checkPublish(request *csi.NodePublishVolumeRequest) []finding 
 	return found
 }
 
-func (m *Monitor) checkNodeExpand(request *csi.NodeExpandVolumeRequest) []finding {
-	known := m.volumes.byID[request.GetVolumeId()]
+func (l *lifecycle) checkNodeExpand(request *csi.NodeExpandVolumeRequest) []finding {
+	known := l.volumes.byID[request.GetVolumeId()]
 	if known == nil {
 		return nil
 	}
 
 	var found []finding
 
-	staged := m.has(capability.StageUnstageVolume)
+	staged := l.advertised.Has(capability.StageUnstageVolume)
 	if staged && known.staging == no || !staged && known.fresh && len(known.targets) == 0 {
 		found = append(found, finding{expandBeforeStage, known.id, "it is not staged or published"})
 	}
 
 	wanted := request.GetCapacityRange().GetRequiredBytes()
-	if known.capacity > 0 && wanted > known.capacity && m.has(capability.ControllerService) {
+	if known.capacity > 0 && wanted > known.capacity && l.advertised.Has(capability.ControllerService) {
 		found = append(found, finding{
 			expandWithoutController, known.id, fmt.Sprintf("%d bytes are required; the controller has returned %d", wanted, known.capacity),
 		})

@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 )
@@ -37,68 +40,79 @@ type Violation struct {
 
 type recordKey struct{ id, object string }
 
+// violations are those of a CO. It is safe for concurrent use.
+type violations struct {
+	refuse bool
+	log    *slog.Logger
+	now    func() time.Time
+	metric *prometheus.CounterVec
+
+	mu    sync.Mutex
+	byKey map[recordKey]*Violation
+}
+
 // report counts violations, and logs the first one of a kind and object.
-func (m *Monitor) report(ctx context.Context, c *call, found []finding) {
+func (v *violations) report(ctx context.Context, c *call, found []finding) {
 	for _, f := range found {
-		record, first := m.record(c, f)
-		m.metric.WithLabelValues(f.id).Inc()
+		record, first := v.record(c, f)
+		v.metric.WithLabelValues(f.id).Inc()
 
 		if first {
 			// With the context of the call, so that the line has its number and method.
-			m.config.Log.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "the CO violates the CSI spec",
+			v.log.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "the CO violates the CSI spec",
 				slog.String("violation", record.ID), slog.String("object", record.Object), slog.String("detail", record.Detail),
 				slog.String("spec", strings.Join(record.Rows, " ")), slog.String("remedy", record.Remedy))
 		}
 	}
 }
 
-func (m *Monitor) record(c *call, f finding) (record Violation, first bool) {
+func (v *violations) record(c *call, f finding) (record Violation, first bool) {
 	object := shorten.End(cmp.Or(f.object, c.rpc()), maxObject)
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
 
 	key := recordKey{f.id, object}
-	now := m.config.Now()
-	known := m.records[key]
+	now := v.now()
+	known := v.byKey[key]
 
 	if first = known == nil; first {
-		if len(m.records) >= maxRecords {
-			m.forgetOldest()
+		if len(v.byKey) >= maxRecords {
+			v.forgetOldest()
 		}
 
 		known = &Violation{Kind: kindOf(f.id), Object: object, First: now}
-		m.records[key] = known
+		v.byKey[key] = known
 	}
 
 	known.Count++
 	known.Last, known.Method, known.Call, known.Detail = now, c.method, c.number, f.detail
-	known.Refused = m.config.Mode == Refuse
+	known.Refused = v.refuse
 
 	return *known, first
 }
 
-func (m *Monitor) forgetOldest() {
+func (v *violations) forgetOldest() {
 	var oldest *recordKey
 
-	for key, record := range m.records {
-		if oldest == nil || record.Last.Before(m.records[*oldest].Last) {
+	for key, record := range v.byKey {
+		if oldest == nil || record.Last.Before(v.byKey[*oldest].Last) {
 			oldest = &key
 		}
 	}
 
 	if oldest != nil {
-		delete(m.records, *oldest)
+		delete(v.byKey, *oldest)
 	}
 }
 
 // List returns the violations since the start or the last Clear, ordered by their first occurrence.
 func (m *Monitor) List() []Violation {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.violations.mu.Lock()
+	defer m.violations.mu.Unlock()
 
-	list := make([]Violation, 0, len(m.records))
-	for _, record := range m.records {
+	list := make([]Violation, 0, len(m.violations.byKey))
+	for _, record := range m.violations.byKey {
 		list = append(list, *record)
 	}
 
@@ -111,8 +125,8 @@ func (m *Monitor) List() []Violation {
 
 // Clear forgets the violations. What is known of volumes, and the metric, stay.
 func (m *Monitor) Clear() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.violations.mu.Lock()
+	defer m.violations.mu.Unlock()
 
-	clear(m.records)
+	clear(m.violations.byKey)
 }

@@ -50,31 +50,37 @@ func fingerprintOf(method string, message proto.Message) fingerprint {
 // failure has the times at which a request failed, the last retryFailures of them.
 type failure struct{ times []time.Time }
 
-func (m *Monitor) checkRetry(c *call) []finding {
-	known := m.failures[c.digest]
-	if known == nil || len(known.times) < retryFailures || m.config.Now().Sub(known.times[0]) > retryWindow {
+// failures are the requests that have failed lately.
+type failures struct {
+	now      func() time.Time
+	byDigest map[fingerprint]*failure
+}
+
+func (f *failures) check(c *call) []finding {
+	known := f.byDigest[c.digest]
+	if known == nil || len(known.times) < retryFailures || f.now().Sub(known.times[0]) > retryWindow {
 		return nil
 	}
 
 	return []finding{{retryWithoutBackoff, objectOf(c.request), "the request failed three times within the last second"}}
 }
 
-// failed records that a request failed. A CO polls Probe until the plugin is ready; that is no retry.
-func (m *Monitor) failed(c *call) {
+// add records that a request failed. A CO polls Probe until the plugin is ready; that is no retry.
+func (f *failures) add(c *call) {
 	if c.rpc() == "Probe" {
 		return
 	}
 
-	now := m.config.Now()
+	now := f.now()
 
-	known := m.failures[c.digest]
+	known := f.byDigest[c.digest]
 	if known == nil {
-		if len(m.failures) >= maxFailures {
-			m.forgetFailures(now)
+		if len(f.byDigest) >= maxFailures {
+			f.forget(now)
 		}
 
 		known = &failure{}
-		m.failures[c.digest] = known
+		f.byDigest[c.digest] = known
 	}
 
 	if len(known.times) == retryFailures {
@@ -84,15 +90,15 @@ func (m *Monitor) failed(c *call) {
 	known.times = append(known.times, now)
 }
 
-// forgetFailures forgets those outside of the window, or all.
-func (m *Monitor) forgetFailures(now time.Time) {
-	for digest, known := range m.failures {
+// forget forgets those outside of the window, or all.
+func (f *failures) forget(now time.Time) {
+	for digest, known := range f.byDigest {
 		if now.Sub(known.times[len(known.times)-1]) > retryWindow {
-			delete(m.failures, digest)
+			delete(f.byDigest, digest)
 		}
 	}
 
-	if len(m.failures) >= maxFailures {
-		clear(m.failures)
+	if len(f.byDigest) >= maxFailures {
+		clear(f.byDigest)
 	}
 }

@@ -22,11 +22,18 @@ type tokens struct {
 	since time.Time
 }
 
-func (m *Monitor) tokensOf(method string) *tokens {
-	known := m.tokens[method]
+// pages are the tokens of all methods that list.
+type pages struct {
+	now      func() time.Time
+	started  time.Time
+	byMethod map[string]*tokens
+}
+
+func (p *pages) of(method string) *tokens {
+	known := p.byMethod[method]
 	if known == nil {
-		known = &tokens{unused: map[string]int{}, since: m.started}
-		m.tokens[method] = known
+		known = &tokens{unused: map[string]int{}, since: p.started}
+		p.byMethod[method] = known
 	}
 
 	return known
@@ -41,42 +48,42 @@ func startingToken(request any) (string, bool) {
 	return with.GetStartingToken(), true
 }
 
-func (m *Monitor) checkToken(c *call) []finding {
+func (p *pages) check(c *call) []finding {
 	token, isList := startingToken(c.request)
 	if !isList || token == "" {
 		return nil
 	}
 
-	known := m.tokensOf(c.method)
+	known := p.of(c.method)
 	unused, issued := known.unused[token]
 
 	switch {
 	case issued && unused <= 0:
 		return []finding{{tokenReused, c.rpc(), "starting_token was used before"}}
-	case !issued && m.config.Now().Sub(known.since) > tokenGrace:
+	case !issued && p.now().Sub(known.since) > tokenGrace:
 		return []finding{{tokenUnknown, c.rpc(), "starting_token was never returned"}}
 	default:
 		return nil
 	}
 }
 
-// beginToken takes the token of a request.
-func (m *Monitor) beginToken(c *call) {
+// begin takes the token of a request.
+func (p *pages) begin(c *call) {
 	c.token, c.isList = startingToken(c.request)
-	if known := m.tokensOf; c.token != "" {
+	if known := p.of; c.token != "" {
 		if _, issued := known(c.method).unused[c.token]; issued {
 			known(c.method).unused[c.token]--
 		}
 	}
 }
 
-// endToken gives a token back whose page the CO has not got, and takes the next one.
-func (m *Monitor) endToken(c *call, response any, err error) []finding {
+// end gives a token back whose page the CO has not got, and takes the next one.
+func (p *pages) end(c *call, response any, err error) []finding {
 	if !c.isList {
 		return nil
 	}
 
-	known := m.tokensOf(c.method)
+	known := p.of(c.method)
 	unused, issued := known.unused[c.token]
 
 	if (err != nil || c.ctx.Err() != nil) && issued {
@@ -85,7 +92,7 @@ func (m *Monitor) endToken(c *call, response any, err error) []finding {
 
 	if err != nil {
 		// The driver has not accepted it: it is not from the run before this one either.
-		young := m.config.Now().Sub(known.since) <= tokenGrace
+		young := p.now().Sub(known.since) <= tokenGrace
 		if c.token != "" && !issued && young && status.Code(err) == codes.Aborted {
 			return []finding{{tokenUnknown, c.rpc(), "starting_token was never returned"}}
 		}
@@ -99,7 +106,7 @@ func (m *Monitor) endToken(c *call, response any, err error) []finding {
 	}
 
 	if len(known.unused) >= maxTokens {
-		known.unused, known.since = map[string]int{}, m.config.Now()
+		known.unused, known.since = map[string]int{}, p.now()
 	}
 
 	known.unused[next.GetNextToken()]++

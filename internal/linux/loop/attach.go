@@ -157,7 +157,7 @@ const lockAttempts = 12
 
 // attach tries numbers until one takes the image.
 func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
-	l.numbers.releaseDetached(l.attached)
+	l.numbers.releaseDetached(l.sysfs.attached)
 
 	for {
 		number, ok := l.numbers.claim(o.PreferredNumber)
@@ -207,7 +207,7 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		}
 	}
 
-	node, err := l.openNode(number, flags)
+	node, err := l.nodes.open(number, flags)
 	if err != nil {
 		if isOfNumber(err) {
 			return nil, fmt.Errorf("%w: %w", errUnusable, err)
@@ -216,11 +216,11 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		return nil, err
 	}
 
-	err = unix.IoctlLoopConfigure(int(node.Fd()), l.config(img, o))
+	err = unix.IoctlLoopConfigure(int(node.Fd()), configOf(img, o))
 	if errors.Is(err, unix.EINVAL) && !o.Buffered {
 		// Kernels differ in whether impossible direct I/O is an error.
 		o.Buffered = true
-		err = unix.IoctlLoopConfigure(int(node.Fd()), l.config(img, o))
+		err = unix.IoctlLoopConfigure(int(node.Fd()), configOf(img, o))
 	}
 
 	if err != nil {
@@ -235,7 +235,7 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 
 	if o.NoDiscard {
 		// After it: kernels before 6.9 set the limit again in it.
-		if err := l.refuseDiscards(number); err != nil {
+		if err := l.sysfs.refuseDiscards(number); err != nil {
 			return nil, errors.Join(err, unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
 		}
 	}
@@ -253,7 +253,7 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 	return &Device{Status: status, file: node}, nil
 }
 
-func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
+func configOf(img *image, o AttachOptions) *unix.LoopConfig {
 	config := &unix.LoopConfig{Fd: uint32(img.file.Fd()), Size: uint32(o.BlockSize)}
 
 	if o.ReadOnly {
@@ -298,7 +298,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 
 	node, err := l.Open(status.Number)
 	if err != nil {
-		if l.detachedSince(status.Number, err) {
+		if l.sysfs.detachedSince(status.Number, err) {
 			err = nil
 		}
 
@@ -314,7 +314,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 	}
 
 	if adoptable && err == nil && o.NoDiscard {
-		err = l.refuseDiscards(status.Number)
+		err = l.sysfs.refuseDiscards(status.Number)
 	}
 
 	if !adoptable || err != nil {

@@ -128,7 +128,7 @@ func TestDiscardLimits(t *testing.T) {
 	refused := inSysfs(t, map[string]string{limit: "4096"})
 	require.NoError(t, refused.refuseDiscards(1))
 
-	now, err := refused.sysfs(1, discardLimit)
+	now, err := refused.sysfs.read(1, discardLimit)
 	require.NoError(t, err)
 	require.Equal(t, noDiscards, now, "want: the device refuses discards")
 

@@ -47,8 +47,8 @@ func (l *Loops) AwaitDetached(ctx context.Context, number int, sequence uint64) 
 	// Polled: the kernel sends a uevent, but only to the network namespaces of
 	// the initial user namespace, and sysfs supports no inotify. Unless the device
 	// is in use, the first check finds it detached.
-	for pause := newBackoff(); l.attached(number); {
-		now, err := l.sequence(number)
+	for pause := newBackoff(); l.sysfs.attached(number); {
+		now, err := l.sysfs.sequence(number)
 		if err != nil {
 			return err
 		}
@@ -96,11 +96,11 @@ func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, att
 // after each change, it waits until ctx ends and then returns ErrInUse.
 func (l *Loops) Remove(ctx context.Context, number int) error {
 	for pause := newBackoff(); ; {
-		err := l.removeDevice(number)
+		err := l.nodes.remove(number)
 		if err == nil {
 			l.numbers.free(number)
 
-			return l.removeNode(number)
+			return l.nodes.removeNode(number)
 		}
 
 		if !errors.Is(err, unix.EBUSY) {

@@ -22,28 +22,41 @@ const (
 
 func nodeName(number int) string { return "loop" + strconv.Itoa(number) }
 
-// openNode opens the device node of a number and makes what is missing for
+// nodes are the device nodes of loop devices, in /dev and in the directory for own nodes.
+type nodes struct{ dev, own string }
+
+// path returns where the node of a number is, or will be.
+func (n nodes) path(number int) string {
+	path := filepath.Join(n.dev, nodeName(number))
+	if _, err := os.Lstat(path); err != nil {
+		return filepath.Join(n.own, nodeName(number))
+	}
+
+	return path
+}
+
+// open opens the device node of a number and makes what is missing for
 // that: the device in the kernel, the node in a private /dev. The caller closes
 // the file.
-func (l *Loops) openNode(number, flags int) (*os.File, error) {
+func (n nodes) open(number, flags int) (*os.File, error) {
 	device := unix.Mkdev(loopMajor, uint32(number))
 
-	file, err := openDevice(filepath.Join(l.dev, nodeName(number)), device, unix.S_IFBLK, flags)
+	file, err := openDevice(filepath.Join(n.dev, nodeName(number)), device, unix.S_IFBLK, flags)
 	if !isMissing(err) {
 		return file, err
 	}
 
-	if err := l.addDevice(number); err != nil {
+	if err := n.add(number); err != nil {
 		return nil, everyNumberError{err}
 	}
 
-	return l.openOrMake(nodeName(number), device, unix.S_IFBLK, flags)
+	return n.openOrMake(nodeName(number), device, unix.S_IFBLK, flags)
 }
 
-// addDevice makes the device in the kernel. One that exists already is fine: devices are kept after
+// add makes the device in the kernel. One that exists already is fine: devices are kept after
 // use, since removing one takes 44 ms.
-func (l *Loops) addDevice(number int) error {
-	err := l.control(unix.LOOP_CTL_ADD, number)
+func (n nodes) add(number int) error {
+	err := n.control(unix.LOOP_CTL_ADD, number)
 	if err == nil || errors.Is(err, unix.EEXIST) {
 		return nil
 	}
@@ -51,10 +64,10 @@ func (l *Loops) addDevice(number int) error {
 	return fmt.Errorf("LOOP_CTL_ADD: %w", err)
 }
 
-// removeDevice removes the device from the kernel. A missing one is fine. Error: EBUSY while a
+// remove removes the device from the kernel. A missing one is fine. Error: EBUSY while a
 // program has it open.
-func (l *Loops) removeDevice(number int) error {
-	err := l.control(unix.LOOP_CTL_REMOVE, number)
+func (n nodes) remove(number int) error {
+	err := n.control(unix.LOOP_CTL_REMOVE, number)
 	if err == nil || errors.Is(err, unix.ENODEV) {
 		return nil
 	}
@@ -62,8 +75,8 @@ func (l *Loops) removeDevice(number int) error {
 	return fmt.Errorf("LOOP_CTL_REMOVE: %w", err)
 }
 
-func (l *Loops) control(request uint, number int) error {
-	control, err := l.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
+func (n nodes) control(request uint, number int) error {
+	control, err := n.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
 	if err != nil {
 		return fmt.Errorf("open loop-control (is the kernel's loop driver there?): %w", err)
 	}
@@ -74,17 +87,17 @@ func (l *Loops) control(request uint, number int) error {
 
 // openOrMake opens a device node in /dev, or in the directory for own nodes,
 // where it is made when it is missing.
-func (l *Loops) openOrMake(name string, device uint64, kind uint32, flags int) (*os.File, error) {
-	file, err := openDevice(filepath.Join(l.dev, name), device, kind, flags)
+func (n nodes) openOrMake(name string, device uint64, kind uint32, flags int) (*os.File, error) {
+	file, err := openDevice(filepath.Join(n.dev, name), device, kind, flags)
 	if !isMissing(err) {
 		return file, err
 	}
 
-	if err := os.MkdirAll(l.deviceDir, 0o700); err != nil {
+	if err := os.MkdirAll(n.own, 0o700); err != nil {
 		return nil, everyNumberError{fmt.Errorf("make the directory for device nodes: %w", err)}
 	}
 
-	path := filepath.Join(l.deviceDir, name)
+	path := filepath.Join(n.own, name)
 
 	err = unix.Mknod(path, kind|nodeMode, int(device))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -93,7 +106,7 @@ func (l *Loops) openOrMake(name string, device uint64, kind uint32, flags int) (
 
 	file, err = openDevice(path, device, kind, flags)
 	if errors.Is(err, unix.EACCES) && flags&unix.O_ACCMODE == os.O_RDONLY {
-		return nil, fmt.Errorf("%w; is %s on a filesystem mounted with nodev?", err, l.deviceDir)
+		return nil, fmt.Errorf("%w; is %s on a filesystem mounted with nodev?", err, n.own)
 	}
 
 	return file, err
@@ -101,10 +114,10 @@ func (l *Loops) openOrMake(name string, device uint64, kind uint32, flags int) (
 
 // removeNode removes a node that openOrMake has made; those in devtmpfs go with
 // their device.
-func (l *Loops) removeNode(number int) error {
+func (n nodes) removeNode(number int) error {
 	var stat unix.Stat_t
 
-	path := filepath.Join(l.deviceDir, nodeName(number))
+	path := filepath.Join(n.own, nodeName(number))
 
 	err := unix.Lstat(path, &stat)
 	if isMissing(err) {

@@ -18,15 +18,15 @@ const (
 // refuseDiscards makes an attached device answer discards (BLKDISCARD, FITRIM, a
 // mount with "discard") with EOPNOTSUPP. The limit belongs to the number and
 // outlives the attachment; allowDiscards takes it back.
-func (l *Loops) refuseDiscards(number int) error {
-	if now, err := l.sysfs(number, discardLimit); err == nil && now == noDiscards {
+func (s sysfs) refuseDiscards(number int) error {
+	if now, err := s.read(number, discardLimit); err == nil && now == noDiscards {
 		return nil
 	}
 
 	// It exists, and is written in one call.
-	err := os.WriteFile(filepath.Join(l.sys, "block", nodeName(number), discardLimit), []byte(noDiscards), 0)
+	err := os.WriteFile(filepath.Join(s.root, "block", nodeName(number), discardLimit), []byte(noDiscards), 0)
 	if err != nil {
-		return fmt.Errorf("set the discard limit (is %s mounted read-only?): %w", l.sys, err)
+		return fmt.Errorf("set the discard limit (is %s mounted read-only?): %w", s.root, err)
 	}
 
 	return nil
@@ -37,16 +37,16 @@ func (l *Loops) refuseDiscards(number int) error {
 // no granularity of them; so the device is removed, and is made again when it is
 // opened. Error: errUnusable while something else has it open.
 func (l *Loops) allowDiscards(number int) error {
-	now, err := l.sysfs(number, discardLimit)
+	now, err := l.sysfs.read(number, discardLimit)
 	if err != nil || now != noDiscards {
 		return nil //nolint:nilerr // the device is not there yet, or has no such limit
 	}
 
-	if most, err := l.sysfs(number, "queue/discard_max_hw_bytes"); err != nil || most == noDiscards {
+	if most, err := l.sysfs.read(number, "queue/discard_max_hw_bytes"); err != nil || most == noDiscards {
 		return nil //nolint:nilerr // no image that was attached to it could be discarded
 	}
 
-	err = l.removeDevice(number)
+	err = l.nodes.remove(number)
 	if errors.Is(err, unix.EBUSY) {
 		err = fmt.Errorf("%w: %w", errUnusable, err)
 	}

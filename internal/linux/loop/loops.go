@@ -3,7 +3,6 @@ package loop
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,8 +34,9 @@ type LoopsOptions struct {
 // Loops attaches images to loop devices. It is safe for concurrent use, holds
 // nothing open, and needs no Close.
 type Loops struct {
-	numbers             *numbers
-	dev, deviceDir, sys string
+	numbers *numbers
+	nodes   nodes
+	sysfs   sysfs
 }
 
 // NumberOfSlot returns the own number of a slot, counted from 0.
@@ -65,34 +65,26 @@ func NewLoops(opts LoopsOptions) *Loops {
 	}
 
 	return &Loops{
-		numbers:   newNumbers(opts.First, min(opts.Last, MaxNumber)),
-		dev:       opts.Dev,
-		deviceDir: opts.DeviceDir,
-		sys:       opts.Sys,
+		numbers: newNumbers(opts.First, min(opts.Last, MaxNumber)),
+		nodes:   nodes{dev: opts.Dev, own: opts.DeviceDir},
+		sysfs:   sysfs{opts.Sys},
 	}
 }
 
 // Path returns where the node of a number is, or will be.
-func (l *Loops) Path(number int) string {
-	path := filepath.Join(l.dev, nodeName(number))
-	if _, err := os.Lstat(path); err != nil {
-		return filepath.Join(l.deviceDir, nodeName(number))
-	}
-
-	return path
-}
+func (l *Loops) Path(number int) string { return l.nodes.path(number) }
 
 // Open opens an attached device for reading and, unless it is read-only, for
 // writing. The error is ErrNotAttached where there is nothing to open. While
 // the file is open a detach does not complete.
 func (l *Loops) Open(number int) (*os.File, error) {
-	if !l.attached(number) {
+	if !l.sysfs.attached(number) {
 		return nil, numberError(opOpen, number, ErrNotAttached)
 	}
 
-	file, err := l.openNode(number, os.O_RDWR)
+	file, err := l.nodes.open(number, os.O_RDWR)
 	if isReadOnly(err) {
-		file, err = l.openNode(number, os.O_RDONLY)
+		file, err = l.nodes.open(number, os.O_RDONLY)
 	}
 
 	if err != nil {

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -59,14 +57,14 @@ func (l *Loops) Status(number int) (Status, bool, error) {
 func (l *Loops) openStatus(number int) (*os.File, Status, error) {
 	// Asking sysfs first, since opening a node whose device is not there would
 	// make one.
-	if !l.attached(number) {
+	if !l.sysfs.attached(number) {
 		return nil, Status{}, nil
 	}
 
 	// Where the node is missing it is made, but no device in the kernel.
-	file, err := l.openOrMake(nodeName(number), unix.Mkdev(loopMajor, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
+	file, err := l.nodes.openOrMake(nodeName(number), unix.Mkdev(loopMajor, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
 	if err != nil {
-		if l.detachedSince(number, err) {
+		if l.sysfs.detachedSince(number, err) {
 			return nil, Status{}, nil
 		}
 
@@ -103,7 +101,7 @@ func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 	}
 
 	// The open file keeps the device, so sysfs describes this one.
-	sequence, err := l.sequence(number)
+	sequence, err := l.sysfs.sequence(number)
 	if err != nil {
 		return Status{}, false, err
 	}
@@ -132,7 +130,7 @@ func (l *Loops) Find(image *os.File) ([]Status, error) {
 		return nil, err
 	}
 
-	numbers, err := l.allNumbers()
+	numbers, err := l.sysfs.numbers()
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +186,7 @@ func matchOf(image *os.File) (backingMatch, error) {
 // equal, or if its backing file is deleted. LOOP_GET_STATUS64 asks the image's filesystem, and an
 // unrelated one that hangs would block every attach.
 func (l *Loops) statusIfMatch(number int, wanted backingMatch) (Status, bool, error) {
-	path, deleted, err := l.backingPath(number)
+	path, deleted, err := l.sysfs.backingPath(number)
 	if err != nil || path == "" || wanted.name != "" && !deleted && filepath.Base(path) != wanted.name {
 		return Status{}, false, err
 	}
@@ -222,28 +220,28 @@ type Attachment struct {
 // it is unknown whether an image is attached: that sysfs could not be read, for
 // lack of a descriptor for example.
 func (l *Loops) Attachment(number int) (Attachment, bool, error) {
-	path, deleted, err := l.backingPath(number)
+	path, deleted, err := l.sysfs.backingPath(number)
 	if err != nil || path == "" {
 		return Attachment{}, false, err
 	}
 
-	readOnly, readOnlyErr := l.sysfs(number, "ro")
-	autoClear, autoClearErr := l.sysfs(number, "loop/autoclear")
-	sequence, sequenceErr := l.sequence(number)
+	readOnly, readOnlyErr := l.sysfs.read(number, "ro")
+	autoClear, autoClearErr := l.sysfs.read(number, "loop/autoclear")
+	sequence, sequenceErr := l.sysfs.sequence(number)
 
 	if err := cmp.Or(readOnlyErr, autoClearErr, sequenceErr); err != nil {
 		return Attachment{}, false, err
 	}
 
 	return Attachment{
-		Number: number, Path: l.Path(number), BackingPath: path, BackingDeleted: deleted,
+		Number: number, Path: l.nodes.path(number), BackingPath: path, BackingDeleted: deleted,
 		ReadOnly: readOnly == "1", AutoClear: autoClear == "1", Sequence: sequence,
 	}, true, nil
 }
 
 // Attachments returns those of the whole machine in order of number.
 func (l *Loops) Attachments() ([]Attachment, error) {
-	numbers, err := l.allNumbers()
+	numbers, err := l.sysfs.numbers()
 	if err != nil {
 		return nil, err
 	}
@@ -262,83 +260,6 @@ func (l *Loops) Attachments() ([]Attachment, error) {
 	}
 
 	return all, nil
-}
-
-// allNumbers returns those of the loop devices that the machine has, in order.
-func (l *Loops) allNumbers() ([]int, error) {
-	entries, err := os.ReadDir(filepath.Join(l.sys, "block"))
-	if err != nil {
-		return nil, fmt.Errorf("list block devices: %w", err)
-	}
-
-	var numbers []int
-
-	for _, entry := range entries {
-		digits, isLoop := strings.CutPrefix(entry.Name(), "loop")
-		if number, err := strconv.Atoi(digits); isLoop && err == nil {
-			numbers = append(numbers, number)
-		}
-	}
-
-	slices.Sort(numbers)
-
-	return numbers, nil
-}
-
-// sysfs returns the content of one of the device's attributes, "" where the kernel
-// says that the device, or the attribute, does not exist. Any other failure says
-// nothing about the device and is an error.
-func (l *Loops) sysfs(number int, attribute string) (string, error) {
-	content, err := os.ReadFile(filepath.Join(l.sys, "block", nodeName(number), attribute))
-
-	switch {
-	case isMissing(err):
-		return "", nil
-	case err != nil:
-		return "", numberError("read in sysfs about", number, err)
-	default:
-		return strings.TrimSuffix(string(content), "\n"), nil
-	}
-}
-
-// detachedSince says whether a device could not be opened because nothing is attached to
-// the number any more. A missing node alone does not say that.
-func (l *Loops) detachedSince(number int, err error) bool {
-	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || !l.attached(number)
-}
-
-// attached is true, too, where it is unknown.
-func (l *Loops) attached(number int) bool {
-	_, err := os.Lstat(filepath.Join(l.sys, "block", nodeName(number), "loop"))
-
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
-// deletedSuffix is what the kernel adds to the path of a file that has no name any more.
-const deletedSuffix = " (deleted)"
-
-// backingPath is "" where nothing is attached. LOOP_GET_STATUS64 truncates it to 64 bytes and does
-// not follow a rename.
-func (l *Loops) backingPath(number int) (path string, deleted bool, err error) {
-	path, err = l.sysfs(number, "loop/backing_file")
-	path, deleted = strings.CutSuffix(path, deletedSuffix)
-
-	return path, deleted, err
-}
-
-// sequence is 0 on a kernel before 5.15, which has none, or where the device does not exist.
-func (l *Loops) sequence(number int) (uint64, error) {
-	content, err := l.sysfs(number, "diskseq")
-	if err != nil || content == "" {
-		return 0, err
-	}
-
-	sequence, err := strconv.ParseUint(content, 10, 64)
-	if err != nil {
-		return 0, numberError("read in sysfs about", number, err)
-	}
-
-	return sequence, nil
 }
 
 // deviceSize moves the offset of the file; reads and writes of a device give their own.
