@@ -15,15 +15,15 @@ const module = "github.com/touchstone-csi/touchstone/"
 // kept are the fields that may name objects that have gone, with the reason. The number of those objects
 // is limited, and not by how many there have been.
 var kept = map[string]string{
-	"internal/lab/calls.Recorder.kept":    "the call log has the last calls, up to a number and a size",
-	"internal/lab/faults.Injector.hits":   "the log has the last hits of rules, a fixed number",
-	"internal/health.History.ring":        "the history has the last changes of conditions, a fixed number",
-	"internal/pool/removal.Queue.entries": "they are tried again until they succeed; the harness waits for those that do not fail",
-	"internal/lab/strict.Monitor.records": "they are the violations that were found, one of each kind and object up to a limit",
-	"internal/lab/strict.Monitor.volumes": "what the CO's calls have shown, also of volumes of another driver, up to a limit",
-	"pkg/node/staged.Volume.StagingPath":  "the CO chooses the path; the record's id names the volume",
-	"pkg/node/fsck.schedule.changed":      "the checker takes them at its next turn, unless the driver has ended before",
-	"internal/health.cache.forgotten":     "an older observation is refused until the next relist",
+	"internal/lab/calls.Recorder.kept":      "the call log has the last calls, up to a number and a size",
+	"internal/lab/faults.Injector.hits":     "the log has the last hits of rules, a fixed number",
+	"internal/health.History.ring":          "the history has the last changes of conditions, a fixed number",
+	"internal/pool/removal.Queue.entries":   "they are tried again until they succeed; the harness waits for those that do not fail",
+	"internal/lab/strict.violations.byKey":  "they are the violations that were found, one of each kind and object up to a limit",
+	"internal/lab/strict.lifecycle.volumes": "what the CO's calls have shown, also of volumes of another driver, up to a limit",
+	"pkg/node/staged.Volume.StagingPath":    "the CO chooses the path; the record's id names the volume",
+	"pkg/node/fsck.schedule.changed":        "the checker takes them at its next turn, unless the driver has ended before",
+	"internal/health.cache.forgotten":       "an older observation is refused until the next relist",
 }
 
 // notInUse have the volumes that could not be staged or released, which are conditions until a probe

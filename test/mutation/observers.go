@@ -57,13 +57,13 @@ func observerMutants() []regression {
 			breaks: "a volume of the run before counts as new", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 		{
-			name: "strict/gone-callers-conflict", in: "strict.Monitor.checkRunning",
+			name: "strict/gone-callers-conflict", in: "strict.runningCalls.check",
 			old:    `other.ctx.Err() == nil && other.digest`,
 			new:    `other.digest`,
 			breaks: "a call after a timeout is reported", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 		{
-			name: "strict/token-kept-by-failure", in: "strict.Monitor.endToken",
+			name: "strict/token-kept-by-failure", in: "strict.pages.end",
 			old:    `(err != nil || c.ctx.Err() != nil) && issued`,
 			new:    `err != nil && issued`,
 			breaks: "a page that the CO has not got cannot be requested again", tests: check("TestLegitimatePatternsAreNoViolations"),

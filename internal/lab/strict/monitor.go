@@ -92,17 +92,17 @@ func New(config Config, registry prometheus.Registerer) (*Monitor, error) {
 		return nil, fmt.Errorf("register the metric of violations: %w", err)
 	}
 
-	capabilities, now := advertised{config.Capabilities}, config.Now()
+	capabilities, started := advertised{config.Capabilities}, config.Now()
 
 	return &Monitor{
 		config: config, advertised: capabilities,
 		violations: violations{
 			refuse: config.Mode == Refuse, log: config.Log, now: config.Now, metric: metric, byKey: map[recordKey]*Violation{},
 		},
-		lifecycle: lifecycle{config.NodeID, capabilities, now, newVolumes(), recent.NewMap[string, string](maxMembers)},
+		lifecycle: lifecycle{config.NodeID, capabilities, started, newVolumes(), recent.NewMap[string, string](maxMembers)},
 		running:   runningCalls{config.NodeID, map[string][]*running{}},
 		failures:  failures{config.Now, map[fingerprint]*failure{}},
-		pages:     pages{config.Now, now, map[string]*tokens{}},
+		pages:     pages{config.Now, started, map[string]*tokens{}},
 	}, nil
 }
 

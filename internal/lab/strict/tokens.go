@@ -70,10 +70,13 @@ func (p *pages) check(c *call) []finding {
 // begin takes the token of a request.
 func (p *pages) begin(c *call) {
 	c.token, c.isList = startingToken(c.request)
-	if known := p.of; c.token != "" {
-		if _, issued := known(c.method).unused[c.token]; issued {
-			known(c.method).unused[c.token]--
-		}
+	if c.token == "" {
+		return
+	}
+
+	known := p.of(c.method)
+	if _, issued := known.unused[c.token]; issued {
+		known.unused[c.token]--
 	}
 }
 
