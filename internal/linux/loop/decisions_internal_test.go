@@ -60,7 +60,7 @@ func TestDetachedSince(t *testing.T) {
 		{2, unix.EIO, true},
 		{3, unix.EMFILE, true},
 	} {
-		require.Equal(t, test.want, loops.detachedSince(test.number, test.err), "loop%d after %v", test.number, test.err)
+		require.Equal(t, test.want, loops.sysfs.detachedSince(test.number, test.err), "loop%d after %v", test.number, test.err)
 	}
 
 	_, attached, err := loops.Status(1)
@@ -101,7 +101,7 @@ func TestAttachmentsOfSysfs(t *testing.T) {
 
 	for _, attribute := range []string{"loop/backing_file", "ro", "loop/autoclear", "diskseq"} {
 		broken := inSysfs(t, map[string]string{"loop4/loop/backing_file": "/images/a"})
-		path := filepath.Join(broken.sys, "block", "loop4", attribute)
+		path := filepath.Join(broken.sysfs.root, "block", "loop4", attribute)
 		_ = os.Remove(path)
 		require.NoError(t, os.Mkdir(path, 0o700))
 
@@ -126,19 +126,19 @@ func TestDiscardLimits(t *testing.T) {
 	limit, most := "loop1/"+discardLimit, "loop1/queue/discard_max_hw_bytes"
 
 	refused := inSysfs(t, map[string]string{limit: "4096"})
-	require.NoError(t, refused.refuseDiscards(1))
+	require.NoError(t, refused.sysfs.refuseDiscards(1))
 
 	now, err := refused.sysfs.read(1, discardLimit)
 	require.NoError(t, err)
 	require.Equal(t, noDiscards, now, "want: the device refuses discards")
 
-	require.NoError(t, os.WriteFile(filepath.Join(refused.sys, "block", limit), []byte(noDiscards+"\n"), 0o600))
-	require.NoError(t, refused.refuseDiscards(1))
+	require.NoError(t, os.WriteFile(filepath.Join(refused.sysfs.root, "block", limit), []byte(noDiscards+"\n"), 0o600))
+	require.NoError(t, refused.sysfs.refuseDiscards(1))
 
-	text, err := os.ReadFile(filepath.Join(refused.sys, "block", limit))
+	text, err := os.ReadFile(filepath.Join(refused.sysfs.root, "block", limit))
 	require.NoError(t, err)
 	require.Equal(t, noDiscards+"\n", string(text), "want: a limit that is 0 already is not written again")
-	require.ErrorIs(t, inSysfs(t, nil).refuseDiscards(1), fs.ErrNotExist)
+	require.ErrorIs(t, inSysfs(t, nil).sysfs.refuseDiscards(1), fs.ErrNotExist)
 
 	for name, test := range map[string]struct {
 		attributes map[string]string
@@ -233,11 +233,11 @@ func TestNodes(t *testing.T) {
 	}
 
 	loops := inSysfs(t, nil)
-	loops.deviceDir = t.TempDir()
-	node := filepath.Join(loops.deviceDir, "loop1")
-	require.NoError(t, loops.removeNode(1), "want: a missing node is no error")
+	loops.nodes.own = t.TempDir()
+	node := filepath.Join(loops.nodes.own, "loop1")
+	require.NoError(t, loops.nodes.removeNode(1), "want: a missing node is no error")
 	require.NoError(t, os.WriteFile(node, nil, 0o600))
-	require.NoError(t, loops.removeNode(1))
+	require.NoError(t, loops.nodes.removeNode(1))
 	require.FileExists(t, node, "want: a file that is no node stays")
 	require.NoError(t, os.Remove(node))
 
@@ -246,16 +246,16 @@ func TestNodes(t *testing.T) {
 	}
 
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|nodeMode, int(unix.Mkdev(loopMajor, 2))))
-	require.NoError(t, loops.removeNode(1))
+	require.NoError(t, loops.nodes.removeNode(1))
 	require.FileExists(t, node, "want: the node of another device stays")
 	require.NoError(t, os.Remove(node))
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|nodeMode, int(unix.Mkdev(loopMajor, 1))))
-	require.NoError(t, loops.removeNode(1))
+	require.NoError(t, loops.nodes.removeNode(1))
 	require.NoFileExists(t, node, "want: the node of the device is removed")
 
-	loops.deviceDir = filepath.Join(node, "below")
+	loops.nodes.own = filepath.Join(node, "below")
 	require.NoError(t, os.WriteFile(node, nil, 0o600))
-	require.ErrorIs(t, loops.removeNode(1), unix.ENOTDIR)
+	require.ErrorIs(t, loops.nodes.removeNode(1), unix.ENOTDIR)
 }
 
 // TestCompatible: an attachment is taken over only if it is what Attach would make.
