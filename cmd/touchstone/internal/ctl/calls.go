@@ -235,7 +235,7 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter, program 
 		}
 
 		if program != nil {
-			err := printOutputs(ctx, s, program, []*calls.Call{each.Call}, (*calls.Call).Input)
+			err := printOutputs(ctx, s.printer, program, []*calls.Call{each.Call}, (*calls.Call).Input)
 			if errors.Is(err, jq.ErrProgram) && !errors.Is(err, jq.ErrLimit) {
 				return nil // left out, as of a list
 			}
@@ -253,10 +253,10 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter, program 
 }
 
 // printCall prints a call on a line: as JSON for programs.
-func (s *session) printCall(call *calls.Call) error {
+func (p *printer) printCall(call *calls.Call) error {
 	line := strings.Join(callColumns.table(outputWide, call)[1], "  ")
 
-	if s.structured() {
+	if p.structured() {
 		encoded, err := json.Marshal(call)
 		if err != nil {
 			return fmt.Errorf("encode a call: %w", err)
@@ -267,7 +267,7 @@ func (s *session) printCall(call *calls.Call) error {
 		line = Printable(line)
 	}
 
-	if _, err := fmt.Fprintln(s.out, line); err != nil {
+	if _, err := fmt.Fprintln(p.out, line); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
 
@@ -294,9 +294,9 @@ func callCode(call *calls.Call) string {
 	return call.Code
 }
 
-func (s *session) showCalls(ctx context.Context, program *jq.Program, answer any, found []*calls.Call) error {
+func (p *printer) showCalls(ctx context.Context, program *jq.Program, answer any, found []*calls.Call) error {
 	if program != nil {
-		return printOutputs(ctx, s, program, found, (*calls.Call).Input)
+		return printOutputs(ctx, p, program, found, (*calls.Call).Input)
 	}
 
 	numbers := make([]string, len(found))
@@ -304,7 +304,7 @@ func (s *session) showCalls(ctx context.Context, program *jq.Program, answer any
 		numbers[i] = strconv.FormatUint(call.Number, 10)
 	}
 
-	return s.show(answer, callColumns.table(s.output, found...), numbers...)
+	return p.show(answer, callColumns.table(p.output, found...), numbers...)
 }
 
 var violationColumns = columns[strict.Violation]{
@@ -347,7 +347,7 @@ The driver checks for them with --strict only. docs/strict.md explains each kind
 			}
 
 			if filter.Program != nil {
-				return printOutputs(ctx, s, filter.Program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
+				return printOutputs(ctx, s.printer, filter.Program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
 			}
 
 			ids := make([]string, len(found))

@@ -111,9 +111,12 @@ func (s *settings) group(name, short string, verbs ...verb) *cobra.Command {
 	return command
 }
 
+// driver is what several commands ask the driver.
+type driver struct{ *csiclient.Client }
+
 // session is one run of one command.
 type session struct {
-	*csiclient.Client
+	driver
 	*printer
 
 	args []string
@@ -152,7 +155,7 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 
 		return explainConnection(ctx, s.endpointOf(cmd), errors.Join(
 			run(ctx, &session{
-				Client:  co,
+				driver:  driver{co},
 				printer: &printer{settings: s, out: cmd.OutOrStdout()},
 				args:    args,
 				side:    cmd.ErrOrStderr(),

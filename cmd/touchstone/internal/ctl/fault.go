@@ -22,7 +22,7 @@ func newFaultCommand(given *settings) *cobra.Command {
 }
 
 // faults is the driver's service of fault rules.
-func (s *session) faults() faults.Client { return faults.Client{Connection: s.Conn()} }
+func (d driver) faults() faults.Client { return faults.Client{Connection: d.Conn()} }
 
 func faultAddVerb() verb {
 	return verb{
@@ -73,13 +73,13 @@ func readRules(input io.Reader, argument string) (string, error) {
 }
 
 // showNames prints names, a line each.
-func (s *session) showNames(names []string) error {
+func (p *printer) showNames(names []string) error {
 	rows := make([][]string, 0, len(names))
 	for _, name := range names {
 		rows = append(rows, []string{name})
 	}
 
-	return s.show(names, rows, names...)
+	return p.show(names, rows, names...)
 }
 
 var faultColumns = columns[faults.Status]{

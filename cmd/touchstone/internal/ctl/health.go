@@ -126,10 +126,10 @@ func since(at time.Time) string {
 }
 
 // report uses Touchstone's own service, or the calls of the spec if the driver lacks it.
-func (s *session) report(ctx context.Context, ids []string) (*health.Report, error) {
-	report, err := health.NewClient(s.Conn()).Report(ctx)
+func (d driver) report(ctx context.Context, ids []string) (*health.Report, error) {
+	report, err := health.NewClient(d.Conn()).Report(ctx)
 	if status.Code(err) == codes.Unimplemented {
-		return s.standardReport(ctx, ids)
+		return d.standardReport(ctx, ids)
 	}
 
 	return report, err
@@ -137,8 +137,8 @@ func (s *session) report(ctx context.Context, ids []string) (*health.Report, err
 
 // healthOf returns the health of one volume, or none if it is not available: commands with
 // another purpose show it in addition.
-func (s *session) healthOf(ctx context.Context, id string) health.VolumeReport {
-	report, err := s.report(ctx, []string{id})
+func (d driver) healthOf(ctx context.Context, id string) health.VolumeReport {
+	report, err := d.report(ctx, []string{id})
 	if err != nil || filterVolumes(report, []string{id}) != nil {
 		return health.VolumeReport{}
 	}
@@ -148,8 +148,8 @@ func (s *session) healthOf(ctx context.Context, id string) health.VolumeReport {
 
 // known returns Touchstone's own report of a volume, which has the paths at which the node uses it;
 // none of a driver of another kind, or if the driver does not know the volume.
-func (s *session) known(ctx context.Context, id string) (health.VolumeReport, error) {
-	report, err := health.NewClient(s.Conn()).Report(ctx)
+func (d driver) known(ctx context.Context, id string) (health.VolumeReport, error) {
+	report, err := health.NewClient(d.Conn()).Report(ctx)
 	if status.Code(err) == codes.Unimplemented {
 		return health.VolumeReport{}, nil
 	}

@@ -37,7 +37,7 @@ func (*jqFlag) Type() string { return "string" }
 
 // printOutputs prints what a jq program makes of each, a line for each output. One for which it fails is left
 // out, unless it fails for each.
-func printOutputs[T any](ctx context.Context, s *session, program *jq.Program, of []T, input func(T) (any, error)) error {
+func printOutputs[T any](ctx context.Context, p *printer, program *jq.Program, of []T, input func(T) (any, error)) error {
 	var failures []error
 
 	for _, each := range of {
@@ -56,7 +56,7 @@ func printOutputs[T any](ctx context.Context, s *session, program *jq.Program, o
 		}
 
 		for _, line := range lines {
-			if _, err := fmt.Fprintln(s.out, line); err != nil {
+			if _, err := fmt.Fprintln(p.out, line); err != nil {
 				return fmt.Errorf("print: %w", err)
 			}
 		}

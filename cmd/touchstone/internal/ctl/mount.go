@@ -268,8 +268,8 @@ func isReadOnly(stat *unix.Statfs_t) bool {
 	return stat.Flags&unix.ST_RDONLY != 0 && stat.Type != unix.TMPFS_MAGIC
 }
 
-func (s *session) showMount(claim *csiclient.Publication, text string) error {
-	return s.show(answers{"volume": claim.VolumeID, "path": claim.TargetPath}, [][]string{{text}}, claim.VolumeID)
+func (p *printer) showMount(claim *csiclient.Publication, text string) error {
+	return p.show(answers{"volume": claim.VolumeID, "path": claim.TargetPath}, [][]string{{text}}, claim.VolumeID)
 }
 
 // takeDown makes the calls in order, until one fails, and then removes what mount has made beside
@@ -350,8 +350,8 @@ func (s *session) umount(ctx context.Context, given string) error {
 
 // mounted returns the volume that a name, id or path means, and where it is mounted. For a volume of
 // which an interrupted umount has left only the staging, that is the staging path.
-func (s *session) mounted(ctx context.Context, given string) (known *health.VolumeReport, path string, err error) {
-	report, err := health.NewClient(s.Conn()).Report(ctx)
+func (d driver) mounted(ctx context.Context, given string) (known *health.VolumeReport, path string, err error) {
+	report, err := health.NewClient(d.Conn()).Report(ctx)
 	if err != nil {
 		return nil, "", explainNotTouchstone(err, health.ServiceName, errNoHealth)
 	}

@@ -18,8 +18,8 @@ import (
 var errNoObject = errors.New("not found")
 
 // objects returns the objects of a kind. known is false for a driver that does not list names.
-func (s *session) objects(ctx context.Context, kind names.Kind) (listed []names.Object, known bool, err error) {
-	listed, err = names.List(ctx, s.Conn(), kind)
+func (d driver) objects(ctx context.Context, kind names.Kind) (listed []names.Object, known bool, err error) {
+	listed, err = names.List(ctx, d.Conn(), kind)
 	if status.Code(err) == codes.Unimplemented {
 		return nil, false, nil
 	}
@@ -28,12 +28,12 @@ func (s *session) objects(ctx context.Context, kind names.Kind) (listed []names.
 }
 
 // resolve replaces names by ids. With a driver that does not list names, each is an id.
-func (s *session) resolve(ctx context.Context, kind names.Kind, given ...*string) error {
+func (d driver) resolve(ctx context.Context, kind names.Kind, given ...*string) error {
 	if !slices.ContainsFunc(given, func(text *string) bool { return *text != "" }) {
 		return nil
 	}
 
-	listed, known, err := s.objects(ctx, kind)
+	listed, known, err := d.objects(ctx, kind)
 	if err != nil || !known {
 		return err
 	}
@@ -102,11 +102,11 @@ func (s *session) complete(ctx context.Context, kind names.Kind, begun string) (
 }
 
 // named maps the ids of the objects of some kinds to their names.
-func (s *session) named(ctx context.Context, kinds ...names.Kind) (map[string]string, error) {
+func (d driver) named(ctx context.Context, kinds ...names.Kind) (map[string]string, error) {
 	named := map[string]string{}
 
 	for _, kind := range kinds {
-		listed, _, err := s.objects(ctx, kind)
+		listed, _, err := d.objects(ctx, kind)
 		if err != nil {
 			return nil, err
 		}

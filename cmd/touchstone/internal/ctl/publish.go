@@ -22,14 +22,14 @@ func definePublication(flags *pflag.FlagSet, claim *csiclient.Publication) {
 
 // completePublication fills in the node's id by NodeGetInfo, and for a publication with a capability the
 // volume's context by ControllerGetVolume. It returns the driver's capabilities.
-func (s *session) completePublication(ctx context.Context, claim *csiclient.Publication) (csiclient.Capabilities, error) {
-	caps, err := s.Capabilities(ctx)
+func (d driver) completePublication(ctx context.Context, claim *csiclient.Publication) (csiclient.Capabilities, error) {
+	caps, err := d.Capabilities(ctx)
 	if err != nil {
 		return caps, err
 	}
 
 	if claim.NodeID == "" && caps.HasNode {
-		info, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		info, err := d.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		if err != nil {
 			return caps, err
 		}
@@ -38,7 +38,7 @@ func (s *session) completePublication(ctx context.Context, claim *csiclient.Publ
 	}
 
 	if claim.Capability != nil && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
-		answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
+		answer, err := d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
 		if err != nil {
 			return caps, err
 		}
@@ -53,12 +53,12 @@ func (s *session) completePublication(ctx context.Context, claim *csiclient.Publ
 
 // nodesOf returns the ids of the nodes that a volume is attached to, none for a driver that does not
 // return them.
-func (s *session) nodesOf(ctx context.Context, caps csiclient.Capabilities, id string) ([]string, error) {
+func (d driver) nodesOf(ctx context.Context, caps csiclient.Capabilities, id string) ([]string, error) {
 	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
 		return nil, nil
 	}
 
-	answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
+	answer, err := d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
 
 	return answer.GetStatus().GetPublishedNodeIds(), err
 }

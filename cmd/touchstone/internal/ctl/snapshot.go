@@ -132,13 +132,13 @@ func snapshotVerb() verb {
 	}
 }
 
-func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
-	caps, err := s.Capabilities(ctx)
+func (d driver) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
+	caps, err := d.Capabilities(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	return s.FindSnapshot(ctx, caps, id)
+	return d.FindSnapshot(ctx, caps, id)
 }
 
 func snapshotDeletion() verb {
@@ -242,7 +242,7 @@ var blockColumns = columns[*csi.BlockMetadata]{
 
 // blocks shows all messages of a stream as one. Those of the two calls have the
 // same fields.
-func (s *session) blocks(stream iter.Seq2[csiclient.BlockMetadata, error]) error {
+func (p *printer) blocks(stream iter.Seq2[csiclient.BlockMetadata, error]) error {
 	whole := &csi.GetMetadataAllocatedResponse{}
 
 	for message, err := range stream {
@@ -255,5 +255,5 @@ func (s *session) blocks(stream iter.Seq2[csiclient.BlockMetadata, error]) error
 		whole.BlockMetadata = append(whole.BlockMetadata, message.GetBlockMetadata()...)
 	}
 
-	return s.show(whole, blockColumns.table(s.output, whole.GetBlockMetadata()...))
+	return p.show(whole, blockColumns.table(p.output, whole.GetBlockMetadata()...))
 }

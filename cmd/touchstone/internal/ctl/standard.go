@@ -20,13 +20,13 @@ const (
 
 // standardReport makes a report with the calls of CSI v1.13: of the given volumes, or of all
 // that can be listed. It contains no times.
-func (s *session) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
-	caps, err := s.Capabilities(ctx)
+func (d driver) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
+	caps, err := d.Capabilities(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	info, err := d.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -46,17 +46,17 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 	all := len(ids) == 0
 
 	if all && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
-		if ids, err = collected.list(s.Volumes(ctx, 0)); err != nil {
+		if ids, err = collected.list(d.Volumes(ctx, 0)); err != nil {
 			return nil, err
 		}
 	}
 
 	switch {
 	case all && listing:
-		err = collected.add(viewController, s.AbnormalVolumes(ctx))
+		err = collected.add(viewController, d.AbnormalVolumes(ctx))
 	case getting || listing: // the spec requires GET of drivers with LIST
 		err = collected.add(viewController, each(ids, func(id string) (*csi.VolumeHealth, error) {
-			answer, err := s.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
+			answer, err := d.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
 
 			return answer.GetVolumeHealth(), err
 		}))
@@ -64,7 +64,7 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 
 	if err == nil && onNode {
 		err = collected.add(viewNode, each(ids, func(id string) (*csi.VolumeHealth, error) {
-			answer, err := s.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+			answer, err := d.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
 
 			return answer.GetVolumeHealth(), err
 		}))
