@@ -46,15 +46,12 @@ type components struct {
 	shared
 
 	services []service
-	// volumeRecord returns the record of the controller of this process; nil without one.
-	volumeRecord func(id string) (volume.Registered, bool)
+	// controller is nil without one.
+	controller *controller.Service
 	// removals removes deleted objects in the background.
 	removals *removal.Queue
 	// localNode is the node service; nil without one.
 	localNode controller.LocalNode
-	progress  *progress.Registry
-	// names lists the objects of the controller; nil without one.
-	names func(names.Kind) []names.Object
 	// poolChanged are called when a pool fails or is served again.
 	poolChanged []func(pool string)
 	// views are the services' health views, the node's first; reports serves the health report. registry has the metrics.
@@ -109,7 +106,7 @@ func build(
 			store:     state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 			admission: &pool.Admission{Overcommit: config.Overcommit, Capacities: config.Capacities},
 		},
-		progress: progress.NewRegistry(config.Log), removals: removal.New(config.Log), registry: registry,
+		removals: removal.New(config.Log), registry: registry,
 	}
 
 	r.opener = newOpener(ctx, r.shared, r.removals)
@@ -163,7 +160,7 @@ func (r *components) addNode(config *Config) error {
 
 	if config.serves(ModeController) {
 		// The controller is built after the node.
-		settings.Registered = func(id string) (volume.Registered, bool) { return r.volumeRecord(id) }
+		settings.Registered = func(id string) (volume.Registered, bool) { return r.controller.Registered(id) }
 	}
 
 	served, err := node.New(settings)
@@ -220,13 +217,15 @@ func (r *components) addController(config *Config) error {
 		return err
 	}
 
+	copies := progress.NewRegistry(config.Log)
+
 	served, err := controller.New(controller.Config{
 		Settings: config.Controller, NodeID: config.NodeID, Segments: config.segments(), Shared: config.Shared,
 		MaxVolumesPerNode: config.MaxVolumesPerNode, MaxVolumeBytes: config.MaxVolumeBytes, Capabilities: config.capabilities,
 		Store: r.store, Pools: r.pools, Operations: r.operations, Admission: r.admission,
 		Health: config.Health, Storage: r.storage, Point: r.point, Log: config.Log,
 		LocalNode: r.localNode, DirectByClaim: directByClaim,
-		Removals: r.removals, Progress: r.progress, Sources: r.controllerSources(),
+		Removals: r.removals, Progress: copies, Sources: r.controllerSources(),
 	})
 	if err != nil {
 		return err
@@ -237,7 +236,7 @@ func (r *components) addController(config *Config) error {
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
 		config.DriverName, config.Endpoint, config.Mode, config.NodeID, config.StateDir)
-	r.names, r.volumeRecord = served.Names, served.Registered
+	r.controller = served
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"controller", served.Health(), served.Reports})
 	r.services = append(r.services, service{
@@ -246,8 +245,8 @@ func (r *components) addController(config *Config) error {
 			csi.RegisterControllerServer(to, served)
 			csi.RegisterGroupControllerServer(to, groups)
 			csi.RegisterSnapshotMetadataServer(to, snapshotMetadata)
-			r.progress.Register(to)
-			(&names.Service{List: r.names}).Register(to)
+			copies.Register(to)
+			(&names.Service{List: served.Names}).Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool,
 		watches: []func(context.Context){served.Health().Run},
