@@ -18,7 +18,7 @@ type Collection[T any] struct {
 	writer    *writer
 	name      string
 	indexes   []index[T]
-	observers []func(key string, old, now T, hadOld, hasNew bool)
+	observers []observer[T]
 	check     func(key string, record T) error
 	prepare   func(key string, record T)
 
@@ -27,6 +27,8 @@ type Collection[T any] struct {
 	latest *table[T]
 	dirty  bool
 }
+
+type observer[T any] func(key string, old, now T, hadOld, hasNew bool)
 
 type index[T any] struct {
 	name string
