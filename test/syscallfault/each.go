@@ -169,14 +169,12 @@ func EachCallFailsOnce(t *testing.T, c *Case) {
 
 	p := newProcess(t)
 
-	var calls []string
+	// The first one finds what a machine keeps: device nodes, numbers of loop devices.
+	first, _ := c.run(t, "nothing fails", p, "", 0)
+	calls, _ := c.run(t, "nothing fails", p, "", 0)
+	require.False(t, t.Failed(), "want: the operation succeeds when no call fails")
 
-	require.True(t, t.Run("nothing fails", func(t *testing.T) {
-		// The first one finds what a machine keeps: device nodes, numbers of loop devices.
-		first, _ := c.attempt(t, p, "", 0)
-		calls, _ = c.attempt(t, p, "", 0)
-		calls = slices.DeleteFunc(calls, func(key string) bool { return !slices.Contains(first, key) })
-	}), "want: the operation succeeds when no call fails")
+	calls = slices.DeleteFunc(calls, func(key string) bool { return !slices.Contains(first, key) })
 	require.NotEmpty(t, calls, "the operation makes no call beneath its directory")
 
 	for _, key := range calls {
@@ -185,17 +183,24 @@ func EachCallFailsOnce(t *testing.T, c *Case) {
 		}
 
 		for _, errno := range c.errnos(key) {
-			t.Run(key+" "+unix.ErrnoName(errno), func(t *testing.T) {
-				for range attempts {
-					if _, made := c.attempt(t, p, key, errno); made {
-						return
-					}
-				}
+			done := false
+			for n := 0; n < attempts && !done; n++ {
+				_, done = c.run(t, key+" "+unix.ErrnoName(errno), p, key, errno)
+			}
 
-				require.Fail(t, "want: the operation makes the call that was made to fail")
-			})
+			require.True(t, done, "want: the operation makes the call that was made to fail: %s", key)
 		}
 	}
+}
+
+// run makes one attempt in a test of its own, so that what one leaves is gone before the next. It is done if
+// the call was made, or the test has failed.
+func (c *Case) run(t *testing.T, name string, p *process, failing string, errno syscall.Errno) (calls []string, done bool) {
+	t.Helper()
+
+	passed := t.Run(name, func(t *testing.T) { calls, done = c.attempt(t, p, failing, errno) })
+
+	return calls, done || !passed
 }
 
 // attempts are those to have a call fail. Which calls an operation makes may depend on what the machine does
