@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/util/workqueue"
 )
 
 // prober probes subjects, each by one probe at a time, and stores what the probes find in the cache.
@@ -41,7 +43,8 @@ const (
 
 func newProber(config Config, records *cache, metrics viewMetrics, clock *stamps) *prober {
 	p := &prober{
-		config: config, cache: records, metrics: metrics, clock: clock, mu: changeMutex{log: config.Log}, queue: newProbeQueue(),
+		config: config, cache: records, metrics: metrics, clock: clock, mu: changeMutex{log: config.Log},
+		queue: probeQueue{TypedInterface: workqueue.NewTyped[string](), subjects: map[string]*subject{}},
 	}
 	p.base, p.stop = context.WithCancel(context.Background())
 

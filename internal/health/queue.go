@@ -31,10 +31,6 @@ type round struct {
 	unexpected bool
 }
 
-func newProbeQueue() probeQueue {
-	return probeQueue{TypedInterface: workqueue.NewTyped[string](), subjects: map[string]*subject{}}
-}
-
 // subject returns the state of a subject, a new one for a subject without probes.
 func (q *probeQueue) subject(id string) *subject {
 	s := q.subjects[id]
