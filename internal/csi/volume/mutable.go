@@ -56,6 +56,9 @@ var mutableKeys = []string{
 	KeyReadBytesPerSecond, KeyReadIOPS, KeyWriteBytesPerSecond, KeyWriteIOPS,
 }
 
+// IsMutable reports whether ParseMutable knows the key.
+func IsMutable(key string) bool { return slices.Contains(mutableKeys, key) }
+
 // ParseMutable reads mutable_parameters. What is unknown or makes no sense is
 // refused with ErrParameter; whether a machine can do the rest is for its node
 // to say.

@@ -99,7 +99,7 @@ func FSTypes() []string { return filesystem.Names() }
 // refused with ErrParameter and the list of known ones.
 func ParseParameters(given map[string]string) (Parameters, error) {
 	for _, key := range sortedKeys(given) {
-		if !slices.Contains(parameterKeys, key) && !strings.HasPrefix(key, ReservedPrefix) {
+		if !IsParameter(key) {
 			return Parameters{}, fmt.Errorf("%w: unknown parameter %q; known are %s",
 				ErrParameter, key, strings.Join(parameterKeys, ", "))
 		}
@@ -173,6 +173,11 @@ func (p Parameters) CheckCapability(wanted Capability, shared bool) error {
 
 var parameterKeys = []string{
 	KeyBacking, KeyBlockSize, KeyConsistency, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
+}
+
+// IsParameter reports whether ParseParameters knows the key.
+func IsParameter(key string) bool {
+	return slices.Contains(parameterKeys, key) || strings.HasPrefix(key, ReservedPrefix)
 }
 
 func parseParameters(given map[string]string) (Parameters, error) {
