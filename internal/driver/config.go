@@ -144,7 +144,11 @@ type Config struct {
 	// Also registers further gRPC services behind the same interceptors; nil
 	// is none.
 	Also func(grpc.ServiceRegistrar)
-	Log  *slog.Logger
+	// Outer intercepts unary calls outside of the lab, and Inner within it; nil is none.
+	Outer, Inner grpc.UnaryServerInterceptor
+	// ProxyAnywhere lets ForwardPaired listen on an address beyond the loopback.
+	ProxyAnywhere bool
+	Log           *slog.Logger
 
 	// capabilities are what Disabled leaves.
 	capabilities capability.Set

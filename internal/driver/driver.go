@@ -274,7 +274,7 @@ func unannounce(readyFile string) error {
 func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
 	g := &guard{
 		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, lists: newListLimiter(), codec: newCodec(d.log),
-		capabilities: d.config.capabilities, lab: d.lab,
+		capabilities: d.config.capabilities, lab: d.lab, outer: d.config.Outer, inner: d.config.Inner,
 	}
 	server := grpc.NewServer(append(g.options(), more...)...)
 	d.register(server)

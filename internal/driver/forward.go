@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -105,13 +106,19 @@ func listenForServer(ctx context.Context, config *Config, address string) (net.L
 		return listen(ctx, proxyListenFlag, path, func(context.Context, *grpc.ClientConn) string { return "" })
 	}
 
-	listener, err := listenLoopback(ctx, proxyListenFlag, address)
+	target, err := config.proxyAddress(address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", proxyListenFlag, err)
 	}
 
-	config.Log.WarnContext(ctx, "every process of this machine can act as the CSI server and gets the secrets of calls; "+
-		"a unix socket is only for root and this user", "proxyListen", listener.Addr().String())
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", target)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", proxyListenFlag, err)
+	}
+
+	config.Log.WarnContext(ctx, "every process of this machine can act as the CSI server and gets the secrets of calls, "+
+		"as can those that reach an address beyond the loopback; a unix socket is only for root and this user",
+		"proxyListen", listener.Addr().String())
 
 	return listener, nil
 }
@@ -119,9 +126,20 @@ func listenForServer(ctx context.Context, config *Config, address string) (net.L
 // CheckProxy returns why Forward or ForwardPaired cannot work with an address. Errors: ErrEndpoint,
 // socket.ErrAddress.
 func (c *Config) CheckProxy(address string) error {
-	_, _, err := socket.ParseAddress(address)
+	_, err := c.proxyAddress(address)
 
 	return cmp.Or(err, notItself(c.Endpoint, address))
+}
+
+// proxyAddress is socket.ParseAddress, also of other machines' addresses with ProxyAnywhere.
+func (c *Config) proxyAddress(address string) (string, error) {
+	if target, isTCP := strings.CutPrefix(address, "tcp://"); isTCP && c.ProxyAnywhere {
+		return target, nil
+	}
+
+	_, target, err := socket.ParseAddress(address)
+
+	return target, err
 }
 
 // notItself refuses a proxy that would forward calls to itself.

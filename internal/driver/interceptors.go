@@ -37,6 +37,8 @@ type guard struct {
 	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
 	lab          hooks
+	// outer and inner are around and within those of the lab; nil is none.
+	outer, inner grpc.UnaryServerInterceptor
 }
 
 func (g *guard) options() []grpc.ServerOption {
@@ -46,9 +48,17 @@ func (g *guard) options() []grpc.ServerOption {
 	unary := []grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}
 	streams := []grpc.StreamServerInterceptor{recoverStream, g.observeStream, recoverStream}
 
+	if g.outer != nil {
+		unary = append(unary, g.outer)
+	}
+
 	// Metrics and log have what the caller gets.
 	for _, each := range g.lab.parts {
 		unary, streams = append(unary, each.Unary), append(streams, each.Stream)
+	}
+
+	if g.inner != nil {
+		unary = append(unary, g.inner)
 	}
 
 	return append(append([]grpc.ServerOption{grpc.ForceServerCodecV2(g.codec)}, g.lab.options...),

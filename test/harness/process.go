@@ -30,6 +30,8 @@ type encodable struct {
 
 	WithoutAlso  *struct{} `json:"Also,omitempty"`
 	WithoutCrash *struct{} `json:"Crash,omitempty"`
+	WithoutOuter *struct{} `json:"Outer,omitempty"`
+	WithoutInner *struct{} `json:"Inner,omitempty"`
 	WithoutLog   *struct{} `json:"Log,omitempty"`
 	// Root is that of the Driver.
 	Root string
