@@ -72,6 +72,11 @@ func (d *Driver) openChecks(h *hooks, registry prometheus.Registerer) error {
 	}
 
 	h.parts = append(h.parts, monitor)
+	h.close = append(h.close, func() error {
+		monitor.LogVerdict()
+
+		return nil
+	})
 
 	return nil
 }
