@@ -34,7 +34,7 @@ func init() { runtime.LockOSThread() } //nolint:gochecknoinits // later it may r
 func main() {
 	code := make(chan int)
 
-	go func() { code <- run(context.Background(), os.Args[1:], os.Stdout, os.Stderr) }()
+	go func() { code <- run(context.Background(), arguments(os.Args), os.Stdout, os.Stderr) }()
 
 	os.Exit(<-code)
 }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/hostpath"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// hostpathProgram is the name of csi-driver-host-path's program, which this one acts as if it has it.
+const hostpathProgram = "hostpathplugin"
+
+// defaultKubeletDir is where kubelets have their directory.
+const defaultKubeletDir = "/var/lib/kubelet"
+
+// arguments returns the arguments of a command line, the program's name included.
+func arguments(line []string) []string {
+	if len(line) > 0 && filepath.Base(line[0]) == hostpathProgram {
+		return append([]string{"hostpath"}, line[1:]...)
+	}
+
+	return line[min(len(line), 1):]
+}
+
+func newHostpathCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "hostpath [FLAGS OF HOSTPATHPLUGIN]",
+		Short: "Serve as csi-driver-host-path's hostpathplugin does, with its flags and defaults",
+		Long: `Serve as csi-driver-host-path's hostpathplugin does: with its flags, with one dash or
+two, its defaults, and what COs that are tested with it expect (docs/hostpath.md).
+A program of the name hostpathplugin does so without a command. Settings of "serve"
+that no flag sets may be in the environment, such as TOUCHSTONE_STRICT=observe.`,
+		DisableFlagParsing: true,
+		RunE:               serveHostpath,
+	}
+}
+
+func serveHostpath(command *cobra.Command, args []string) error {
+	flags := hostpath.NewFlags(command.ErrOrStderr())
+
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
+		return exitWith(exitNotWell, err)
+	case flags.IsVersion():
+		_, err := fmt.Fprintln(command.OutOrStdout(), hostpathProgram, thisBuild().version)
+
+		return err
+	}
+
+	given := &serveFlags{}
+	dialect := flags.Dialect(command.ErrOrStderr())
+	given.Outer, given.Inner = dialect.Log, dialect.Translate
+	given.ProxyAnywhere = true
+
+	arguments, isProxy := flags.ProxyArgs()
+	if !isProxy {
+		arguments = flags.Args(kubeletDirs())
+	}
+
+	set := command.Flags()
+	given.define(set)
+
+	if err := set.Parse(arguments); err != nil {
+		return exitWith(exitNotWell, err)
+	}
+
+	if err := applyEnvironment(set, os.LookupEnv); err != nil {
+		return exitWith(exitNotWell, err)
+	}
+
+	if err := serve(command, given); err != nil || isProxy {
+		return err
+	}
+
+	return exitWith(exitCannot, removeUnused(flags))
+}
+
+// kubeletDirs returns where target paths may lie: the kubelet's directories, of which the manifests mount
+// only pods and plugins, and that of temporary files, which csi-sanity uses.
+func kubeletDirs() []string {
+	found := []string{}
+
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return filepath.Base(m.Mountpoint) != "pods", false
+	})
+	if err == nil {
+		for _, mount := range mounts {
+			found = append(found, filepath.Dir(mount.Mountpoint))
+		}
+	}
+
+	return append(found, defaultKubeletDir, os.TempDir())
+}
+
+// removeUnused removes the driver's own directory if it has no volumes and no snapshots, so that none is
+// left of each of the many drivers that tests deploy on one host directory.
+func removeUnused(flags *hostpath.Flags) error {
+	err := state.Exclusively(flags.StateDir(), "removes it", func() error {
+		for _, pool := range flags.Pools() {
+			for _, each := range append(layout.VolumeDirectories(), layout.EmbeddedMountPoint) {
+				entries, err := os.ReadDir(filepath.Join(pool, each))
+				if len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+			}
+		}
+
+		return os.RemoveAll(flags.Directory())
+	})
+	if errors.As(err, new(*state.LockedError)) || errors.Is(err, fs.ErrNotExist) {
+		return nil // another process has it by now, or none has begun
+	}
+
+	return err
+}

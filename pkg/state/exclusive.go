@@ -1,0 +1,14 @@
+package state
+
+import "errors"
+
+// Exclusively calls within while the directory of a state, which exists, is locked for this process, as
+// by Open. Error: *LockedError.
+func Exclusively(dir, owner string, within func() error) error {
+	file, err := lockForWriting(dir, owner)
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(within(), unlock(file))
+}
