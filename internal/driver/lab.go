@@ -133,11 +133,11 @@ func checkLab(c *Config) error {
 
 // namesOf lists the objects of a kind, by whose names rules match.
 func (d *Driver) namesOf(kind string) []faults.Object {
-	if d.components.controller == nil {
+	if d.components.records == nil {
 		return nil
 	}
 
-	listed := d.components.controller.Names(names.Kind(kind))
+	listed := d.components.records.Names(names.Kind(kind))
 	objects := make([]faults.Object, 0, len(listed))
 
 	for _, each := range listed {

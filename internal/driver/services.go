@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/metadata"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/node"
@@ -46,8 +47,8 @@ type components struct {
 	shared
 
 	services []service
-	// controller is nil without one.
-	controller *controller.Service
+	// records are those of the controller, nil without one.
+	records *catalog.Catalog
 	// removals removes deleted objects in the background.
 	removals *removal.Queue
 	// localNode is the node service; nil without one.
@@ -160,7 +161,7 @@ func (r *components) addNode(config *Config) error {
 
 	if config.serves(ModeController) {
 		// The controller is built after the node.
-		settings.Registered = func(id string) (volume.Registered, bool) { return r.controller.Registered(id) }
+		settings.Registered = func(id string) (volume.Registered, bool) { return r.records.Registered(id) }
 	}
 
 	served, err := node.New(settings)
@@ -236,7 +237,7 @@ func (r *components) addController(config *Config) error {
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
 		config.DriverName, config.Endpoint, config.Mode, config.NodeID, config.StateDir)
-	r.controller = served
+	r.records = served.Catalog()
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"controller", served.Health(), served.Reports})
 	r.services = append(r.services, service{
@@ -246,7 +247,7 @@ func (r *components) addController(config *Config) error {
 			csi.RegisterGroupControllerServer(to, groups)
 			csi.RegisterSnapshotMetadataServer(to, snapshotMetadata)
 			copies.Register(to)
-			(&names.Service{List: served.Names}).Register(to)
+			(&names.Service{List: r.records.Names}).Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool,
 		watches: []func(context.Context){served.Health().Run},

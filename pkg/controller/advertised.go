@@ -2,14 +2,12 @@ package controller
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // ControllerGetCapabilities answers with what is not disabled (CSI v1.13,
@@ -66,7 +64,7 @@ func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) 
 
 	failed := error(nil)
 
-	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
 		if v.Parameters.Pool != poolName || v.Phase != record.PhaseReady || !v.Pristine {
 			return true
 		}
@@ -75,9 +73,7 @@ func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) 
 			return false
 		}
 
-		kept := v.Clone()
-		kept.Pristine = false
-		changed = append(changed, kept)
+		changed = append(changed, v)
 
 		return true
 	})
@@ -86,18 +82,5 @@ func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) 
 		return failed
 	}
 
-	err := s.store.Update(ctx, func(tx *state.Tx) error {
-		for _, v := range changed {
-			if err := s.volumes.In(tx).Put(v.ID, v); err != nil {
-				return err
-			}
-		}
-
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("record that the volumes' objects are durable: %w", err)
-	}
-
-	return nil
+	return s.catalog.SetDurable(ctx, changed)
 }

@@ -45,7 +45,7 @@ func TestValidateVolumeCapabilities(t *testing.T) {
 		r.VolumeCapabilities = []*csi.VolumeCapability{capabilityWith(single, "xfs")}
 		r.CapacityRange.RequiredBytes = 512 * mib
 	})
-	v, err := s.find(id)
+	v, err := s.catalog.FindVolume(id)
 	require.NoError(t, err)
 
 	type request = csi.ValidateVolumeCapabilitiesRequest
@@ -225,7 +225,7 @@ func TestAllocationOfAPool(t *testing.T) {
 	allocated := func(name string) int64 {
 		var sum pool.Allocation
 
-		require.NoError(t, s.AddAllocated(t.Context(), name, &sum))
+		require.NoError(t, s.catalog.AddAllocated(t.Context(), name, &sum))
 
 		return sum.Bytes()
 	}
@@ -239,10 +239,10 @@ func TestAllocationOfAPool(t *testing.T) {
 	snapshots := []string{s.snapshot("snapshot", id), s.snapshot("second", second)}
 	require.EqualValues(t, 4*mib, allocated("default"), "want: the snapshots, too")
 	require.Zero(t, allocated("fast"), "want: nothing is in the other pool")
-	require.Equal(t, int64(8*mib)+s.allocatedBy(snapshots[0])+s.allocatedBy(snapshots[1]), s.ProvisionedBytes("default"),
+	require.Equal(t, int64(8*mib)+s.allocatedBy(snapshots[0])+s.allocatedBy(snapshots[1]), s.catalog.ProvisionedBytes("default"),
 		"want: all are provisioned")
 
-	require.ErrorIs(t, s.AddAllocated(t.Context(), "x", &pool.Allocation{}), pool.ErrUnknown)
+	require.ErrorIs(t, s.catalog.AddAllocated(t.Context(), "x", &pool.Allocation{}), pool.ErrUnknown)
 
 	// Either of them fails the sum.
 	require.NoError(t, s.remove(t.Context(), id))
@@ -252,7 +252,7 @@ func TestAllocationOfAPool(t *testing.T) {
 
 	for _, name := range []string{"default", "fast"} {
 		s.closePool(name)
-		require.ErrorIs(t, s.AddAllocated(t.Context(), name, &pool.Allocation{}), fs.ErrClosed)
+		require.ErrorIs(t, s.catalog.AddAllocated(t.Context(), name, &pool.Allocation{}), fs.ErrClosed)
 	}
 }
 
@@ -267,7 +267,7 @@ func (s *site) closePool(name string) {
 }
 
 func (s *site) allocatedBy(snapshotID string) int64 {
-	found, _ := s.snapshots.Get(snapshotID)
+	found, _ := s.catalog.Snapshots.Get(snapshotID)
 
 	return found.AllocatedBytes
 }
@@ -335,14 +335,14 @@ func TestTopologyOfNewObjects(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, found.GetSnapshot().GetAccessibleTopology(), "want: no topology without the capability")
 
-	v, err := s.find(made.GetVolume().GetVolumeId())
+	v, err := s.catalog.FindVolume(made.GetVolume().GetVolumeId())
 	require.NoError(t, err)
 	require.Len(t, s.advertised(v).Attachments, 1, "want: the nodes are shown")
 	require.NotEmpty(t, v.Segments, "want: the record is as it was")
 
 	s.restart(without("LIST_VOLUMES_PUBLISHED_NODES"))
 
-	v, err = s.find(v.ID)
+	v, err = s.catalog.FindVolume(v.ID)
 	require.NoError(t, err)
 	require.Empty(t, s.advertised(v).Attachments, "want: no nodes without the capability")
 	require.NotEmpty(t, s.advertised(v).Segments, "want: the topology is shown")

@@ -30,7 +30,7 @@ func (s *Service) ControllerPublishVolume(
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	found, err := s.find(request.GetVolumeId())
+	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (s *Service) ControllerPublishVolume(
 }
 
 func (s *Service) attach(ctx context.Context, id string, wanted record.Attachment) (record.Attachment, error) {
-	found, err := s.find(id)
+	found, err := s.catalog.FindVolume(id)
 	if err != nil {
 		return record.Attachment{}, err
 	}
@@ -86,12 +86,12 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		return record.Attachment{}, err
 	}
 
-	_, err = s.updateRecord(ctx, id, func(v *record.Volume) error {
+	_, err = s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 		if err := v.CheckAttachable(wanted); err != nil {
 			return err
 		}
 
-		slot, taken := s.usage.FreeSlot(wanted.NodeID)
+		slot, taken := s.catalog.FreeSlot(wanted.NodeID)
 		if s.config.MaxVolumesPerNode > 0 && taken >= s.config.MaxVolumesPerNode {
 			return rpc.Errorf(codes.ResourceExhausted, "node %s has %d volumes attached, its limit (--max-volumes-per-node)",
 				wanted.NodeID, taken)
@@ -152,7 +152,7 @@ func (s *Service) ControllerUnpublishVolume(
 func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 	leaves := func(a record.Attachment) bool { return nodeID == "" || a.NodeID == nodeID }
 
-	found, ok := s.volumes.Get(id)
+	found, ok := s.catalog.Volumes.Get(id)
 	if !ok || !slices.ContainsFunc(found.Attachments, leaves) {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 		}
 	}
 
-	_, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
+	_, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
 
 		return nil

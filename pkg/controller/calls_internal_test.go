@@ -77,7 +77,7 @@ func TestAttachmentsHaveTheLowestFreeSlot(t *testing.T) {
 	ids := []string{s.create("a"), s.create("b"), s.create("c")}
 
 	slot := func(id string) int {
-		v, err := s.find(id)
+		v, err := s.catalog.FindVolume(id)
 		require.NoError(t, err)
 
 		return v.Attachments[0].Slot

@@ -23,7 +23,7 @@ func (s *Service) ValidateVolumeCapabilities(
 		return nil, rpc.Invalid("volume_capabilities are missing")
 	}
 
-	found, err := s.find(request.GetVolumeId())
+	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}

@@ -95,45 +95,6 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 	return parameters, p, err
 }
 
-// ProvisionedBytes returns the sum of the capacities of the volumes in the pool, and of what its
-// snapshots have allocated.
-func (s *Service) ProvisionedBytes(poolName string) int64 { return s.usage.ProvisionedBytes(poolName) }
-
-// AddAllocated adds what volumes and snapshots have allocated in the pool.
-func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
-	p, err := s.pools.Get(poolName)
-	if err != nil {
-		return err
-	}
-
-	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Parameters.Pool == poolName {
-			err = sum.Add(ctx, p, v.Object())
-		}
-
-		return err == nil
-	})
-
-	if err != nil {
-		return err
-	}
-
-	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
-		if each.Parameters.Pool == poolName {
-			err = sum.Add(ctx, p, each.Object())
-		}
-
-		return err == nil
-	})
-
-	return err
-}
-
-// checkCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
-func (s *Service) checkCapacity(ctx context.Context, p *pool.Pool, bytes int64) error {
-	return s.config.Admission.Admit(ctx, func(check pool.Check) error { return check(p, bytes, false) })
-}
-
 // sizeFor returns the size of a new volume: what is required, rounded up, but
 // not less than the filesystem needs. Errors: INVALID_ARGUMENT for a range
 // that makes no sense, OUT_OF_RANGE for one that can't be met.

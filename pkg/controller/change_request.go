@@ -135,14 +135,14 @@ func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted chan
 		}
 	}
 
-	return s.checkCapacity(ctx, p, wanted.size-v.CapacityBytes)
+	return s.catalog.CheckCapacity(ctx, p, wanted.size-v.CapacityBytes)
 }
 
 // applyChange makes the change: it grows the image, then updates the record in one step, and then
 // applies the mutable parameters. If that last step fails, the record stays changed, and the CO's
 // retry or the next start completes it.
 func (s *Service) applyChange(ctx context.Context, id string, wanted changeRequest) (*record.Volume, error) {
-	found, err := s.find(id)
+	found, err := s.catalog.FindVolume(id)
 	if err != nil {
 		return nil, err
 	}
@@ -172,21 +172,11 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 	}
 
 	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
-		err = s.config.Admission.Admit(ctx, func(check pool.Check) error {
-			_, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
-				v.CapacityBytes = changed.CapacityBytes
-				if !changed.Mutable.Equal(v.Mutable) {
-					v.SetMutable(changed.Mutable)
-				}
-				if more == 0 {
-					return nil
-				}
-
-				// A thick image has its space by now.
-				return check(p, more, v.IsThick())
-			})
-
-			return err
+		err = s.catalog.ResizeVolume(ctx, id, p, func(v *record.Volume) {
+			v.CapacityBytes = changed.CapacityBytes
+			if !changed.Mutable.Equal(v.Mutable) {
+				v.SetMutable(changed.Mutable)
+			}
 		})
 		if err != nil {
 			return nil, err

@@ -17,8 +17,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // createRequest is a validated CreateVolumeRequest.
@@ -185,7 +185,7 @@ func checkName(name string) error {
 }
 
 func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*record.Volume, error) {
-	if _, existing, ok := s.volumes.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
+	if _, existing, ok := s.catalog.Volumes.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
 		if err := checkSameVolume(existing, wanted); err != nil {
 			return nil, err
 		}
@@ -230,8 +230,6 @@ func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.DirectorySupport().Limited)
 	}
 
-	s.interner.Intern(id, fresh)
-
 	return fresh, nil
 }
 
@@ -247,13 +245,13 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 	if fresh.IsThick() {
 		// Otherwise a crash would leave a full-size image without a record.
 		fresh.Phase = record.PhaseCreating
-		if err := s.record(ctx, fresh, wanted.pool); err != nil {
+		if err := s.catalog.RecordVolume(ctx, fresh, wanted.pool); err != nil {
 			return nil, err
 		}
 
 		fresh = fresh.Clone()
 		fresh.Phase = record.PhaseReady
-	} else if err := s.checkCapacity(ctx, wanted.pool, wanted.size); err != nil {
+	} else if err := s.catalog.CheckCapacity(ctx, wanted.pool, wanted.size); err != nil {
 		// Before an image is made; record checks again.
 		return nil, err
 	}
@@ -266,7 +264,7 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 
-	if err := s.record(ctx, fresh, wanted.pool); err != nil {
+	if err := s.catalog.RecordVolume(ctx, fresh, wanted.pool); err != nil {
 		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 
@@ -341,36 +339,13 @@ func (s *Service) allocate(v *record.Volume, p *pool.Pool) error {
 	return p.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
 }
 
-// record stores the volume, unless the pool's space was provisioned to others
-// meanwhile.
-func (s *Service) record(ctx context.Context, v *record.Volume, p *pool.Pool) error {
-	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
-		return s.store.Update(ctx, func(tx *state.Tx) error {
-			records := s.volumes.In(tx)
-
-			if _, reserved := records.Get(v.ID); !reserved {
-				if err := check(p, v.CapacityBytes, false); err != nil {
-					return err
-				}
-			}
-
-			return records.Put(v.ID, v)
-		})
-	})
-	if err != nil {
-		return fmt.Errorf("record volume %s: %w", v.ID, err)
-	}
-
-	return nil
-}
-
 // undo removes what a failed creation has left, and returns why it failed. What
 // takes long or can't be removed now goes in the background.
 func (s *Service) undo(ctx context.Context, v *record.Volume, p *pool.Pool, cause error) error {
 	if err := p.Discard(ctx, v.Object()); err != nil {
 		s.config.Removals.Add(s.removalOf(v))
 
-		return errors.Join(cause, err, s.markDeleting(v))
+		return errors.Join(cause, err, s.catalog.FreeVolumeNames(v))
 	}
 
 	err := s.forget(v.ID)
@@ -378,5 +353,5 @@ func (s *Service) undo(ctx context.Context, v *record.Volume, p *pool.Pool, caus
 		s.config.Removals.Add(s.removalOf(v))
 	}
 
-	return errors.Join(cause, ignoreReadOnly(err))
+	return errors.Join(cause, catalog.IgnoreReadOnly(err))
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // DeleteVolume makes a volume and its data be gone (CSI v1.13, DeleteVolume).
@@ -39,7 +39,7 @@ func (s *Service) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeReq
 }
 
 func (s *Service) delete(ctx context.Context, id string) error {
-	found, ok := s.volumes.Get(id)
+	found, ok := s.catalog.Volumes.Get(id)
 	if !ok {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 
 		// Once this is durable the volume is gone for every CO, whatever
 		// happens to its bytes before the next start.
-		marked, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
+		marked, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 			v.Phase = record.PhaseDeleting
 
 			return s.checkNotAttachedOrUsed(v)
@@ -69,7 +69,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		found = marked
 	}
 
-	return ignoreReadOnly(s.config.Removals.Do(ctx, s.removalOf(found)))
+	return catalog.IgnoreReadOnly(s.config.Removals.Do(ctx, s.removalOf(found)))
 }
 
 // checkDeletable returns FAILED_PRECONDITION while anything uses the volume.
@@ -176,7 +176,7 @@ func (s *Service) removalOf(v *record.Volume) removal.Task {
 func (s *Service) recoverVolumes() error {
 	var unfinished []*record.Volume
 
-	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
 		if v.Phase.IsUnfinished() {
 			unfinished = append(unfinished, v)
 		}
@@ -189,48 +189,13 @@ func (s *Service) recoverVolumes() error {
 		s.config.Removals.Add(s.removalOf(v))
 	}
 
-	return s.markDeleting(unfinished...)
+	return s.catalog.FreeVolumeNames(unfinished...)
 }
 
-// markDeleting frees the names of volumes that are to be removed.
-func (s *Service) markDeleting(unfinished ...*record.Volume) error {
-	err := ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error {
-		records := s.volumes.In(tx)
-
-		for _, v := range unfinished {
-			current, ok := records.Get(v.ID)
-			if !ok || current.Phase != record.PhaseCreating {
-				continue
-			}
-
-			changed := current.Clone()
-			changed.Phase = record.PhaseDeleting
-
-			if err := records.Put(v.ID, changed); err != nil {
-				return err
-			}
-		}
-
-		return nil
-	}))
-	if err != nil {
-		return fmt.Errorf("free the names of volumes that are removed: %w", err)
-	}
-
-	return nil
-}
-
-// forget does not wait for the disk: should the record come back after a
-// crash, it only says once more that the bytes must go.
+// forget forgets a volume whose bytes are gone.
 func (s *Service) forget(id string) error {
-	err := s.store.UpdateLazily(func(tx *state.Tx) error { return s.volumes.In(tx).Delete(id) })
-
 	s.monitor.Forget(id)
 	s.config.LocalNode.Deleted(id)
 
-	if err != nil {
-		return fmt.Errorf("forget volume %s: %w", id, err)
-	}
-
-	return nil
+	return s.catalog.ForgetVolume(id)
 }

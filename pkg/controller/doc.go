@@ -3,11 +3,11 @@
 // them.
 //
 // Each handler validates the request, starts or joins the operation, uses the pool and
-// the store, and responds. It needs no privilege and no device: it touches only the
-// directories of the pools and its own collections of the store. What it needs of a
+// the catalog of records, and responds. It needs no privilege and no device: it touches only the
+// directories of the pools and its own records. What it needs of a
 // node in the same process is the interface LocalNode.
 //
-// It contains the handlers, recovery and the controller's view of health. The records
-// are in record, the SnapshotMetadata service in metadata, and the locks and
+// It contains the handlers, recovery and the controller's view of health. The form of the records
+// is in record, what changes them in catalog, the SnapshotMetadata service in metadata, and the locks and
 // background copies of snapshots in inflight.
 package controller

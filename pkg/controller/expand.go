@@ -25,7 +25,7 @@ func (s *Service) ControllerExpandVolume(
 		return nil, err
 	}
 
-	found, err := s.find(request.GetVolumeId())
+	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func (s *site) requireSound() {
 
 	objects := map[string]bool{}
 
-	s.volumes.Ascend("", func(id string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("", func(id string, v *record.Volume) bool {
 		require.Equal(s.t, record.PhaseReady, v.Phase, "volume %s", v.Name)
 
 		p, err := s.poolOf(v)
@@ -51,7 +51,7 @@ func (s *site) requireSound() {
 
 		return true
 	})
-	s.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+	s.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		require.Equal(s.t, record.PhaseReady, each.Phase, "snapshot %s", each.Name)
 
 		p, err := s.Pool(each.Parameters.Pool, "snapshot")
@@ -85,7 +85,7 @@ func (s *site) requireNothingHeld() {
 
 	provisioned := map[string]int64{}
 
-	s.volumes.Ascend("", func(id string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("", func(id string, v *record.Volume) bool {
 		provisioned[v.Parameters.Pool] += v.CapacityBytes
 
 		_, making := s.creating.Load(id)
@@ -93,7 +93,7 @@ func (s *site) requireNothingHeld() {
 
 		return true
 	})
-	s.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+	s.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		provisioned[each.Parameters.Pool] += each.AllocatedBytes
 
 		require.False(s.t, s.copies.Running(id), "want: the copy of snapshot %s has ended", each.Name)
@@ -106,7 +106,7 @@ func (s *site) requireNothingHeld() {
 	})
 
 	for _, name := range s.pools.Names() {
-		require.Equal(s.t, provisioned[name], s.ProvisionedBytes(name), "want: the sum of the records of pool %s", name)
+		require.Equal(s.t, provisioned[name], s.catalog.ProvisionedBytes(name), "want: the sum of the records of pool %s", name)
 		s.requireNoProbe(name)
 	}
 }
@@ -195,17 +195,17 @@ func TestCallsFailWhileTheirPoolDoes(t *testing.T) {
 func (s *site) allRecords() []string {
 	var all []string
 
-	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
 		all = append(all, fmt.Sprintf("%+v %+v", *v, *v.Properties))
 
 		return true
 	})
-	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+	s.catalog.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
 		all = append(all, fmt.Sprintf("%+v", *each))
 
 		return true
 	})
-	s.Service.groups.Ascend("", func(_ string, each *record.Group) bool {
+	s.catalog.Groups.Ascend("", func(_ string, each *record.Group) bool {
 		all = append(all, fmt.Sprintf("%+v", *each))
 
 		return true
@@ -249,7 +249,7 @@ func TestCallsFailWithoutTheirPoolDirectory(t *testing.T) {
 // flush makes visible what is recorded lazily.
 func (s *site) flush() {
 	s.t.Helper()
-	require.NoError(s.t, s.store.Update(s.t.Context(), func(*state.Tx) error { return nil }))
+	require.NoError(s.t, s.config.Store.Update(s.t.Context(), func(*state.Tx) error { return nil }))
 }
 
 // TestCallsFailAtTheirPoints: an error at a point of an operation fails its call, whose repetition
@@ -304,7 +304,7 @@ func TestCallsWithoutCapacity(t *testing.T) {
 			s.writeAll()
 
 			for _, each := range s.pools.Names() {
-				s.config.Admission.Capacities[each] = s.ProvisionedBytes(each)
+				s.config.Admission.Capacities[each] = s.catalog.ProvisionedBytes(each)
 			}
 
 			records := s.allRecords()
@@ -412,7 +412,7 @@ func TestCallsFailWithTheNode(t *testing.T) {
 			s := newSite(t)
 			run := operations()[test.call](s)
 
-			s.volumes.Ascend("", func(id string, _ *record.Volume) bool {
+			s.catalog.Volumes.Ascend("", func(id string, _ *record.Volume) bool {
 				s.node.known = append(s.node.known, id)
 
 				return true

@@ -103,7 +103,7 @@ func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*groupRequest, e
 }
 
 func (s *Service) ensureGroup(ctx context.Context, wanted *groupRequest) (*record.Group, error) {
-	if _, existing, ok := s.groups.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
+	if _, existing, ok := s.catalog.Groups.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
 		if err := checkSameGroup(existing, wanted); err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (s *Service) ensureGroup(ctx context.Context, wanted *groupRequest) (*recor
 
 	// What is missing need not wait for the volumes that are there.
 	for _, id := range wanted.sourceIDs {
-		if _, err := s.find(id); err != nil {
+		if _, err := s.catalog.FindVolume(id); err != nil {
 			return nil, err
 		}
 	}
@@ -174,7 +174,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.G
 	)
 
 	for _, id := range fresh.SourceVolumeIDs {
-		source, err := s.find(id)
+		source, err := s.catalog.FindVolume(id)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +229,7 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 }
 
 func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string) error {
-	found, ok := s.groups.Get(id)
+	found, ok := s.catalog.Groups.Get(id)
 	if !ok || found.Phase == record.PhaseCreating {
 		return nil
 	}
@@ -238,15 +238,7 @@ func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string
 		return err
 	}
 
-	var members []*record.Snapshot
-
-	for _, memberID := range found.SnapshotIDs {
-		if member, ok := s.snapshots.Get(memberID); ok {
-			members = append(members, member)
-		}
-	}
-
-	return s.removeSnapshots(ctx, found, members...)
+	return s.removeSnapshots(ctx, found, s.catalog.Members(found)...)
 }
 
 // GetVolumeGroupSnapshot describes one group (CSI v1.13,
@@ -259,7 +251,7 @@ func (g *Groups) GetVolumeGroupSnapshot(
 		return nil, err
 	}
 
-	found, ok := g.service.groups.Get(id)
+	found, ok := g.service.catalog.Groups.Get(id)
 	if !ok || found.Phase != record.PhaseReady {
 		return nil, rpc.Errorf(codes.NotFound, "group snapshot %s does not exist", id)
 	}
@@ -282,7 +274,7 @@ func (s *Service) describeGroup(found *record.Group) (*csi.VolumeGroupSnapshot, 
 	}
 
 	for _, id := range found.SnapshotIDs {
-		member, err := s.findSnapshot(id)
+		member, err := s.catalog.FindSnapshot(id)
 		if err != nil {
 			return nil, err
 		}

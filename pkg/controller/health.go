@@ -29,7 +29,7 @@ func (s *Service) Health() *health.Monitor { return s.monitor }
 func (s *Service) ControllerGetVolumeHealth(
 	ctx context.Context, request *csi.ControllerGetVolumeHealthRequest,
 ) (*csi.ControllerGetVolumeHealthResponse, error) {
-	found, err := s.find(request.GetVolumeId())
+	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (s *Service) ControllerListVolumeHealth(
 	}
 
 	for _, unhealthy := range s.reportedUnhealthy(request.GetStartingToken()) {
-		if _, err := s.find(unhealthy.ID); err != nil {
+		if _, err := s.catalog.FindVolume(unhealthy.ID); err != nil {
 			continue // it was deleted since
 		}
 
@@ -81,7 +81,7 @@ func (s *Service) conditionOf(id string) *health.Record {
 func (s *Service) SuspectPool(name string) {
 	var ids []string
 
-	s.eachReady(func(v *record.Volume) {
+	s.catalog.EachReadyVolume(func(v *record.Volume) {
 		if v.Parameters.Pool == name {
 			ids = append(ids, v.ID)
 		}
@@ -94,7 +94,7 @@ func (s *Service) SuspectPool(name string) {
 func (s *Service) Reports() []health.VolumeReport {
 	reports := []health.VolumeReport{}
 
-	s.eachReady(func(v *record.Volume) {
+	s.catalog.EachReadyVolume(func(v *record.Volume) {
 		report := health.VolumeReport{
 			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: string(v.Parameters.Backing),
 			CapacityBytes: v.CapacityBytes, Conditions: s.conditionOf(v.ID).Reports(healthView),
@@ -109,27 +109,6 @@ func (s *Service) Reports() []health.VolumeReport {
 	return reports
 }
 
-// Registered returns what the node of this process needs of the record of a volume, false where
-// the volume does not exist.
-func (s *Service) Registered(id string) (volume.Registered, bool) {
-	v, ok := s.volumes.Get(id)
-	if !ok || v.Phase != record.PhaseReady {
-		return volume.Registered{}, false
-	}
-
-	return volume.Registered{Pool: v.Parameters.Pool, Backing: v.Parameters.Backing, CapacityBytes: v.CapacityBytes}, true
-}
-
-func (s *Service) eachReady(visit func(*record.Volume)) {
-	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Phase == record.PhaseReady {
-			visit(v)
-		}
-
-		return true
-	})
-}
-
 func (s *Service) newMonitor() *health.Monitor {
 	return health.New(health.Config{
 		Settings: s.config.Health, Name: healthView, List: s.monitored, Probe: s.probe,
@@ -138,8 +117,8 @@ func (s *Service) newMonitor() *health.Monitor {
 }
 
 func (s *Service) monitored() []string {
-	ids := make([]string, 0, s.volumes.Len())
-	s.eachReady(func(v *record.Volume) { ids = append(ids, v.ID) })
+	ids := make([]string, 0, s.catalog.Volumes.Len())
+	s.catalog.EachReadyVolume(func(v *record.Volume) { ids = append(ids, v.ID) })
 
 	return ids
 }
@@ -151,7 +130,7 @@ func (s *Service) volumesAffectedBy(event health.Event) []string {
 	}
 
 	id := strings.TrimSuffix(filepath.Base(event.Path), layout.ImageSuffix)
-	if v, ok := s.volumes.Get(id); !ok || v.Phase != record.PhaseReady {
+	if _, ok := s.catalog.ReadyVolume(id); !ok {
 		return nil
 	}
 
@@ -161,8 +140,8 @@ func (s *Service) volumesAffectedBy(event health.Event) []string {
 // probe observes the volume's object in the pool.
 func (s *Service) probe(ctx context.Context, id string) (health.Observation, error) {
 	for {
-		v, ok := s.volumes.Get(id)
-		if !ok || v.Phase != record.PhaseReady {
+		v, ok := s.catalog.ReadyVolume(id)
+		if !ok {
 			return health.Observation{}, health.ErrGone
 		}
 
@@ -179,7 +158,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 
 		// Bytes are there before a record says so, and for as long as it does: only
 		// what a record said then and says now has to be there.
-		if now, _ := s.volumes.Get(id); now == v || len(entries) == 0 {
+		if now, _ := s.catalog.Volumes.Get(id); now == v || len(entries) == 0 {
 			if len(entries) > 0 && entries[0].Reason == health.BackingFileTruncated {
 				s.config.LocalNode.Truncated(id)
 			}

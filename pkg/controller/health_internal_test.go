@@ -43,12 +43,12 @@ func (s *site) watch() {
 // hide records a volume as one that is being created.
 func (s *site) hide(id string) {
 	s.t.Helper()
-	require.NoError(s.t, s.store.Update(s.t.Context(), func(tx *state.Tx) error {
-		v, _ := s.volumes.In(tx).Get(id)
+	require.NoError(s.t, s.config.Store.Update(s.t.Context(), func(tx *state.Tx) error {
+		v, _ := s.catalog.Volumes.In(tx).Get(id)
 		v = v.Clone()
 		v.Phase = record.PhaseCreating
 
-		return s.volumes.In(tx).Put(id, v)
+		return s.catalog.Volumes.In(tx).Put(id, v)
 	}))
 }
 
@@ -416,12 +416,12 @@ func TestReadyVolumesAreReported(t *testing.T) {
 	require.Equal(t, "fast", reports[1].Pool)
 	require.Empty(t, reports[2].FSType, "want: a raw volume has none")
 
-	registered, ok := s.Registered(directory)
+	registered, ok := s.catalog.Registered(directory)
 	require.True(t, ok, "want: the volume is registered")
 	require.Equal(t, volume.Registered{Pool: "fast", Backing: volume.BackingDirectory, CapacityBytes: 4 * mib}, registered)
 
 	for _, id := range []string{hidden, newID(t)} {
-		registered, ok := s.Registered(id)
+		registered, ok := s.catalog.Registered(id)
 		require.False(t, ok, "want: it does not exist for a node")
 		require.Zero(t, registered, "want: nothing is registered")
 	}
@@ -433,6 +433,6 @@ func TestReadyVolumesAreReported(t *testing.T) {
 		names.Snapshot: {{ID: snapshotID, Name: "snapshot"}, {ID: group.GetSnapshots()[0].GetSnapshotId()}},
 		names.Group:    {{ID: group.GetGroupSnapshotId(), Name: "group"}},
 	} {
-		require.Equal(t, want, s.Names(kind), "%v", kind)
+		require.Equal(t, want, s.catalog.Names(kind), "%v", kind)
 	}
 }

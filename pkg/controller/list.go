@@ -29,7 +29,7 @@ func (s *Service) ListVolumes(ctx context.Context, request *csi.ListVolumesReque
 
 	encoded := encodedContexts{}
 
-	s.volumes.Ascend(token, func(_ string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend(token, func(_ string, v *record.Volume) bool {
 		if v.Phase != record.PhaseReady {
 			return true
 		}
@@ -46,7 +46,7 @@ func (s *Service) ListVolumes(ctx context.Context, request *csi.ListVolumesReque
 func (s *Service) ControllerGetVolume(
 	ctx context.Context, request *csi.ControllerGetVolumeRequest,
 ) (*csi.ControllerGetVolumeResponse, error) {
-	found, err := s.find(request.GetVolumeId())
+	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/await"
@@ -55,7 +55,7 @@ func TestConcurrentProvisioningIsCounted(t *testing.T) {
 			rpccode.Require(t, s.heldAt(point, run, func() {
 				require.Equal(t, records, s.allRecords(), "want: nothing is recorded before")
 
-				s.config.Admission.Capacities["default"] = s.ProvisionedBytes("default")
+				s.config.Admission.Capacities["default"] = s.catalog.ProvisionedBytes("default")
 			}), codes.ResourceExhausted)
 			s.flush()
 			require.Equal(t, records, s.allRecords(), "want: the records are as before")
@@ -74,7 +74,7 @@ func TestVolumesAreHiddenBeforeTheirRecord(t *testing.T) {
 		require.Len(t, s.allRecords(), 1, "want: its space is reserved")
 		require.Empty(t, s.monitored(), "want: no volume is ready")
 
-		_, err := s.find(s.firstVolume())
+		_, err := s.catalog.FindVolume(s.firstVolume())
 		rpccode.Require(t, err, codes.NotFound)
 	}))
 	require.Len(t, s.monitored(), 1, "want: the volume is ready")
@@ -89,12 +89,12 @@ func TestNodeLimitsCountConcurrentAttachments(t *testing.T) {
 	run, other := publishing(s), s.create("other")
 
 	rpccode.Require(t, s.heldAt(operation.AttachmentAllowed, run, func() {
-		require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
-			v, _ := s.volumes.In(tx).Get(other)
+		require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error {
+			v, _ := s.catalog.Volumes.In(tx).Get(other)
 			v = v.Clone()
 			v.Attachments = []record.Attachment{{NodeID: ownNode, Capability: v.Capabilities[0]}}
 
-			return s.volumes.In(tx).Put(other, v)
+			return s.catalog.Volumes.In(tx).Put(other, v)
 		}))
 	}), codes.ResourceExhausted)
 }
@@ -105,7 +105,7 @@ func TestModificationsNeedNoSpace(t *testing.T) {
 
 	s := newSite(t)
 	run := modifying(s)
-	s.config.Admission.Capacities["default"] = s.ProvisionedBytes("default") - 1
+	s.config.Admission.Capacities["default"] = s.catalog.ProvisionedBytes("default") - 1
 	require.NoError(t, run(t.Context()))
 	s.requireSound()
 }
@@ -129,14 +129,14 @@ func TestCancelledDeletionFails(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
-	found, _ := s.snapshots.Get(s.snapshot("snapshot", s.create("source")))
+	found, _ := s.catalog.Snapshots.Get(s.snapshot("snapshot", s.create("source")))
 	copying, end := s.copies.Start(t.Context(), found.ID)
 
 	leaving, leave := context.WithCancelCause(t.Context())
 	context.AfterFunc(copying, func() { leave(errBroken) })
 
 	require.ErrorIs(t, s.removeSnapshots(leaving, nil, found), errBroken)
-	require.ErrorIs(t, context.Cause(copying), inflight.ErrStopped)
+	require.ErrorIs(t, context.Cause(copying), catalog.ErrDeleted)
 	require.Len(t, s.inPool("default", "snapshots"), 1, "want: nothing is removed while it is copied")
 	end()
 
@@ -157,8 +157,8 @@ func TestRemovalsFailWithTheirPool(t *testing.T) {
 	} {
 		s := newSite(t)
 		id := s.create("volume")
-		snapshot, _ := s.snapshots.Get(s.snapshot("snapshot", id))
-		v, err := s.find(id)
+		snapshot, _ := s.catalog.Snapshots.Get(s.snapshot("snapshot", id))
+		v, err := s.catalog.FindVolume(id)
 		require.NoError(t, err)
 
 		records := s.allRecords()
@@ -195,7 +195,7 @@ func TestIncompleteGroupIsNotFound(t *testing.T) {
 			memberIDs = append(memberIDs, each.GetSnapshotId())
 		}
 
-		require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error { return s.snapshots.In(tx).Delete(memberIDs[1]) }))
+		require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error { return s.catalog.Snapshots.In(tx).Delete(memberIDs[1]) }))
 		require.NoError(t, s.served().Remove(t.Context(), pool.Object{ID: memberIDs[1], Backing: volume.BackingImage, Snapshot: true}))
 
 		return made.GetGroupSnapshotId(), memberIDs
@@ -216,13 +216,13 @@ func TestIncompleteGroupIsNotFound(t *testing.T) {
 
 	groupID, memberIDs = lacking()
 
-	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
-		member, _ := s.snapshots.In(tx).Get(memberIDs[0])
-		require.NoError(t, s.snapshots.In(tx).Put(member.ID, member.InPhase(record.PhaseDeleting)))
+	require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error {
+		member, _ := s.catalog.Snapshots.In(tx).Get(memberIDs[0])
+		require.NoError(t, s.catalog.Snapshots.In(tx).Put(member.ID, member.InPhase(record.PhaseDeleting)))
 
-		group, _ := s.Service.groups.In(tx).Get(groupID)
+		group, _ := s.catalog.Groups.In(tx).Get(groupID)
 
-		return s.Service.groups.In(tx).Put(groupID, group.InPhase(record.PhaseDeleting))
+		return s.catalog.Groups.In(tx).Put(groupID, group.InPhase(record.PhaseDeleting))
 	}))
 	s.restart()
 	s.requireSound()

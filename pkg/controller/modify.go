@@ -18,7 +18,7 @@ import (
 func (s *Service) ControllerModifyVolume(
 	ctx context.Context, request *csi.ControllerModifyVolumeRequest,
 ) (*csi.ControllerModifyVolumeResponse, error) {
-	found, err := s.find(request.GetVolumeId())
+	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -108,12 +108,10 @@ func publishMutable(v *record.Volume, p *pool.Pool) error {
 func (s *Service) recoverMutable(ctx context.Context, p *pool.Pool) {
 	var given []*record.Volume
 
-	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Parameters.Pool == p.Name() && v.Phase == record.PhaseReady && !v.Mutable.IsZero() {
+	s.catalog.EachReadyVolume(func(v *record.Volume) {
+		if v.Parameters.Pool == p.Name() && !v.Mutable.IsZero() {
 			given = append(given, v)
 		}
-
-		return true
 	})
 
 	for _, v := range given {

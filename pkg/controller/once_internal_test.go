@@ -176,7 +176,7 @@ func (c *onceController) end() error {
 
 	var err error
 
-	c.volumes.Ascend("", func(id string, v *record.Volume) bool {
+	c.catalog.Volumes.Ascend("", func(id string, v *record.Volume) bool {
 		if v.Phase != record.PhaseReady {
 			return true // its removal is repeated
 		}
@@ -192,7 +192,7 @@ func (c *onceController) end() error {
 
 		return true
 	})
-	c.Service.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+	c.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		if each.Phase == record.PhaseReady {
 			wanted = append(wanted, id)
 		}

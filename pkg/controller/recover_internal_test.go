@@ -50,9 +50,9 @@ func TestRecoverFreesNames(t *testing.T) {
 				Parameters: parameters, Capabilities: []volume.Capability{{Mode: "SINGLE_NODE_WRITER"}},
 			},
 		}
-		require.NoError(t, served.volumes.In(tx).Put(volumeID, unfinished))
+		require.NoError(t, served.catalog.Volumes.In(tx).Put(volumeID, unfinished))
 
-		return served.snapshots.In(tx).Put(snapshotID, &record.Snapshot{
+		return served.catalog.Snapshots.In(tx).Put(snapshotID, &record.Snapshot{
 			ID: snapshotID, Name: "snapshot", SourceVolumeID: volumeID, Parameters: parameters, Phase: record.PhaseCreating,
 			Consistency: volume.ConsistencyFilesystem,
 		})
@@ -60,9 +60,9 @@ func TestRecoverFreesNames(t *testing.T) {
 
 	require.NoError(t, served.Recover(t.Context()))
 
-	_, _, taken := served.snapshots.Lookup(record.NameIndex, "snapshot")
+	_, _, taken := served.catalog.Snapshots.Lookup(record.NameIndex, "snapshot")
 	require.False(t, taken, "the name of a snapshot")
 
-	_, _, taken = served.volumes.Lookup(record.NameIndex, "volume")
+	_, _, taken = served.catalog.Volumes.Lookup(record.NameIndex, "volume")
 	require.False(t, taken, "the name of a volume")
 }

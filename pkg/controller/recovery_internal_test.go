@@ -28,7 +28,7 @@ func newID(t *testing.T) string {
 func (s *site) imagePath(id string) string {
 	s.t.Helper()
 
-	v, ok := s.volumes.Get(id)
+	v, ok := s.catalog.Volumes.Get(id)
 	require.True(s.t, ok, "want: the volume is recorded")
 
 	return filepath.Join(s.pool(v.Parameters.Pool), "images", id+".img")
@@ -72,7 +72,7 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 	require.NoFileExists(t, paths[2], "its data is lost")
 
 	for id, want := range map[string]bool{lost: false, other: true, used: false} {
-		v, err := s.find(id)
+		v, err := s.catalog.FindVolume(id)
 		require.NoError(t, err)
 		require.Equal(t, want, v.Pristine, "want: it is recorded that the image of %s is durable", v.Name)
 	}
@@ -129,13 +129,13 @@ func TestThePoolGetsTheParametersOfItsRecords(t *testing.T) {
 	s := newSite(t)
 	limited, plain, other := s.create("limited", withMutable), s.create("plain"), s.create("other", withMutable, with("pool", "fast"))
 	deleting := s.create("deleting", withMutable)
-	found, err := s.find(deleting)
+	found, err := s.catalog.FindVolume(deleting)
 	require.NoError(t, err)
 
 	gone := found.Clone()
 	gone.Phase = record.PhaseDeleting
 
-	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error { return s.volumes.In(tx).Put(deleting, gone) }))
+	require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error { return s.catalog.Volumes.In(tx).Put(deleting, gone) }))
 
 	for _, name := range s.pools.Names() {
 		for _, each := range s.inPool(name, "attributes") {
@@ -155,7 +155,7 @@ func TestPublishedParametersAreNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
-	v, err := s.find(s.create("limited", withMutable))
+	v, err := s.catalog.FindVolume(s.create("limited", withMutable))
 	require.NoError(t, err)
 
 	p := s.served()
@@ -193,15 +193,15 @@ func TestInterruptedCopiesAreResumed(t *testing.T) {
 	groupID := members[0].GetGroupSnapshotId()
 	s.removeSource(orphan)
 
-	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
+	require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error {
 		for _, id := range []string{interrupted, busy, other, orphan, members[0].GetSnapshotId()} {
-			found, _ := s.snapshots.In(tx).Get(id)
-			require.NoError(t, s.snapshots.In(tx).Put(id, found.InPhase(record.PhaseCopying)))
+			found, _ := s.catalog.Snapshots.In(tx).Get(id)
+			require.NoError(t, s.catalog.Snapshots.In(tx).Put(id, found.InPhase(record.PhaseCopying)))
 		}
 
-		group, _ := s.Service.groups.In(tx).Get(groupID)
+		group, _ := s.catalog.Groups.In(tx).Get(groupID)
 
-		return s.Service.groups.In(tx).Put(groupID, group.InPhase(record.PhaseDeleting))
+		return s.catalog.Groups.In(tx).Put(groupID, group.InPhase(record.PhaseDeleting))
 	}))
 
 	for _, name := range []string{"default", "fast"} {
@@ -220,14 +220,14 @@ func TestInterruptedCopiesAreResumed(t *testing.T) {
 		interrupted: record.PhaseReady, busy: record.PhaseCopying, other: record.PhaseCopying, orphan: record.PhaseFailed,
 		ready: record.PhaseReady, members[0].GetSnapshotId(): record.PhaseCopying,
 	} {
-		found, ok := s.snapshots.Get(id)
+		found, ok := s.catalog.Snapshots.Get(id)
 		require.True(t, ok, "want: the snapshot is recorded")
 		require.Equal(t, want, found.Phase, "the snapshot %q", found.Name)
 	}
 
 	require.Equal(t, []string{interrupted + ".img"}, s.inPool("default", "snapshots"))
 
-	current, _ := s.snapshots.Get(ready)
+	current, _ := s.catalog.Snapshots.Get(ready)
 	require.NoError(t, s.takeAgain(t.Context(), current), "a snapshot that is ready is not taken again")
 	require.Equal(t, []string{interrupted + ".img"}, s.inPool("default", "snapshots"))
 	require.NoError(t, s.takeAgain(t.Context(), &record.Snapshot{ID: newID(t)}), "one that is gone is not taken again")
@@ -237,7 +237,7 @@ func TestInterruptedCopiesAreResumed(t *testing.T) {
 func (s *site) removeSource(snapshotID string) {
 	s.t.Helper()
 
-	found, ok := s.snapshots.Get(snapshotID)
+	found, ok := s.catalog.Snapshots.Get(snapshotID)
 	require.True(s.t, ok, "want: the snapshot is recorded")
 	require.NoError(s.t, s.remove(s.t.Context(), found.SourceVolumeID))
 }
@@ -256,20 +256,20 @@ func TestUnfinishedObjectsAreRemoved(t *testing.T) {
 			keptSnapshot, halfSnapshot := s.snapshot("kept", kept), s.snapshot("half", kept)
 			keptGroup, halfGroup := s.group("kept", kept), s.group("half", kept)
 
-			require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
-				v, _ := s.volumes.In(tx).Get(half)
+			require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error {
+				v, _ := s.catalog.Volumes.In(tx).Get(half)
 				v = v.Clone()
 				v.Phase = phase
-				require.NoError(t, s.volumes.In(tx).Put(half, v))
+				require.NoError(t, s.catalog.Volumes.In(tx).Put(half, v))
 
 				for _, id := range []string{halfSnapshot, halfGroup.GetSnapshots()[0].GetSnapshotId()} {
-					found, _ := s.snapshots.In(tx).Get(id)
-					require.NoError(t, s.snapshots.In(tx).Put(id, found.InPhase(phase)))
+					found, _ := s.catalog.Snapshots.In(tx).Get(id)
+					require.NoError(t, s.catalog.Snapshots.In(tx).Put(id, found.InPhase(phase)))
 				}
 
-				group, _ := s.Service.groups.In(tx).Get(halfGroup.GetGroupSnapshotId())
+				group, _ := s.catalog.Groups.In(tx).Get(halfGroup.GetGroupSnapshotId())
 
-				return s.Service.groups.In(tx).Put(group.ID, group.InPhase(phase))
+				return s.catalog.Groups.In(tx).Put(group.ID, group.InPhase(phase))
 			}))
 
 			members, err := s.recoverGroups()

@@ -103,7 +103,7 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 // clone makes the volume of another, of which it holds the operation until the
 // copy is taken.
 func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volume, error) {
-	source, err := s.find(wanted.source.VolumeID)
+	source, err := s.catalog.FindVolume(wanted.source.VolumeID)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func originOf(source *record.Volume) origin {
 func (s *Service) takeClone(
 	ctx context.Context, wanted *createRequest, target pool.Object, options pool.CopyOptions,
 ) (*pendingCopy, error) {
-	source, err := s.find(wanted.source.VolumeID)
+	source, err := s.catalog.FindVolume(wanted.source.VolumeID)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (s *Service) copyInto(ctx context.Context, wanted createRequest,
 
 	// Without this record, a crash after Commit would leave an object without a record.
 	fresh.Phase = record.PhaseCreating
-	if err := s.record(ctx, fresh, wanted.pool); err != nil {
+	if err := s.catalog.RecordVolume(ctx, fresh, wanted.pool); err != nil {
 		return nil, err
 	}
 
@@ -276,7 +276,7 @@ func (s *Service) copyInto(ctx context.Context, wanted createRequest,
 	}
 
 	if err == nil {
-		err = s.record(context.WithoutCancel(ctx), fresh, wanted.pool)
+		err = s.catalog.RecordVolume(context.WithoutCancel(ctx), fresh, wanted.pool)
 	}
 
 	if err != nil {

@@ -11,16 +11,15 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -96,21 +95,15 @@ type Config struct {
 type Service struct {
 	csi.UnimplementedControllerServer
 
-	config        Config
-	volumes       *state.Collection[*record.Volume]
-	snapshots     *state.Collection[*record.Snapshot]
-	groups        *state.Collection[*record.Group]
-	store         *state.Store
-	pools         *pool.Set
-	ops           *operation.Group
-	usage         *record.Usage
-	segments      record.Segments
-	changes       *changes
-	interner      *record.Interner
-	snapshotIndex *record.SnapshotIndex
-	locks         *inflight.Locks
-	copies        *inflight.Copies
-	monitor       *health.Monitor
+	config   Config
+	catalog  *catalog.Catalog
+	pools    *pool.Set
+	ops      *operation.Group
+	segments record.Segments
+	changes  *changes
+	locks    *inflight.Locks
+	copies   *inflight.Copies
+	monitor  *health.Monitor
 	// probes limits the concurrent probes of each pool.
 	probes *pool.Limiter
 	// creating has the ids of volumes that may have an object before a record.
@@ -129,30 +122,20 @@ func New(config Config) (*Service, error) {
 	}
 
 	config.CopyGrace = cmp.Or(config.CopyGrace, DefaultCopyGrace)
-	store := config.Store
-	usage, interner, snapshotIndex := record.NewUsage(), &record.Interner{}, record.NewSnapshotIndex()
-
-	collections := record.Register(store, record.Options{
-		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(usage.ObserveVolume), state.WithPrepare(interner.Intern)},
-		Snapshots: []state.CollectionOption[*record.Snapshot]{
-			state.WithObserver(usage.ObserveSnapshot), state.WithObserver(snapshotIndex.Observe), state.WithPrepare(record.InternSnapshot),
-		},
-	})
-
 	s := &Service{
-		config:  config,
-		volumes: collections.Volumes, snapshots: collections.Snapshots, groups: collections.Groups,
-		store: store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments),
-		usage: usage, interner: interner, creating: &sync.Map{},
-		snapshotIndex: snapshotIndex, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probes: pool.NewLimiter(),
+		config: config, catalog: catalog.New(config.Store, config.Pools, config.Admission), pools: config.Pools, ops: config.Operations,
+		segments: record.NewSegments(config.Segments), creating: &sync.Map{},
+		locks: inflight.NewLocks(), copies: inflight.NewCopies(), probes: pool.NewLimiter(),
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
-	config.Admission.Register(s)
 
 	return s, nil
 }
 
 var errConfig = errors.New("bad configuration")
+
+// Catalog returns the records.
+func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 
 // Recover schedules the removal of what a crash has left half-done, before RecoverPool
 // and the first call.
@@ -164,7 +147,7 @@ func (s *Service) Recover(ctx context.Context) (err error) {
 	}
 
 	// An Update makes the lazy ones before it visible: the first calls must find the names free.
-	return ignoreReadOnly(s.store.Update(ctx, func(*state.Tx) error { return nil }))
+	return catalog.IgnoreReadOnly(s.catalog.Flush(ctx))
 }
 
 // RecoverPool ends what was left half-done in a pool, after a crash or since the
@@ -214,7 +197,7 @@ func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) (err error) 
 	}
 
 	return p.ListSnapshots(ctx, func(entry pool.Entry) error {
-		if _, known := s.snapshots.Get(entry.ID); !known {
+		if _, known := s.catalog.Snapshots.Get(entry.ID); !known {
 			s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
 				"snapshot", entry.ID, "path", p.SnapshotPath(entry.ID, entry.Backing))
 		}
@@ -232,52 +215,11 @@ func (s *Service) existsOrCreating(id string) bool {
 		return true
 	}
 
-	_, known := s.volumes.Get(id)
+	_, known := s.catalog.Volumes.Get(id)
 
 	return known
 }
 
-// find returns a volume that exists for the CO. Errors: INVALID_ARGUMENT for
-// an impossible id, NOT_FOUND.
-func (s *Service) find(id string) (*record.Volume, error) {
-	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, err
-	}
-
-	found, ok := s.volumes.Get(id)
-	if !ok || found.Phase != record.PhaseReady {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
-	}
-
-	return found, nil
-}
-
 func (s *Service) knowsNode(id string) bool {
 	return id == s.config.NodeID || slices.Contains(s.config.Nodes, id)
-}
-
-// updateRecord stores a changed copy of the volume's newest record, durably.
-func (s *Service) updateRecord(ctx context.Context, id string, edit func(*record.Volume) error) (*record.Volume, error) {
-	var changed *record.Volume
-
-	err := s.store.Update(ctx, func(tx *state.Tx) error {
-		records := s.volumes.In(tx)
-
-		current, ok := records.Get(id)
-		if !ok || current.Phase != record.PhaseReady {
-			return rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
-		}
-
-		changed = current.Clone()
-		if err := edit(changed); err != nil {
-			return err
-		}
-
-		return records.Put(id, changed)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("record volume %s: %w", id, err)
-	}
-
-	return changed, nil
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // errStillCopying ends the wait of a caller whose snapshot is being copied.
@@ -42,7 +41,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	call := rpc.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	for {
-		_, found, ok := s.snapshots.Lookup(record.NameIndex, wanted.name)
+		_, found, ok := s.catalog.Snapshots.Lookup(record.NameIndex, wanted.name)
 		if ok && found.Phase == record.PhaseCopying && s.copies.Running(found.ID) {
 			if err := s.checkSameSnapshot(found, wanted); err != nil {
 				return nil, err
@@ -67,7 +66,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		}
 
 		// Of a copy that failed meanwhile the next turn returns the error.
-		if err := s.recordCopying(ctx, wanted.name); err != nil {
+		if err := s.catalog.AcknowledgeSnapshot(ctx, wanted.name); err != nil {
 			return nil, err
 		}
 	}
@@ -105,7 +104,7 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 
 	go func() {
 		err := s.copies.WaitFor(waiting, func() bool {
-			_, found, ok := s.snapshots.Lookup(record.NameIndex, name)
+			_, found, ok := s.catalog.Snapshots.Lookup(record.NameIndex, name)
 
 			return ok && s.copies.Running(found.ID)
 		})
@@ -123,31 +122,8 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 	return waiting, func() { cancel(nil) }
 }
 
-// recordCopying records that a snapshot is about to be acknowledged before it is ready. From then
-// on only its deletion removes it.
-func (s *Service) recordCopying(ctx context.Context, name string) error {
-	err := s.store.Update(ctx, func(tx *state.Tx) error {
-		records := s.snapshots.In(tx)
-
-		id, found, ok := records.Lookup(record.NameIndex, name)
-		if !ok || found.Phase != record.PhaseCreating {
-			return nil
-		}
-
-		copying := found.InPhase(record.PhaseCopying)
-		copying.Sequence = tx.Sequence()
-
-		return records.Put(id, copying)
-	})
-	if err != nil {
-		return fmt.Errorf("record that snapshot %q is being copied: %w", name, err)
-	}
-
-	return nil
-}
-
 func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (*record.Snapshot, error) {
-	id, existing, exists := s.snapshots.Lookup(record.NameIndex, wanted.name)
+	id, existing, exists := s.catalog.Snapshots.Lookup(record.NameIndex, wanted.name)
 	if exists {
 		err := s.checkSameSnapshot(existing, wanted)
 
@@ -170,7 +146,7 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 		return nil, err
 	}
 
-	source, err := s.find(wanted.sourceID)
+	source, err := s.catalog.FindVolume(wanted.sourceID)
 	if err != nil {
 		return nil, fmt.Errorf("create snapshot %q: %w", wanted.name, err)
 	}
@@ -247,7 +223,7 @@ func (s *Service) takeSnapshots(
 	ctx context.Context, group *record.Group, sources []*record.Volume, fresh []*record.Snapshot,
 ) error {
 	// The records come first: after a crash they lead to what Commit has made.
-	if err := s.reserve(ctx, group, fresh...); err != nil {
+	if err := s.catalog.ReserveSnapshots(ctx, group, fresh...); err != nil {
 		return err
 	}
 
@@ -317,8 +293,8 @@ func (s *Service) fillSnapshots(
 ) error {
 	err := s.takeCopies(ctx, plan, copies)
 	if err != nil {
-		if errors.Is(context.Cause(ctx), inflight.ErrStopped) {
-			return errGone(fresh[0])
+		if errors.Is(context.Cause(ctx), catalog.ErrDeleted) {
+			return catalog.SnapshotDeleted(fresh[0].ID)
 		}
 
 		return err
@@ -342,11 +318,7 @@ func (s *Service) fillSnapshots(
 			"atomic", len(plan.inGroup), "skew", skew(fresh))
 	}
 
-	return s.acceptSnapshots(ctx, group, fresh...)
-}
-
-func errGone(gone *record.Snapshot) error {
-	return rpc.Errorf(codes.Aborted, "snapshot %s: %w", gone.ID, inflight.ErrStopped)
+	return s.catalog.AcceptSnapshots(ctx, group, fresh...)
 }
 
 // release ends copies that are committed.
@@ -379,7 +351,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapsho
 }
 
 func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
-	found, ok := s.snapshots.Get(id)
+	found, ok := s.catalog.Snapshots.Get(id)
 
 	switch {
 	// One that is being created was not acknowledged.

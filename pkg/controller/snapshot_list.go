@@ -11,10 +11,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// listBatch is how many snapshots of one volume are read under the index's lock at
-// once, so that a long list does not delay CreateSnapshot.
-const listBatch = 256
-
 // ListSnapshots lists snapshots in the order of their ids, which is that of
 // their creation (CSI v1.13, ListSnapshots). The token is the last id that was
 // returned; it stays valid when that snapshot is deleted. An unknown id is no
@@ -37,33 +33,15 @@ func (s *Service) ListSnapshots(_ context.Context, request *csi.ListSnapshotsReq
 func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*record.Snapshot) bool) {
 	token, sourceID := request.GetStartingToken(), request.GetSourceVolumeId()
 
-	matches := func(found *record.Snapshot) bool {
-		return found.IsVisible() && (sourceID == "" || found.SourceVolumeID == sourceID)
-	}
-
-	if id := request.GetSnapshotId(); id != "" {
-		if found, ok := s.snapshots.Get(id); ok && id > token && matches(found) {
-			visit(found)
-		}
+	id := request.GetSnapshotId()
+	if id == "" {
+		s.catalog.VisitSnapshots(sourceID, token, visit)
 
 		return
 	}
 
-	if sourceID == "" {
-		s.snapshots.Ascend(token, func(_ string, found *record.Snapshot) bool { return !matches(found) || visit(found) })
-
-		return
-	}
-
-	next := func() []string { return s.snapshotIndex.SnapshotsOf(sourceID, token, listBatch) }
-	for ids := next(); len(ids) > 0; ids = next() {
-		for _, id := range ids {
-			if found, ok := s.snapshots.Get(id); ok && matches(found) && !visit(found) {
-				return
-			}
-
-			token = id
-		}
+	if found, err := s.catalog.FindSnapshot(id); err == nil && id > token && (sourceID == "" || found.SourceVolumeID == sourceID) {
+		visit(found)
 	}
 }
 
@@ -73,7 +51,7 @@ func (s *Service) GetSnapshot(_ context.Context, request *csi.GetSnapshotRequest
 		return nil, err
 	}
 
-	found, err := s.findSnapshot(request.GetSnapshotId())
+	found, err := s.catalog.FindSnapshot(request.GetSnapshotId())
 	if err != nil {
 		return nil, err
 	}

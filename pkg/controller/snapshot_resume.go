@@ -14,8 +14,8 @@ import (
 func (s *Service) resumeCopies(ctx context.Context, poolName string) error {
 	var copying []*record.Snapshot
 
-	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
-		group, grouped := s.groups.Get(each.GroupID)
+	s.catalog.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+		group, grouped := s.catalog.Groups.Get(each.GroupID)
 		unfinished := grouped && group.Phase.IsUnfinished()
 
 		if each.Parameters.Pool == poolName && each.Phase == record.PhaseCopying && !unfinished && !s.busyWith(each) {
@@ -54,15 +54,15 @@ func (s *Service) copyAgain(ctx context.Context, lost *record.Snapshot) error {
 }
 
 func (s *Service) takeAgain(ctx context.Context, lost *record.Snapshot) error {
-	current, ok := s.snapshots.Get(lost.ID)
+	current, ok := s.catalog.Snapshots.Get(lost.ID)
 	if !ok || current.Phase != record.PhaseCopying {
 		return nil
 	}
 
-	source, err := s.find(lost.SourceVolumeID)
+	source, err := s.catalog.FindVolume(lost.SourceVolumeID)
 	if err != nil {
 		// Its copy can never be completed. It was acknowledged, so only its deletion removes it.
-		return errors.Join(err, s.recordFailed(ctx, err, []*record.Snapshot{lost}))
+		return errors.Join(err, s.recordFailed(ctx, err, lost))
 	}
 
 	s.config.Log.Info("copying a snapshot again whose copy was interrupted", "snapshot", lost.ID, "volume", source.ID)

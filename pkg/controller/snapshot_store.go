@@ -4,122 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/operation"
-	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
-
-// reserve admits the capacity of new snapshots, and records them before their objects
-// are created. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
-func (s *Service) reserve(ctx context.Context, group *record.Group, fresh ...*record.Snapshot) error {
-	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
-		return s.store.Update(ctx, func(tx *state.Tx) error {
-			if err := s.checkReserve(tx, check, group, fresh); err != nil {
-				return err
-			}
-
-			return s.putSnapshots(tx, group, fresh)
-		})
-	})
-	if err != nil {
-		return fmt.Errorf("reserve: %w", err)
-	}
-
-	return nil
-}
-
-func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *record.Group, fresh []*record.Snapshot) error {
-	const exists = "it exists as %s, of another source; choose another name or delete it"
-
-	// An operation on other volumes may have taken the name meanwhile.
-	if group != nil {
-		if id, _, ok := s.groups.In(tx).Lookup(record.NameIndex, group.Name); ok && id != group.ID {
-			return rpc.Errorf(codes.AlreadyExists, exists, id)
-		}
-	}
-
-	records, needed := s.snapshots.In(tx), map[string]int64{}
-
-	for _, each := range fresh {
-		if id, _, ok := records.Lookup(record.NameIndex, each.Name); ok && each.Name != "" && id != each.ID {
-			return rpc.Errorf(codes.AlreadyExists, exists, id)
-		}
-
-		if current, reserved := records.Get(each.ID); !reserved {
-			needed[each.Parameters.Pool] += each.AllocatedBytes
-		} else if current.Phase == record.PhaseDeleting {
-			return errGone(each)
-		}
-	}
-
-	for name, bytes := range needed {
-		p, err := s.Pool(name, "snapshot")
-		if err != nil {
-			return err
-		}
-
-		if err := check(p, bytes, false); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// acceptSnapshots makes all of them be there for the CO, or none. Errors:
-// ABORTED if one was deleted meanwhile.
-func (s *Service) acceptSnapshots(ctx context.Context, group *record.Group, done ...*record.Snapshot) error {
-	// What is made is acknowledged or undone, not left in between.
-	err := s.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
-		ready := make([]*record.Snapshot, 0, len(done))
-
-		for _, each := range done {
-			current, ok := s.snapshots.In(tx).Get(each.ID)
-			if !ok || current.Phase == record.PhaseDeleting {
-				return errGone(each)
-			}
-
-			// CreatedAt was in an earlier answer, and stays. The source was frozen by then.
-			if current.Phase == record.PhaseCopying {
-				each.CreatedAt, each.Sequence = current.CreatedAt, current.Sequence
-			} else {
-				// Operations on one volume are serial: the next snapshot is taken later.
-				each.Sequence = tx.Sequence()
-			}
-
-			ready = append(ready, each.InPhase(record.PhaseReady))
-		}
-
-		return s.putSnapshots(tx, group.InPhase(record.PhaseReady), ready)
-	})
-	if err != nil {
-		return fmt.Errorf("record: %w", err)
-	}
-
-	return nil
-}
-
-// putSnapshots stores copies of the records, since the caller goes on to change its own.
-func (s *Service) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*record.Snapshot) error {
-	for _, each := range snapshots {
-		if err := s.snapshots.In(tx).Put(each.ID, each.InPhase(each.Phase)); err != nil {
-			return err
-		}
-	}
-
-	if group == nil {
-		return nil
-	}
-
-	return s.groups.In(tx).Put(group.ID, group.InPhase(group.Phase))
-}
 
 // undoSnapshots removes what a failed creation has left, and returns why it
 // failed. What a CO knows already stays as one that has failed; at the end of the driver as
@@ -127,7 +20,7 @@ func (s *Service) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*r
 func (s *Service) undoSnapshots(ctx context.Context, cause error, group *record.Group, failed ...*record.Snapshot) error {
 	failures := []error{cause}
 
-	var created, left []*record.Snapshot
+	var left []*record.Snapshot
 
 	for _, each := range failed {
 		p, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
@@ -141,98 +34,24 @@ func (s *Service) undoSnapshots(ctx context.Context, cause error, group *record.
 	}
 
 	if !errors.Is(context.Cause(ctx), operation.ErrDraining) {
-		failures = append(failures, s.recordFailed(ctx, cause, failed))
+		failures = append(failures, s.recordFailed(ctx, cause, failed...))
 	}
 
-	err := s.store.UpdateLazily(func(tx *state.Tx) error {
-		records := s.snapshots.In(tx)
-
-		for _, each := range failed {
-			if current, ok := records.Get(each.ID); ok && current.Phase == record.PhaseCreating {
-				created = append(created, each)
-			}
-		}
-
-		if len(left) > 0 {
-			return s.markSnapshots(tx, group, created)
-		}
-
-		return s.forgetSnapshots(tx, group, created)
-	})
-
-	if len(left) > 0 && len(created) > 0 {
+	created, err := s.catalog.AbandonSnapshots(group, failed, len(left) > 0)
+	if len(created) > 0 {
 		s.config.Removals.Add(s.removalOfSnapshots(group, created))
 	}
 
-	return errors.Join(append(failures, ignoreReadOnly(err))...)
+	return errors.Join(append(failures, catalog.IgnoreReadOnly(err))...)
 }
 
 // recordFailed records, before the source may change, that the copies of acknowledged snapshots
 // have failed.
-func (s *Service) recordFailed(ctx context.Context, cause error, failed []*record.Snapshot) error {
-	copying := func(each *record.Snapshot) bool {
-		current, ok := s.snapshots.Get(each.ID)
-
-		return ok && current.Phase == record.PhaseCopying
-	}
-	if !slices.ContainsFunc(failed, copying) {
-		return nil
-	}
-
-	return s.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
-		records := s.snapshots.In(tx)
-
-		for _, each := range failed {
-			current, ok := records.Get(each.ID)
-			if !ok || current.Phase != record.PhaseCopying {
-				continue
-			}
-
-			s.config.Log.Error("the copy of an acknowledged snapshot has failed; delete it and take another",
-				"snapshot", each.ID, "volume", each.SourceVolumeID, "error", cause)
-
-			if err := records.Put(each.ID, current.InPhase(record.PhaseFailed)); err != nil {
-				return err
-			}
-		}
-
-		return nil
-	})
-}
-
-// markSnapshots frees the names of snapshots that are to be removed, and of the
-// group that they are all of.
-func (s *Service) markSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
-	deleting := make([]*record.Snapshot, 0, len(gone))
-
-	for _, each := range gone {
-		if current, ok := s.snapshots.In(tx).Get(each.ID); ok {
-			deleting = append(deleting, current.InPhase(record.PhaseDeleting))
-		}
-	}
-
-	return s.putSnapshots(tx, group.InPhase(record.PhaseDeleting), deleting)
-}
-
-func (s *Service) forgetSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
-	for _, each := range gone {
-		if err := s.snapshots.In(tx).Delete(each.ID); err != nil {
-			return err
-		}
-	}
-
-	if group == nil {
-		return nil
-	}
-
-	return s.groups.In(tx).Delete(group.ID)
-}
-
-// ignoreReadOnly leaves out the error of a state that takes no changes: the removal is repeated, in
-// the background and by the next start.
-func ignoreReadOnly(err error) error {
-	if errors.Is(err, state.ErrReadOnly) {
-		return nil
+func (s *Service) recordFailed(ctx context.Context, cause error, failed ...*record.Snapshot) error {
+	recorded, err := s.catalog.FailSnapshots(ctx, failed...)
+	for _, each := range recorded {
+		s.config.Log.Error("the copy of an acknowledged snapshot has failed; delete it and take another",
+			"snapshot", each.ID, "volume", each.SourceVolumeID, "error", cause)
 	}
 
 	return err
@@ -264,9 +83,8 @@ func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone
 
 	// Once this is durable they are gone for every CO, whatever happens to their
 	// bytes before the next start.
-	err = s.store.Update(ctx, func(tx *state.Tx) error { return s.markSnapshots(tx, group, gone) })
-	if err != nil {
-		return fmt.Errorf("record the deletion: %w", err)
+	if err := s.catalog.DeleteSnapshots(ctx, group, gone); err != nil {
+		return err
 	}
 
 	for _, each := range gone {
@@ -275,7 +93,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone
 		}
 	}
 
-	return ignoreReadOnly(s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone)))
+	return catalog.IgnoreReadOnly(s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone)))
 }
 
 // lockSnapshots excludes readers from all of them, or from none if one is being read.
@@ -336,12 +154,7 @@ func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone 
 		}
 	}
 
-	err := s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) })
-	if err != nil {
-		return fmt.Errorf("forget snapshots: %w", err)
-	}
-
-	return nil
+	return s.catalog.ForgetSnapshots(group, gone)
 }
 
 // LockSnapshot returns a snapshot that is ready, and prevents its deletion until
@@ -358,7 +171,7 @@ func (s *Service) LockSnapshot(id string) (found *record.Snapshot, release func(
 	}
 
 	// After the lock: a deletion that starts from here on is refused.
-	found, err = s.findSnapshot(id)
+	found, err = s.catalog.FindSnapshot(id)
 	if err == nil && found.Phase != record.PhaseReady {
 		err = rpc.Errorf(codes.Aborted, "snapshot %s is still being copied; retry when it is ready_to_use", id)
 	}
@@ -372,16 +185,6 @@ func (s *Service) LockSnapshot(id string) (found *record.Snapshot, release func(
 	return found, release, nil
 }
 
-// findSnapshot returns a snapshot that exists for the CO. Errors: NOT_FOUND.
-func (s *Service) findSnapshot(id string) (*record.Snapshot, error) {
-	found, ok := s.snapshots.Get(id)
-	if !ok || !found.IsVisible() {
-		return nil, rpc.Errorf(codes.NotFound, "snapshot %s does not exist", id)
-	}
-
-	return found, nil
-}
-
 // removeUnfinishedSnapshots schedules the removal of what a crash has left half-done.
 func (s *Service) removeUnfinishedSnapshots() error {
 	var gone []*record.Snapshot
@@ -391,7 +194,7 @@ func (s *Service) removeUnfinishedSnapshots() error {
 		return fmt.Errorf("recover group snapshots: %w", err)
 	}
 
-	s.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+	s.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		if each.Phase.IsUnfinished() && !members[id] {
 			s.config.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
 
@@ -405,8 +208,7 @@ func (s *Service) removeUnfinishedSnapshots() error {
 		s.config.Removals.Add(s.removalOfSnapshots(nil, []*record.Snapshot{each}))
 	}
 
-	marked := s.store.UpdateLazily(func(tx *state.Tx) error { return s.markSnapshots(tx, nil, gone) })
-	if err := ignoreReadOnly(marked); err != nil {
+	if err := s.catalog.FreeSnapshotNames(nil, gone); err != nil {
 		return fmt.Errorf("recover snapshots: %w", err)
 	}
 
@@ -416,37 +218,29 @@ func (s *Service) removeUnfinishedSnapshots() error {
 // recoverGroups schedules the removal of groups that are not ready, and returns
 // the ids of their members.
 func (s *Service) recoverGroups() (members map[string]bool, err error) {
-	members = map[string]bool{}
-	unfinished := map[*record.Group][]*record.Snapshot{}
+	var unfinished []*record.Group
 
-	s.groups.Ascend("", func(id string, each *record.Group) bool {
-		if !each.Phase.IsUnfinished() {
-			return true
+	s.catalog.Groups.Ascend("", func(_ string, each *record.Group) bool {
+		if each.Phase.IsUnfinished() {
+			unfinished = append(unfinished, each)
 		}
-
-		s.config.Log.Info("removing an unfinished group snapshot", "group", id, "phase", each.Phase)
-
-		unfinished[each] = nil
-
-		for _, memberID := range each.SnapshotIDs {
-			if member, ok := s.snapshots.Get(memberID); ok {
-				unfinished[each] = append(unfinished[each], member)
-				members[memberID] = true
-			}
-		}
-
-		s.config.Removals.Add(s.removalOfSnapshots(each, unfinished[each]))
 
 		return true
 	})
 
-	return members, ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error {
-		for group, gone := range unfinished {
-			if err := s.markSnapshots(tx, group, gone); err != nil {
-				return err
-			}
+	members = map[string]bool{}
+
+	for _, group := range unfinished {
+		s.config.Log.Info("removing an unfinished group snapshot", "group", group.ID, "phase", group.Phase)
+
+		gone := s.catalog.Members(group)
+		for _, member := range gone {
+			members[member.ID] = true
 		}
 
-		return nil
-	}))
+		s.config.Removals.Add(s.removalOfSnapshots(group, gone))
+		err = errors.Join(err, s.catalog.FreeSnapshotNames(group, gone))
+	}
+
+	return members, err
 }

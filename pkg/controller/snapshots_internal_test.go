@@ -29,12 +29,12 @@ func (s *site) setPhase(id string, phase record.Phase) *record.Snapshot {
 
 	var changed *record.Snapshot
 
-	require.NoError(s.t, s.store.Update(s.t.Context(), func(tx *state.Tx) error {
-		found, _ := s.snapshots.In(tx).Get(id)
+	require.NoError(s.t, s.config.Store.Update(s.t.Context(), func(tx *state.Tx) error {
+		found, _ := s.catalog.Snapshots.In(tx).Get(id)
 		changed = found.InPhase(phase)
 		changed.Sequence = 0
 
-		return s.snapshots.In(tx).Put(id, changed)
+		return s.catalog.Snapshots.In(tx).Put(id, changed)
 	}))
 
 	return changed
@@ -107,7 +107,7 @@ func TestASlowCopyIsAcknowledged(t *testing.T) {
 	require.Equal(t, id, made.GetSnapshot().GetSnapshotId())
 	require.False(t, made.GetSnapshot().GetReadyToUse(), "want: it is not ready")
 
-	found, _ := s.snapshots.Get(id)
+	found, _ := s.catalog.Snapshots.Get(id)
 	require.Equal(t, record.PhaseCopying, found.Phase)
 	require.NotZero(t, found.Sequence, "want: it is in the order of snapshots")
 	end()
@@ -115,13 +115,13 @@ func TestASlowCopyIsAcknowledged(t *testing.T) {
 
 	for _, phase := range []record.Phase{record.PhaseReady, record.PhaseFailed, record.PhaseDeleting} {
 		s.setPhase(id, phase)
-		require.NoError(t, s.recordCopying(t.Context(), "snapshot"))
+		require.NoError(t, s.catalog.AcknowledgeSnapshot(t.Context(), "snapshot"))
 
-		found, _ := s.snapshots.Get(id)
+		found, _ := s.catalog.Snapshots.Get(id)
 		require.Equal(t, phase, found.Phase)
 	}
 
-	require.NoError(t, s.recordCopying(t.Context(), "unknown"), "there is nothing to record")
+	require.NoError(t, s.catalog.AcknowledgeSnapshot(t.Context(), "unknown"), "there is nothing to record")
 }
 
 // TestSnapshotsAreListedInOrder: the one that was taken later has the larger sequence, and one that was
@@ -132,8 +132,8 @@ func TestSnapshotsAreListedInOrder(t *testing.T) {
 	s := newSite(t)
 	sourceID := s.create("source")
 	before := time.Now()
-	first, _ := s.snapshots.Get(s.snapshot("first", sourceID))
-	second, _ := s.snapshots.Get(s.snapshot("second", sourceID))
+	first, _ := s.catalog.Snapshots.Get(s.snapshot("first", sourceID))
+	second, _ := s.catalog.Snapshots.Get(s.snapshot("second", sourceID))
 
 	require.True(t, first.TakenBefore(second), "want: %d is before %d", first.Sequence, second.Sequence)
 	require.Positive(t, first.Sequence, "want: it has a sequence")
@@ -145,25 +145,25 @@ func TestSnapshotsAreListedInOrder(t *testing.T) {
 	}
 
 	copying := first.InPhase(record.PhaseCopying)
-	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error { return s.snapshots.In(tx).Put(copying.ID, copying) }))
+	require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error { return s.catalog.Snapshots.In(tx).Put(copying.ID, copying) }))
 
 	again := copying.InPhase(record.PhaseCopying)
 	again.CreatedAt, again.Sequence = time.Now().Add(time.Hour), 0
-	require.NoError(t, s.acceptSnapshots(t.Context(), nil, again))
+	require.NoError(t, s.catalog.AcceptSnapshots(t.Context(), nil, again))
 
-	found, _ := s.snapshots.Get(first.ID)
+	found, _ := s.catalog.Snapshots.Get(first.ID)
 	require.Equal(t, record.PhaseReady, found.Phase)
 	require.Equal(t, first.Sequence, found.Sequence, "want: the sequence that was acknowledged")
 	require.True(t, first.CreatedAt.Equal(found.CreatedAt), "want: the time that was acknowledged")
 
 	// What was deleted meanwhile is not acknowledged.
 	s.setPhase(first.ID, record.PhaseDeleting)
-	rpccode.Require(t, rpc.Status(s.acceptSnapshots(t.Context(), nil, again)), codes.Aborted)
-	rpccode.Require(t, rpc.Status(s.acceptSnapshots(t.Context(), nil, &record.Snapshot{ID: newID(t)})), codes.Aborted)
-	rpccode.Require(t, rpc.Status(s.reserve(t.Context(), nil, again)), codes.Aborted)
+	rpccode.Require(t, rpc.Status(s.catalog.AcceptSnapshots(t.Context(), nil, again)), codes.Aborted)
+	rpccode.Require(t, rpc.Status(s.catalog.AcceptSnapshots(t.Context(), nil, &record.Snapshot{ID: newID(t)})), codes.Aborted)
+	rpccode.Require(t, rpc.Status(s.catalog.ReserveSnapshots(t.Context(), nil, again)), codes.Aborted)
 
-	rpccode.Require(t, rpc.Status(s.reserve(t.Context(), nil, s.renamed(first, "second"))), codes.AlreadyExists)
-	rpccode.Require(t, rpc.Status(s.reserve(t.Context(), &record.Group{ID: newID(t), Name: "group"})), codes.AlreadyExists)
+	rpccode.Require(t, rpc.Status(s.catalog.ReserveSnapshots(t.Context(), nil, s.renamed(first, "second"))), codes.AlreadyExists)
+	rpccode.Require(t, rpc.Status(s.catalog.ReserveSnapshots(t.Context(), &record.Group{ID: newID(t), Name: "group"})), codes.AlreadyExists)
 }
 
 // renamed returns another snapshot with a name.
@@ -182,7 +182,7 @@ func TestTheObjectOfAFailedCreationIsRemovedLater(t *testing.T) {
 	s := newSite(t)
 	volumeID := s.create("volume")
 	snapshotID := s.snapshot("snapshot", s.create("source"))
-	v, err := s.find(volumeID)
+	v, err := s.catalog.FindVolume(volumeID)
 	require.NoError(t, err)
 
 	s.hide(volumeID)
@@ -199,10 +199,10 @@ func TestTheObjectOfAFailedCreationIsRemovedLater(t *testing.T) {
 	require.Equal(t, 2, s.config.Removals.Len(), "want: both are removed later")
 	s.flush()
 
-	_, _, found := s.volumes.Lookup(record.NameIndex, "volume")
+	_, _, found := s.catalog.Volumes.Lookup(record.NameIndex, "volume")
 	require.False(t, found, "want: the name of the volume is free")
 
-	_, _, found = s.snapshots.Lookup(record.NameIndex, "snapshot")
+	_, _, found = s.catalog.Snapshots.Lookup(record.NameIndex, "snapshot")
 	require.False(t, found, "want: the name of the snapshot is free")
 
 	s.failPool("default")
@@ -229,15 +229,15 @@ func TestFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
 		require.ErrorIs(t, s.undoSnapshots(ctx, errBroken, nil, gone, creating, copying), errBroken)
 		s.flush()
 
-		found, ok := s.snapshots.Get(copying.ID)
+		found, ok := s.catalog.Snapshots.Get(copying.ID)
 		require.True(t, ok, "want: what was acknowledged stays")
 		require.Equal(t, want, found.Phase)
 
-		_, ok = s.snapshots.Get(creating.ID)
+		_, ok = s.catalog.Snapshots.Get(creating.ID)
 		require.False(t, ok, "want: what was not acknowledged is forgotten")
 		require.Empty(t, s.inPool("default", "snapshots"), "want: no copy is left")
 
-		require.NoError(t, s.recordFailed(t.Context(), errBroken, []*record.Snapshot{gone}), "there is nothing to record")
+		require.NoError(t, s.recordFailed(t.Context(), errBroken, gone), "there is nothing to record")
 	}
 }
 
@@ -273,7 +273,7 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 		run := operations()[name](s)
 		unused := s.create("unused")
 
-		s.volumes.Ascend("", func(id string, _ *record.Volume) bool {
+		s.catalog.Volumes.Ascend("", func(id string, _ *record.Volume) bool {
 			if id != unused {
 				s.node.known = append(s.node.known, id)
 			}
@@ -299,12 +299,12 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 		require.NoError(t, run(t.Context()))
 		require.Equal(t, [][]string{s.node.known}, s.node.frozen, "what is in use is frozen once")
 
-		s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+		s.catalog.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
 			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copy")
 
 			return true
 		})
-		s.Service.groups.Ascend("", func(_ string, each *record.Group) bool {
+		s.catalog.Groups.Ascend("", func(_ string, each *record.Group) bool {
 			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copies")
 
 			return true
@@ -355,7 +355,7 @@ func TestDirectoriesSayWhetherTheirSizeIsLimited(t *testing.T) {
 	for backing, want := range map[string]volume.SizeLimit{
 		"image": "", "directory": volume.SizeLimitOf(s.served().DirectorySupport().Limited),
 	} {
-		v, err := s.find(s.create(backing, with("backing", backing)))
+		v, err := s.catalog.FindVolume(s.create(backing, with("backing", backing)))
 		require.NoError(t, err)
 		require.Equal(t, want, v.SizeLimit)
 	}

@@ -22,11 +22,11 @@ func TestCallsCheckAgainAfterWaiting(t *testing.T) {
 	t.Parallel()
 
 	deleted := func(s *site, id string) {
-		require.NoError(s.t, s.store.Update(s.t.Context(), func(tx *state.Tx) error { return s.volumes.In(tx).Delete(id) }))
+		require.NoError(s.t, s.config.Store.Update(s.t.Context(), func(tx *state.Tx) error { return s.catalog.Volumes.In(tx).Delete(id) }))
 	}
 	failed := func(s *site, _ string) { s.failPool("default") }
 	expanded := func(s *site, id string) {
-		_, err := s.updateRecord(s.t.Context(), id, func(v *record.Volume) error { v.CapacityBytes += RoundBytes; return nil })
+		_, err := s.catalog.UpdateVolume(s.t.Context(), id, func(v *record.Volume) error { v.CapacityBytes += RoundBytes; return nil })
 		require.NoError(s.t, err)
 	}
 
@@ -71,7 +71,7 @@ func TestCallsCheckAgainAfterWaiting(t *testing.T) {
 func (s *site) firstVolume() string {
 	first := ""
 
-	s.volumes.Ascend("", func(id string, _ *record.Volume) bool {
+	s.catalog.Volumes.Ascend("", func(id string, _ *record.Volume) bool {
 		first = id
 
 		return false
@@ -101,42 +101,44 @@ func TestAClosedStateFailsEachChange(t *testing.T) {
 	snapshotID := s.snapshot("snapshot", id)
 	members := s.group("group", id)
 
-	v, err := s.find(id)
+	v, err := s.catalog.FindVolume(id)
 	require.NoError(t, err)
 
-	copying, _ := s.snapshots.Get(snapshotID)
+	copying, _ := s.catalog.Snapshots.Get(snapshotID)
 	copying = copying.InPhase(record.PhaseCopying)
-	group, _ := s.Service.groups.Get(members.GetGroupSnapshotId())
+	group, _ := s.catalog.Groups.Get(members.GetGroupSnapshotId())
 	pristine := v.Clone()
 	pristine.Pristine = true
 
-	require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
-		require.NoError(t, s.volumes.In(tx).Put(id, pristine))
+	require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error {
+		require.NoError(t, s.catalog.Volumes.In(tx).Put(id, pristine))
 
-		return s.snapshots.In(tx).Put(snapshotID, copying)
+		return s.catalog.Snapshots.In(tx).Put(snapshotID, copying)
 	}))
 
 	p, err := s.poolOf(v)
 	require.NoError(t, err)
-	require.NoError(t, s.store.Close())
+	require.NoError(t, s.config.Store.Close())
 
 	ctx := t.Context()
 
 	for name, change := range map[string]func() error{
-		"record":                    func() error { return s.record(ctx, v, p) },
-		"updateRecord":              func() error { _, err := s.updateRecord(ctx, id, func(*record.Volume) error { return nil }); return err },
-		"markDeleting":              func() error { return s.markDeleting(v) },
+		"record": func() error { return s.catalog.RecordVolume(ctx, v, p) },
+		"updateRecord": func() error {
+			_, err := s.catalog.UpdateVolume(ctx, id, func(*record.Volume) error { return nil })
+			return err
+		},
+		"FreeVolumeNames":           func() error { return s.catalog.FreeVolumeNames(v) },
 		"forget":                    func() error { return s.forget(id) },
 		"recoverVolumes":            s.recoverVolumes,
 		"removeUnfinishedSnapshots": s.removeUnfinishedSnapshots,
-		"recoverGroups":             func() error { _, err := s.recoverGroups(); return err },
 		"Recover":                   func() error { return s.Recover(ctx) },
 		"RecoverPool":               func() error { return s.RecoverPool(ctx, p) },
 		"allocatePristineDurably":   func() error { return s.allocatePristineDurably(ctx, "default") },
-		"reserve":                   func() error { return s.reserve(ctx, nil, copying) },
-		"acceptSnapshots":           func() error { return s.acceptSnapshots(ctx, group, copying) },
-		"recordCopying":             func() error { return s.recordCopying(ctx, "snapshot") },
-		"recordFailed":              func() error { return s.recordFailed(ctx, errBroken, []*record.Snapshot{copying}) },
+		"ReserveSnapshots":          func() error { return s.catalog.ReserveSnapshots(ctx, nil, copying) },
+		"AcceptSnapshots":           func() error { return s.catalog.AcceptSnapshots(ctx, group, copying) },
+		"AcknowledgeSnapshot":       func() error { return s.catalog.AcknowledgeSnapshot(ctx, "snapshot") },
+		"recordFailed":              func() error { return s.recordFailed(ctx, errBroken, copying) },
 		"eraseSnapshots":            func() error { return s.eraseSnapshots(ctx, group, nil) },
 		"removeSnapshots":           func() error { return s.removeSnapshots(ctx, group) },
 	} {
@@ -156,7 +158,7 @@ func TestAReadOnlyStateIsRecoveredLater(t *testing.T) {
 	id := s.create("volume")
 	made := s.group("group", id)
 
-	v, err := s.find(id)
+	v, err := s.catalog.FindVolume(id)
 	require.NoError(t, err)
 
 	p, err := s.poolOf(v)
@@ -165,10 +167,10 @@ func TestAReadOnlyStateIsRecoveredLater(t *testing.T) {
 	s.disk.failAt(1)
 	rpccode.Require(t, s.modify(t.Context(), id, "readIOPS", "1"), codes.Unavailable)
 
-	group, _ := s.Service.groups.Get(made.GetGroupSnapshotId())
+	group, _ := s.catalog.Groups.Get(made.GetGroupSnapshotId())
 
 	require.NoError(t, s.Recover(t.Context()))
-	require.NoError(t, s.markDeleting(v))
+	require.NoError(t, s.catalog.FreeVolumeNames(v))
 	require.NoError(t, s.removeUnfinishedSnapshots())
 
 	err = s.undo(t.Context(), v, p, errBroken)
@@ -254,10 +256,10 @@ func TestSnapshotsOfEachPhase(t *testing.T) {
 			s := newSite(t)
 			sourceID := s.create("source")
 			id := s.snapshot("snapshot", sourceID)
-			found, _ := s.snapshots.Get(id)
+			found, _ := s.catalog.Snapshots.Get(id)
 
-			require.NoError(t, s.store.Update(t.Context(), func(tx *state.Tx) error {
-				return s.snapshots.In(tx).Put(id, found.InPhase(phase))
+			require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error {
+				return s.catalog.Snapshots.In(tx).Put(id, found.InPhase(phase))
 			}))
 
 			got, err := s.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: id})
@@ -317,7 +319,7 @@ func TestOnlyAChangeWaitsForOthers(t *testing.T) {
 	rpccode.Require(t, s.expand(short, id, 8*mib), codes.DeadlineExceeded)
 	require.NoError(t, s.Drain(limited))
 
-	found, err := s.find(id)
+	found, err := s.catalog.FindVolume(id)
 	require.NoError(t, err)
 	require.Equal(t, int64(8*mib), found.CapacityBytes, "want: the change that waited is made")
 }

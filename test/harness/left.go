@@ -18,7 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
-	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -47,10 +47,10 @@ type observed struct {
 	root     string
 	removals *removal.Queue
 	metrics  *prometheus.Registry
-	// prober and checks are nil without a node, controller without one.
-	prober     *probe.Prober
-	checks     *staged.Records[*fsck.Result]
-	controller *controller.Service
+	// prober and checks are nil without a node, records without a controller.
+	prober  *probe.Prober
+	checks  *staged.Records[*fsck.Result]
+	records *catalog.Catalog
 }
 
 // observe returns a driver that does not run yet.
@@ -59,7 +59,7 @@ func observe(made *driver.Driver, root string, config driver.Config) *observed {
 		Driver: made, config: config, root: root,
 		removals: leftover.Find[removal.Queue](made), metrics: leftover.Find[prometheus.Registry](made),
 		prober: leftover.Find[probe.Prober](made), checks: leftover.Find[staged.Records[*fsck.Result]](made),
-		controller: leftover.Find[controller.Service](made),
+		records: leftover.Find[catalog.Catalog](made),
 	}
 }
 
@@ -96,11 +96,11 @@ func (o *observed) settle(tb testing.TB) {
 
 // isRegistered reports whether the controller has the volume, also without its image.
 func (o *observed) isRegistered(id string) bool {
-	if o.controller == nil {
+	if o.records == nil {
 		return false
 	}
 
-	_, registered := o.controller.Registered(id)
+	_, registered := o.records.Registered(id)
 
 	return registered
 }

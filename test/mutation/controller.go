@@ -114,7 +114,7 @@ func controllerMutants() []regression {
 			breaks: "a volume is larger than its limit", tests: in("test/driver/create", "TestSizes", "TestExpansionSizes"),
 		},
 		{
-			name: "controller/provisioned-twice-at-once", in: "controller.Service.record",
+			name: "controller/provisioned-twice-at-once", in: "catalog.Catalog.RecordVolume",
 			old:    `!reserved {`,
 			new:    `reserved {`,
 			breaks: "concurrent calls provision more than the pool has", tests: in("test/driver/pools", "TestSlowCallsProvisionThePoolOnce"),
@@ -147,14 +147,14 @@ func controllerMutants() []regression {
 			tests:  in("test/driver/create", "TestAPageHasNoMoreThanAskedFor"),
 		},
 		{
-			name: "controller/provision-leaks", in: "record.Usage.ObserveVolume",
+			name: "controller/provision-leaks", in: "catalog.usage.observeVolume",
 			old:    `l.provisioned.Add(old.Parameters.Pool, -old.CapacityBytes)`,
 			new:    `l.provisioned.Add(old.Parameters.Pool, 0)`,
 			breaks: "the pool's capacity shrinks with each deleted volume",
 			tests:  in("test/driver/pools", "TestPoolIsProvisionedOnce", "TestOvercommit", "TestThickExpansionUsesTheWholePool", "TestThickAndThinShareThePool"),
 		},
 		{
-			name: "controller/snapshots-not-provisioned", in: "record.Usage.ObserveSnapshot",
+			name: "controller/snapshots-not-provisioned", in: "catalog.usage.observeSnapshot",
 			old:    `l.provisioned.Add(now.Parameters.Pool, now.AllocatedBytes)`,
 			new:    `l.provisioned.Add(now.Parameters.Pool, 0)`,
 			breaks: "snapshots overcommit the pool", tests: in("test/driver/copies", "TestSnapshotsCountForTheCapacity"),

@@ -2,13 +2,11 @@ package inflight
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-)
 
-// ErrStopped is the cause with which Stop cancels a copy.
-var ErrStopped = errors.New("the snapshot is being deleted")
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+)
 
 // Copies tracks the snapshots whose data is being copied for a long time while the
 // source cannot change. It is safe for concurrent use.
@@ -63,7 +61,7 @@ func (c *Copies) Running(id string) bool {
 	return c.running[id] != nil
 }
 
-// Stop cancels the copy with ErrStopped and waits until it has ended. Errors: those of ctx.
+// Stop cancels the copy with catalog.ErrDeleted and waits until it has ended. Errors: those of ctx.
 func (c *Copies) Stop(ctx context.Context, id string) error {
 	c.mu.Lock()
 	entry := c.running[id]
@@ -73,7 +71,7 @@ func (c *Copies) Stop(ctx context.Context, id string) error {
 		return nil
 	}
 
-	entry.stop(ErrStopped)
+	entry.stop(catalog.ErrDeleted)
 
 	select {
 	case <-entry.ended:

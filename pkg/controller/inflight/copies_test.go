@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
 )
 
@@ -30,7 +31,7 @@ func TestStopWaitsForTheEndOfACopy(t *testing.T) {
 		leaving, leave := context.WithCancelCause(t.Context())
 		leave(errLeft)
 		require.ErrorIs(t, copies.Stop(leaving, "a"), errLeft, "want: Stop of a caller that has left says so")
-		require.ErrorIs(t, context.Cause(copying), inflight.ErrStopped, "want: the copy gets the cause")
+		require.ErrorIs(t, context.Cause(copying), catalog.ErrDeleted, "want: the copy gets the cause")
 
 		stopped := make(chan error, 1)
 

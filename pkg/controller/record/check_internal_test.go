@@ -1,9 +1,7 @@
 package record
 
 import (
-	"fmt"
 	"log/slog"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -214,96 +212,6 @@ func TestContradictoryMembersAreReported(t *testing.T) {
 			require.Equal(t, test.want, reported)
 		})
 	}
-}
-
-// TestUsageFollowsTheRecords: the slots of nodes and what is provisioned of pools.
-func TestUsageFollowsTheRecords(t *testing.T) {
-	t.Parallel()
-
-	usage := NewUsage()
-	attached := func(bytes int64, slots ...int) *Volume {
-		v := &Volume{CapacityBytes: bytes, Properties: &Properties{Parameters: volume.Parameters{Pool: "default"}}}
-		for _, slot := range slots {
-			v.Attachments = append(v.Attachments, Attachment{NodeID: "node", Slot: slot})
-		}
-
-		return v
-	}
-	requireUsage := func(slot int, taken, bytes int64) {
-		t.Helper()
-
-		free, count := usage.FreeSlot("node")
-		require.Equal(t, slot, free, "the lowest free slot")
-		require.Equal(t, taken, count, "the slots that are taken")
-		require.Equal(t, bytes, usage.ProvisionedBytes("default"), "the provisioned bytes")
-	}
-
-	requireUsage(0, 0, 0)
-
-	first, second, third := attached(1, 0), attached(2, 1), attached(4, 4)
-	usage.ObserveVolume(id1, nil, first, false, true)
-	requireUsage(1, 1, 1)
-	usage.ObserveVolume(id2, nil, second, false, true)
-	requireUsage(2, 2, 3)
-	usage.ObserveVolume(id3, nil, third, false, true)
-	requireUsage(2, 3, 7)
-	usage.ObserveVolume(id1, first, attached(8), true, true)
-	requireUsage(0, 2, 14)
-	usage.ObserveVolume(id2, second, nil, true, false)
-	requireUsage(0, 1, 12)
-	usage.ObserveVolume(id1, attached(8), attached(8, 0, 1), true, true)
-	requireUsage(2, 3, 12)
-
-	before, after := validSnapshot(), validSnapshot()
-	before.AllocatedBytes, after.AllocatedBytes = 16, 32
-	usage.ObserveSnapshot(id1, nil, before, false, true)
-	requireUsage(2, 3, 28)
-	usage.ObserveSnapshot(id1, before, after, true, true)
-	requireUsage(2, 3, 44)
-	usage.ObserveSnapshot(id1, after, nil, true, false)
-	requireUsage(2, 3, 12)
-
-	other, none := usage.FreeSlot("other")
-	require.Zero(t, other, "want: another node has slots of its own")
-	require.Zero(t, none, "want: another node has no volume")
-	require.Zero(t, usage.ProvisionedBytes("fast"), "want: nothing is in another pool")
-}
-
-// TestSnapshotIndexFollowsTheRecords: the snapshots of a volume in order, from an id on.
-func TestSnapshotIndexFollowsTheRecords(t *testing.T) {
-	t.Parallel()
-
-	index := NewSnapshotIndex()
-	of := func(sourceID string) *Snapshot { return &Snapshot{SourceVolumeID: sourceID} }
-
-	var ids []string
-	for i := range 5 {
-		ids = append(ids, fmt.Sprint("s", i))
-	}
-
-	for _, id := range slices.Backward(ids) {
-		index.Observe(id, nil, of("v"), false, true)
-	}
-
-	index.Observe("other", nil, of("w"), false, true)
-	index.Observe("s0", of("v"), of("v"), true, true)
-
-	require.Equal(t, ids, index.SnapshotsOf("v", "", 9))
-	require.Equal(t, ids[:2], index.SnapshotsOf("v", "", 2))
-	require.Equal(t, ids[2:4], index.SnapshotsOf("v", "s1", 2))
-	require.Equal(t, ids[2:4], index.SnapshotsOf("v", "s1x", 2))
-	require.Equal(t, []string{"other"}, index.SnapshotsOf("w", "", 9))
-	require.Empty(t, index.SnapshotsOf("v", "s4", 9), "want: nothing is behind the last")
-	require.Empty(t, index.SnapshotsOf("x", "", 9), "want: an unknown volume has none")
-
-	for _, id := range ids[:4] {
-		index.Observe(id, of("v"), nil, true, false)
-	}
-
-	require.Equal(t, ids[4:], index.SnapshotsOf("v", "", 9))
-	index.Observe("s4", of("v"), nil, true, false)
-	require.Empty(t, index.SnapshotsOf("v", "", 9), "want: none is left")
-	require.Len(t, index.snapshots, 1, "want: a volume without snapshots takes no memory")
 }
 
 // TestVolumeDescribesItself: what the record says of the volume to a CO and to the node.

@@ -1,4 +1,4 @@
-package record
+package catalog
 
 import (
 	"sync"
@@ -6,11 +6,12 @@ import (
 	"github.com/tidwall/btree"
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// Usage has sums over all volumes and snapshots, so that no call walks them. The store reports every
+// usage has sums over all volumes and snapshots, so that no call walks them. The store reports every
 // change to it, in order.
-type Usage struct {
+type usage struct {
 	provisioned pool.Provisioned
 
 	mu sync.Mutex
@@ -24,13 +25,13 @@ type slots struct {
 	free btree.Set[int]
 }
 
-// NewUsage returns the usage of an empty store.
-func NewUsage() *Usage {
-	return &Usage{nodes: map[string]*slots{}}
+// newUsage returns the usage of an empty store.
+func newUsage() *usage {
+	return &usage{nodes: map[string]*slots{}}
 }
 
-// ObserveVolume updates the sums with a change of a volume.
-func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
+// observeVolume updates the sums with a change of a volume.
+func (l *usage) observeVolume(_ string, old, now *record.Volume, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -51,8 +52,8 @@ func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
 	}
 }
 
-// ObserveSnapshot updates the sums with a change of a snapshot.
-func (l *Usage) ObserveSnapshot(_ string, old, now *Snapshot, hadOld, hasNow bool) {
+// observeSnapshot updates the sums with a change of a snapshot.
+func (l *usage) observeSnapshot(_ string, old, now *record.Snapshot, hadOld, hasNow bool) {
 	if hadOld {
 		l.provisioned.Add(old.Parameters.Pool, -old.AllocatedBytes)
 	}
@@ -63,11 +64,11 @@ func (l *Usage) ObserveSnapshot(_ string, old, now *Snapshot, hadOld, hasNow boo
 }
 
 // ProvisionedBytes returns the provisioned bytes of a pool.
-func (l *Usage) ProvisionedBytes(pool string) int64 { return l.provisioned.Bytes(pool) }
+func (l *usage) ProvisionedBytes(pool string) int64 { return l.provisioned.Bytes(pool) }
 
 // FreeSlot returns the lowest slot that no attachment of the node has, and the number
 // of those in use.
-func (l *Usage) FreeSlot(nodeID string) (int, int64) {
+func (l *usage) FreeSlot(nodeID string) (int, int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -81,7 +82,7 @@ func (l *Usage) FreeSlot(nodeID string) (int, int64) {
 	return node.next, taken
 }
 
-func (l *Usage) node(id string) *slots {
+func (l *usage) node(id string) *slots {
 	if l.nodes[id] == nil {
 		l.nodes[id] = &slots{}
 	}

@@ -1,26 +1,28 @@
-package record
+package catalog
 
 import (
 	"sync"
 
 	"github.com/tidwall/btree"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// SnapshotIndex has the snapshots of each volume, so that listing them needs no walk over
+// snapshotIndex has the snapshots of each volume, so that listing them needs no walk over
 // all snapshots. The store reports every change to it, in order, also
 // changes that are not durable yet.
-type SnapshotIndex struct {
+type snapshotIndex struct {
 	mu        sync.Mutex
 	snapshots map[string]*btree.Set[string]
 }
 
-// NewSnapshotIndex returns an empty index.
-func NewSnapshotIndex() *SnapshotIndex {
-	return &SnapshotIndex{snapshots: map[string]*btree.Set[string]{}}
+// newSnapshotIndex returns an empty index.
+func newSnapshotIndex() *snapshotIndex {
+	return &snapshotIndex{snapshots: map[string]*btree.Set[string]{}}
 }
 
-// Observe updates the index with a change of the store.
-func (l *SnapshotIndex) Observe(id string, old, now *Snapshot, hadOld, hasNow bool) {
+// observe updates the index with a change of the store.
+func (l *snapshotIndex) observe(id string, old, now *record.Snapshot, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -41,9 +43,9 @@ func (l *SnapshotIndex) Observe(id string, old, now *Snapshot, hadOld, hasNow bo
 	}
 }
 
-// SnapshotsOf returns the ids of a volume's snapshots behind after, ordered, at most
+// of returns the ids of a volume's snapshots behind after, ordered, at most
 // that many.
-func (l *SnapshotIndex) SnapshotsOf(volumeID, after string, most int) []string {
+func (l *snapshotIndex) of(volumeID, after string, most int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

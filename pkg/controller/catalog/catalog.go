@@ -1,0 +1,121 @@
+// Package catalog keeps the records of volumes, snapshots and groups in the store, with the indexes over
+// them: it finds, reserves, changes and forgets them.
+//
+// Each change is one transaction, which decides on the newest records. A change that a CO waits for is
+// durable when it returns; what only repeats a removal after a crash is not waited for. It contains no
+// steps and touches no pool object.
+package catalog
+
+import (
+	"context"
+	"errors"
+
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// Catalog has the records. Its collections are for reading: its methods change them. It is the ledger of
+// what is provisioned (pool.Ledger). It is safe for concurrent use.
+type Catalog struct {
+	record.Collections
+	*usage
+
+	store     *state.Store
+	pools     *pool.Set
+	admission *pool.Admission
+	interner  *record.Interner
+	index     *snapshotIndex
+}
+
+// New registers the collections with a store that is not open yet, and the catalog with the admission of
+// the pools.
+func New(store *state.Store, pools *pool.Set, admission *pool.Admission) *Catalog {
+	c := &Catalog{
+		usage: newUsage(), store: store, pools: pools, admission: admission, interner: &record.Interner{}, index: newSnapshotIndex(),
+	}
+	c.Collections = record.Register(store, record.Options{
+		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(c.observeVolume), state.WithPrepare(c.interner.Intern)},
+		Snapshots: []state.CollectionOption[*record.Snapshot]{
+			state.WithObserver(c.observeSnapshot), state.WithObserver(c.index.observe), state.WithPrepare(record.InternSnapshot),
+		},
+	})
+	admission.Register(c)
+
+	return c
+}
+
+// Flush makes the lazy changes visible and durable that were made before.
+func (c *Catalog) Flush(ctx context.Context) error {
+	return c.store.Update(ctx, func(*state.Tx) error { return nil })
+}
+
+// IgnoreReadOnly leaves out the error of a state that takes no changes: the removal is repeated, in
+// the background and by the next start.
+func IgnoreReadOnly(err error) error {
+	if errors.Is(err, state.ErrReadOnly) {
+		return nil
+	}
+
+	return err
+}
+
+// Names lists the objects of a kind that a CO can see, ordered by id.
+func (c *Catalog) Names(kind names.Kind) []names.Object {
+	var listed []names.Object
+
+	add := func(visible bool, id, name string) bool {
+		if visible {
+			listed = append(listed, names.Object{ID: id, Name: name})
+		}
+
+		return true
+	}
+
+	switch kind {
+	case names.Volume:
+		c.Volumes.Ascend("", func(id string, v *record.Volume) bool { return add(v.Phase == record.PhaseReady, id, v.Name) })
+	case names.Snapshot:
+		c.Snapshots.Ascend("", func(id string, found *record.Snapshot) bool { return add(found.IsVisible(), id, found.Name) })
+	case names.Group:
+		c.Groups.Ascend("", func(id string, g *record.Group) bool { return add(g.Phase == record.PhaseReady, id, g.Name) })
+	}
+
+	return listed
+}
+
+// AddAllocated adds what volumes and snapshots have allocated in the pool.
+func (c *Catalog) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
+	p, err := c.pools.Get(poolName)
+	if err != nil {
+		return err
+	}
+
+	c.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Parameters.Pool == poolName {
+			err = sum.Add(ctx, p, v.Object())
+		}
+
+		return err == nil
+	})
+
+	if err != nil {
+		return err
+	}
+
+	c.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+		if each.Parameters.Pool == poolName {
+			err = sum.Add(ctx, p, each.Object())
+		}
+
+		return err == nil
+	})
+
+	return err
+}
+
+// CheckCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
+func (c *Catalog) CheckCapacity(ctx context.Context, p *pool.Pool, bytes int64) error {
+	return c.admission.Admit(ctx, func(check pool.Check) error { return check(p, bytes, false) })
+}

@@ -1,0 +1,301 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// ErrDeleted is why a snapshot is not completed.
+var ErrDeleted = errors.New("the snapshot is being deleted")
+
+// SnapshotDeleted is the ABORTED of a call about a snapshot that was deleted meanwhile.
+func SnapshotDeleted(id string) error {
+	return errdefs.Errorf(errdefs.ErrAborted, "snapshot %s: %w", id, ErrDeleted)
+}
+
+// FindSnapshot returns a snapshot that exists for the CO. Errors: NOT_FOUND.
+func (c *Catalog) FindSnapshot(id string) (*record.Snapshot, error) {
+	found, ok := c.Snapshots.Get(id)
+	if !ok || !found.IsVisible() {
+		return nil, errdefs.Errorf(errdefs.ErrNotFound, "snapshot %s does not exist", id)
+	}
+
+	return found, nil
+}
+
+// Members returns the snapshots of a group; after a repair of the state it may lack some.
+func (c *Catalog) Members(group *record.Group) []*record.Snapshot {
+	var members []*record.Snapshot
+
+	for _, id := range group.SnapshotIDs {
+		if member, ok := c.Snapshots.Get(id); ok {
+			members = append(members, member)
+		}
+	}
+
+	return members
+}
+
+// listBatch is how many snapshots of one volume are read under the index's lock at
+// once, so that a long list does not delay CreateSnapshot.
+const listBatch = 256
+
+// VisitSnapshots calls visit for the snapshots behind an id that exist for the CO, those of one volume or
+// all, in the order of their ids, until visit returns false.
+func (c *Catalog) VisitSnapshots(sourceID, after string, visit func(*record.Snapshot) bool) {
+	if sourceID == "" {
+		c.Snapshots.Ascend(after, func(_ string, found *record.Snapshot) bool { return !found.IsVisible() || visit(found) })
+
+		return
+	}
+
+	next := func() []string { return c.index.of(sourceID, after, listBatch) }
+	for ids := next(); len(ids) > 0; ids = next() {
+		for _, after = range ids {
+			if found, ok := c.Snapshots.Get(after); ok && found.IsVisible() && !visit(found) {
+				return
+			}
+		}
+	}
+}
+
+// ReserveSnapshots admits the capacity of new snapshots, and records them before their objects
+// are created. group is nil unless they are its members. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED,
+// ABORTED for one that is being deleted.
+func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fresh ...*record.Snapshot) error {
+	err := c.admission.Admit(ctx, func(check pool.Check) error {
+		return c.store.Update(ctx, func(tx *state.Tx) error {
+			if err := c.checkReserve(tx, check, group, fresh); err != nil {
+				return err
+			}
+
+			return c.putSnapshots(tx, group, fresh)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("reserve: %w", err)
+	}
+
+	return nil
+}
+
+func (c *Catalog) checkReserve(tx *state.Tx, check pool.Check, group *record.Group, fresh []*record.Snapshot) error {
+	const exists = "it exists as %s, of another source; choose another name or delete it"
+
+	// An operation on other volumes may have taken the name meanwhile.
+	if group != nil {
+		if id, _, ok := c.Groups.In(tx).Lookup(record.NameIndex, group.Name); ok && id != group.ID {
+			return errdefs.Errorf(errdefs.ErrAlreadyExists, exists, id)
+		}
+	}
+
+	records, needed := c.Snapshots.In(tx), map[string]int64{}
+
+	for _, each := range fresh {
+		if id, _, ok := records.Lookup(record.NameIndex, each.Name); ok && each.Name != "" && id != each.ID {
+			return errdefs.Errorf(errdefs.ErrAlreadyExists, exists, id)
+		}
+
+		if current, reserved := records.Get(each.ID); !reserved {
+			needed[each.Parameters.Pool] += each.AllocatedBytes
+		} else if current.Phase == record.PhaseDeleting {
+			return SnapshotDeleted(each.ID)
+		}
+	}
+
+	for name, bytes := range needed {
+		p, err := c.pools.Get(name)
+		if err != nil {
+			return err
+		}
+
+		if err := check(p, bytes, false); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// AcknowledgeSnapshot records that a snapshot is about to be acknowledged before it is ready. From then
+// on only its deletion removes it.
+func (c *Catalog) AcknowledgeSnapshot(ctx context.Context, name string) error {
+	err := c.store.Update(ctx, func(tx *state.Tx) error {
+		records := c.Snapshots.In(tx)
+
+		id, found, ok := records.Lookup(record.NameIndex, name)
+		if !ok || found.Phase != record.PhaseCreating {
+			return nil
+		}
+
+		copying := found.InPhase(record.PhaseCopying)
+		copying.Sequence = tx.Sequence()
+
+		return records.Put(id, copying)
+	})
+	if err != nil {
+		return fmt.Errorf("record that snapshot %q is being copied: %w", name, err)
+	}
+
+	return nil
+}
+
+// AcceptSnapshots makes all of them be there for the CO, or none. Errors:
+// ABORTED if one was deleted meanwhile.
+func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done ...*record.Snapshot) error {
+	// What is made is acknowledged or undone, not left in between.
+	err := c.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
+		ready := make([]*record.Snapshot, 0, len(done))
+
+		for _, each := range done {
+			current, ok := c.Snapshots.In(tx).Get(each.ID)
+			if !ok || current.Phase == record.PhaseDeleting {
+				return SnapshotDeleted(each.ID)
+			}
+
+			// CreatedAt was in an earlier answer, and stays. The source was frozen by then.
+			if current.Phase == record.PhaseCopying {
+				each.CreatedAt, each.Sequence = current.CreatedAt, current.Sequence
+			} else {
+				// Operations on one volume are serial: the next snapshot is taken later.
+				each.Sequence = tx.Sequence()
+			}
+
+			ready = append(ready, each.InPhase(record.PhaseReady))
+		}
+
+		return c.putSnapshots(tx, group.InPhase(record.PhaseReady), ready)
+	})
+	if err != nil {
+		return fmt.Errorf("record: %w", err)
+	}
+
+	return nil
+}
+
+// FailSnapshots records of those that are acknowledged and not ready, before their source may change, that
+// their copies have failed, and returns them.
+func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot) ([]*record.Snapshot, error) {
+	if len(c.inPhase(record.PhaseCopying, failed, c.Snapshots.Get)) == 0 {
+		return nil, nil
+	}
+
+	var copying []*record.Snapshot
+
+	err := c.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
+		records := c.Snapshots.In(tx)
+		copying = c.inPhase(record.PhaseCopying, failed, records.Get)
+
+		for _, each := range copying {
+			if err := records.Put(each.ID, each.InPhase(record.PhaseFailed)); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+
+	return copying, err
+}
+
+// inPhase returns the newest records of those snapshots that are in the phase.
+func (c *Catalog) inPhase(
+	phase record.Phase, of []*record.Snapshot, get func(id string) (*record.Snapshot, bool),
+) (found []*record.Snapshot) {
+	for _, each := range of {
+		if current, ok := get(each.ID); ok && current.Phase == phase {
+			found = append(found, current)
+		}
+	}
+
+	return found
+}
+
+// AbandonSnapshots forgets those that were not acknowledged, and their group; with keep it only frees their
+// names, and returns them: their objects are still to be removed.
+func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapshot, keep bool) (kept []*record.Snapshot, err error) {
+	err = c.store.UpdateLazily(func(tx *state.Tx) error {
+		created := c.inPhase(record.PhaseCreating, failed, c.Snapshots.In(tx).Get)
+		if !keep {
+			return c.deleteSnapshots(tx, group, created)
+		}
+
+		kept = created
+
+		return c.markSnapshots(tx, group, created)
+	})
+
+	return kept, err
+}
+
+// DeleteSnapshots makes snapshots be gone for every CO, and the group that they are all of. Their names are
+// free.
+func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
+	if err := c.store.Update(ctx, func(tx *state.Tx) error { return c.markSnapshots(tx, group, gone) }); err != nil {
+		return fmt.Errorf("record the deletion: %w", err)
+	}
+
+	return nil
+}
+
+// FreeSnapshotNames is DeleteSnapshots for what no CO knows. It does not wait for the disk.
+func (c *Catalog) FreeSnapshotNames(group *record.Group, gone []*record.Snapshot) error {
+	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { return c.markSnapshots(tx, group, gone) }))
+}
+
+// ForgetSnapshots does not wait for the disk, as ForgetVolume does not.
+func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) error {
+	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return c.deleteSnapshots(tx, group, gone) }); err != nil {
+		return fmt.Errorf("forget snapshots: %w", err)
+	}
+
+	return nil
+}
+
+// markSnapshots records that snapshots are to be removed, and the group that they are all of.
+func (c *Catalog) markSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
+	deleting := make([]*record.Snapshot, 0, len(gone))
+
+	for _, each := range gone {
+		if current, ok := c.Snapshots.In(tx).Get(each.ID); ok {
+			deleting = append(deleting, current.InPhase(record.PhaseDeleting))
+		}
+	}
+
+	return c.putSnapshots(tx, group.InPhase(record.PhaseDeleting), deleting)
+}
+
+// putSnapshots stores copies of the records, since the caller goes on to change its own.
+func (c *Catalog) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*record.Snapshot) error {
+	for _, each := range snapshots {
+		if err := c.Snapshots.In(tx).Put(each.ID, each.InPhase(each.Phase)); err != nil {
+			return err
+		}
+	}
+
+	if group == nil {
+		return nil
+	}
+
+	return c.Groups.In(tx).Put(group.ID, group.InPhase(group.Phase))
+}
+
+func (c *Catalog) deleteSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
+	for _, each := range gone {
+		if err := c.Snapshots.In(tx).Delete(each.ID); err != nil {
+			return err
+		}
+	}
+
+	if group == nil {
+		return nil
+	}
+
+	return c.Groups.In(tx).Delete(group.ID)
+}

@@ -1,0 +1,189 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// FindVolume returns a volume that exists for the CO. Errors: INVALID_ARGUMENT for
+// an impossible id, NOT_FOUND.
+func (c *Catalog) FindVolume(id string) (*record.Volume, error) {
+	if err := rpc.CheckVolumeID(id); err != nil {
+		return nil, err
+	}
+
+	found, ok := c.ReadyVolume(id)
+	if !ok {
+		return nil, volumeMissing(id)
+	}
+
+	return found, nil
+}
+
+func volumeMissing(id string) error {
+	return errdefs.Errorf(errdefs.ErrNotFound, "volume %s does not exist", id)
+}
+
+// ReadyVolume returns a volume that exists for the CO, false without one.
+func (c *Catalog) ReadyVolume(id string) (*record.Volume, bool) {
+	found, ok := c.Volumes.Get(id)
+
+	return found, ok && found.Phase == record.PhaseReady
+}
+
+// Registered returns what the node of this process needs of the record of a volume, false where
+// the volume does not exist.
+func (c *Catalog) Registered(id string) (volume.Registered, bool) {
+	v, ok := c.ReadyVolume(id)
+	if !ok {
+		return volume.Registered{}, false
+	}
+
+	return volume.Registered{Pool: v.Parameters.Pool, Backing: v.Parameters.Backing, CapacityBytes: v.CapacityBytes}, true
+}
+
+// EachReadyVolume visits the volumes that exist for the CO, ordered by id.
+func (c *Catalog) EachReadyVolume(visit func(*record.Volume)) {
+	c.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Phase == record.PhaseReady {
+			visit(v)
+		}
+
+		return true
+	})
+}
+
+// RecordVolume stores a volume, which it may change; a new one only if its pool has the capacity.
+func (c *Catalog) RecordVolume(ctx context.Context, v *record.Volume, p *pool.Pool) error {
+	c.interner.Intern(v.ID, v)
+
+	err := c.admission.Admit(ctx, func(check pool.Check) error {
+		return c.store.Update(ctx, func(tx *state.Tx) error {
+			records := c.Volumes.In(tx)
+
+			if _, reserved := records.Get(v.ID); !reserved {
+				if err := check(p, v.CapacityBytes, false); err != nil {
+					return err
+				}
+			}
+
+			return records.Put(v.ID, v)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("record volume %s: %w", v.ID, err)
+	}
+
+	return nil
+}
+
+// UpdateVolume stores a changed copy of the volume's newest record, durably.
+func (c *Catalog) UpdateVolume(ctx context.Context, id string, edit func(*record.Volume) error) (*record.Volume, error) {
+	var changed *record.Volume
+
+	err := c.store.Update(ctx, func(tx *state.Tx) error {
+		records := c.Volumes.In(tx)
+
+		current, ok := records.Get(id)
+		if !ok || current.Phase != record.PhaseReady {
+			return volumeMissing(id)
+		}
+
+		changed = current.Clone()
+		if err := edit(changed); err != nil {
+			return err
+		}
+
+		return records.Put(id, changed)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("record volume %s: %w", id, err)
+	}
+
+	return changed, nil
+}
+
+// ResizeVolume is UpdateVolume for a change that the pool's capacity must admit, as far as it makes the
+// volume larger. A thick image has its space already.
+func (c *Catalog) ResizeVolume(ctx context.Context, id string, p *pool.Pool, edit func(*record.Volume)) error {
+	return c.admission.Admit(ctx, func(check pool.Check) error {
+		_, err := c.UpdateVolume(ctx, id, func(v *record.Volume) error {
+			before := v.CapacityBytes
+			edit(v)
+
+			if v.CapacityBytes == before {
+				return nil
+			}
+
+			return check(p, v.CapacityBytes-before, v.IsThick())
+		})
+
+		return err
+	})
+}
+
+// SetDurable records that the objects of volumes are durable.
+func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) error {
+	err := c.store.Update(ctx, func(tx *state.Tx) error {
+		for _, v := range volumes {
+			durable := v.Clone()
+			durable.Pristine = false
+
+			if err := c.Volumes.In(tx).Put(v.ID, durable); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("record that the volumes' objects are durable: %w", err)
+	}
+
+	return nil
+}
+
+// FreeVolumeNames marks volumes that are to be removed. It does not wait for the disk.
+func (c *Catalog) FreeVolumeNames(unfinished ...*record.Volume) error {
+	err := IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error {
+		records := c.Volumes.In(tx)
+
+		for _, v := range unfinished {
+			current, ok := records.Get(v.ID)
+			if !ok || current.Phase != record.PhaseCreating {
+				continue
+			}
+
+			changed := current.Clone()
+			changed.Phase = record.PhaseDeleting
+
+			if err := records.Put(v.ID, changed); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	}))
+	if err != nil {
+		return fmt.Errorf("free the names of volumes that are removed: %w", err)
+	}
+
+	return nil
+}
+
+// ForgetVolume does not wait for the disk: should the record come back after a
+// crash, it only says once more that the bytes must go.
+func (c *Catalog) ForgetVolume(id string) error {
+	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return c.Volumes.In(tx).Delete(id) }); err != nil {
+		return fmt.Errorf("forget volume %s: %w", id, err)
+	}
+
+	return nil
+}
