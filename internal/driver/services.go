@@ -232,7 +232,8 @@ func (r *components) addController(config *Config) error {
 		return err
 	}
 
-	groups, snapshotMetadata := controller.NewGroups(served), metadata.New(served, config.Controller.MetadataIdle)
+	groups := controller.NewGroups(served)
+	snapshotMetadata := metadata.New(served.Snapshots(), served.Catalog(), config.Controller.MetadataIdle)
 
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",

@@ -7,6 +7,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
@@ -55,7 +57,7 @@ func (s *Service) checkReadonly(asked bool) error {
 
 // allocatePristineDurably syncs the objects of all volumes of a pool that were never attached,
 // because no attachment will do it without that capability (docs/decisions/0005).
-func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) error {
+func (s *Service) allocatePristineDurably(ctx context.Context, p *pool.Pool) error {
 	if s.has(capability.PublishUnpublishVolume) {
 		return nil
 	}
@@ -65,11 +67,11 @@ func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) 
 	failed := error(nil)
 
 	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Parameters.Pool != poolName || v.Phase != record.PhaseReady || !v.Pristine {
+		if v.Parameters.Pool != p.Name() || v.Phase != record.PhaseReady || !v.Pristine {
 			return true
 		}
 
-		if failed = s.allocateDurably(v); failed != nil {
+		if failed = objects.AllocateDurably(v, p); failed != nil {
 			return false
 		}
 

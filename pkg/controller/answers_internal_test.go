@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -260,7 +261,7 @@ func TestAllocationOfAPool(t *testing.T) {
 func (s *site) closePool(name string) {
 	s.t.Helper()
 
-	p, err := s.Pool(name, "test")
+	p, err := s.catalog.Pool(name, "test")
 	require.NoError(s.t, err)
 	require.NoError(s.t, p.Close())
 	s.t.Cleanup(func() { _ = s.pools.Fail(name, errBroken) }) // it closes the pool again
@@ -356,14 +357,14 @@ func TestCheckMounts(t *testing.T) {
 	s := newSite(t)
 	p, directory := s.served(), pool.Object{ID: s.create("directory", with("backing", "directory")), Backing: volume.BackingDirectory}
 
-	require.NoError(t, checkMounts(p, directory))
-	require.NoError(t, checkMounts(nil, pool.Object{Backing: volume.BackingImage}), "nothing is mounted in an image")
+	require.NoError(t, objects.CheckMounts(p, directory))
+	require.NoError(t, objects.CheckMounts(nil, pool.Object{Backing: volume.BackingImage}), "nothing is mounted in an image")
 	require.NoError(t, os.Remove(p.ObjectPath(directory)))
-	require.NoError(t, checkMounts(p, directory), "nothing is mounted in what is gone")
+	require.NoError(t, objects.CheckMounts(p, directory), "nothing is mounted in what is gone")
 
 	// What is mounted below a path that cannot be resolved is unknown.
 	require.NoError(t, os.Symlink(directory.ID, p.ObjectPath(directory)))
-	require.ErrorContains(t, checkMounts(p, directory), "too many links")
+	require.ErrorContains(t, objects.CheckMounts(p, directory), "too many links")
 	rpccode.Require(t, s.remove(t.Context(), directory.ID), codes.Internal)
 	require.NoError(t, os.Remove(p.ObjectPath(directory)))
 	require.NoError(t, s.remove(t.Context(), directory.ID))

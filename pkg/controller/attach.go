@@ -11,6 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
@@ -72,12 +73,13 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		return existing, found.CheckSame(existing, wanted)
 	}
 
-	if _, err := s.poolOf(found); err != nil {
+	p, err := s.catalog.PoolOf(found)
+	if err != nil {
 		return record.Attachment{}, err
 	}
 
 	if found.Pristine {
-		if err := s.allocateDurably(found); err != nil {
+		if err := objects.AllocateDurably(found, p); err != nil {
 			return record.Attachment{}, err
 		}
 	}
@@ -110,25 +112,6 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 	return wanted, s.config.Point.At(ctx, operation.AttachmentRecorded, id, found.Name)
 }
 
-// allocateDurably makes the pool object of a volume that is about to be used durable: until now a
-// power failure could lose it, because CreateVolume does not sync it (docs/decisions/0005).
-func (s *Service) allocateDurably(v *record.Volume) error {
-	p, err := s.poolOf(v)
-	if err != nil {
-		return err
-	}
-
-	if err := s.allocate(v, p); err != nil {
-		return err
-	}
-
-	if v.Parameters.Backing == volume.BackingDirectory {
-		return p.SyncDirectory(v.ID)
-	}
-
-	return p.SyncImage(v.ID)
-}
-
 // ControllerUnpublishVolume detaches a volume from a node, or from all of them
 // when none is named (CSI v1.13, ControllerUnpublishVolume).
 func (s *Service) ControllerUnpublishVolume(
@@ -159,7 +142,7 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 
 	// Another node could attach a volume that is still written to here.
 	if _, here := found.AttachmentTo(s.config.NodeID); here && leaves(record.Attachment{NodeID: s.config.NodeID}) {
-		if err := s.checkNotUsedHere(found); err != nil {
+		if err := s.use.CheckNoneHere(found); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -407,50 +406,5 @@ func TestCopiesInheritFromTheSource(t *testing.T) {
 		raw := &wanted{size: growing[0], capabilities: []volume.Capability{{Block: true}}}
 		require.Equal(t, want, mounted.growsCopyOf(growing[1]), "want: %d of %d bytes", growing[0], growing[1])
 		require.False(t, raw.growsCopyOf(growing[1]), "want: the driver leaves the filesystem of a raw copy alone")
-	}
-}
-
-// TestOtherWritersAreFound: which attachments may write to a volume while it is copied.
-func TestOtherWritersAreFound(t *testing.T) {
-	t.Parallel()
-
-	attached := func(nodeID string, change ...func(a *record.Attachment)) record.Attachment {
-		a := record.Attachment{NodeID: nodeID, Capability: volume.Capability{Mode: "MULTI_NODE_MULTI_WRITER"}}
-		for _, each := range change {
-			each(&a)
-		}
-
-		return a
-	}
-	readOnly := func(a *record.Attachment) { a.ReadOnly = true }
-	reader := func(a *record.Attachment) { a.Capability.Mode = "MULTI_NODE_READER_ONLY" }
-
-	for name, test := range map[string]struct {
-		attachments []record.Attachment
-		want        bool
-	}{
-		"nowhere":              {nil, false},
-		"here":                 {[]record.Attachment{attached(ownNode)}, false},
-		"on another node":      {[]record.Attachment{attached(nextNode)}, true},
-		"readonly there":       {[]record.Attachment{attached(nextNode, readOnly)}, false},
-		"for readers there":    {[]record.Attachment{attached(nextNode, reader)}, false},
-		"here and there":       {[]record.Attachment{attached(ownNode), attached(nextNode)}, true},
-		"readers and a writer": {[]record.Attachment{attached(nextNode, reader), attached("x", readOnly), attached("y")}, true},
-	} {
-		s := newSite(t)
-		require.Equal(t, test.want, s.writtenElsewhere(&record.Volume{Attachments: test.attachments}) != "", "want: %s", name)
-	}
-
-	for name, test := range map[string]struct {
-		shared, served, want bool
-	}{
-		"this node alone":           {false, true, false},
-		"a pool of several nodes":   {true, true, true},
-		"a controller without node": {false, false, true},
-		"both":                      {true, false, true},
-	} {
-		s := newSite(t, without("PUBLISH_UNPUBLISH_VOLUME"), func(c *Config) { c.Shared = test.shared })
-		s.node.served[ownNode] = test.served
-		require.Equal(t, test.want, s.writtenElsewhere(&record.Volume{}) != "", "want: %s", name)
 	}
 }

@@ -3,7 +3,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/coalesce"
-	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
@@ -119,18 +118,18 @@ func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted chan
 	}
 
 	if !s.has(capability.Online) {
-		if err := s.checkNotAttachedOrUsed(v); err != nil {
+		if err := s.use.CheckNone(v); err != nil {
 			return err
 		}
 	}
 
-	p, err := s.poolOf(v)
+	p, err := s.catalog.PoolOf(v)
 	if err != nil {
 		return err
 	}
 
 	if !v.IsRaw() {
-		if err := s.checkVolumeGrowth(p, v, wanted.size); err != nil {
+		if err := s.use.CheckGrowth(p, v, wanted.size); err != nil {
 			return err
 		}
 	}
@@ -147,7 +146,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 		return nil, err
 	}
 
-	p, err := s.poolOf(found)
+	p, err := s.catalog.PoolOf(found)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +161,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 	more := changed.CapacityBytes - found.CapacityBytes
 	if more > 0 {
-		if err := s.enlarge(found, changed, p); err != nil {
+		if err := objects.Enlarge(found, changed, p); err != nil {
 			return nil, err
 		}
 
@@ -188,44 +187,4 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 	}
 
 	return changed, s.applyMutable(ctx, changed, p)
-}
-
-// enlarge makes the bytes of a volume be as many as its record is about to say.
-// Should the record not follow, the retry finds them there.
-func (s *Service) enlarge(found, larger *record.Volume, p *pool.Pool) error {
-	switch {
-	case larger.Pristine:
-		return s.allocate(larger, p)
-	case larger.Parameters.Backing == volume.BackingDirectory:
-		return limitDurably(larger, p)
-	default:
-		return p.GrowImage(larger.ID, pool.Growth{From: found.CapacityBytes, To: larger.CapacityBytes, Thick: larger.IsThick()})
-	}
-}
-
-// limitDurably raises the size limit of a volume's directory, where it can have one.
-func limitDurably(larger *record.Volume, p *pool.Pool) error {
-	if err := p.LimitDirectory(larger.ID, larger.CapacityBytes); err != nil {
-		return err
-	}
-
-	return p.SyncDirectory(larger.ID)
-}
-
-func (s *Service) poolOf(v *record.Volume) (*pool.Pool, error) {
-	return s.Pool(v.Parameters.Pool, "volume "+v.ID)
-}
-
-// Pool returns a pool that is available. The error mentions what it is the pool of.
-func (s *Service) Pool(name, of string) (*pool.Pool, error) {
-	p, err := s.pools.Get(name)
-
-	switch {
-	case errors.Is(err, pool.ErrUnknown):
-		return nil, fmt.Errorf("%s: %w: pool %q is not configured (--pool)", of, errConfig, name)
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", of, err)
-	default:
-		return p, nil
-	}
 }

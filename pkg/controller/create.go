@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -17,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
@@ -256,16 +255,16 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 		return nil, err
 	}
 
-	if err := s.allocateNew(fresh, wanted.pool); err != nil {
-		return nil, s.undo(ctx, fresh, wanted.pool, err)
+	if err := allocateNew(fresh, wanted.pool); err != nil {
+		return nil, s.remover.UndoVolume(ctx, fresh, wanted.pool, err)
 	}
 
 	if err := s.config.Point.At(ctx, operation.VolumeAllocated, fresh.ID, fresh.Name); err != nil {
-		return nil, s.undo(ctx, fresh, wanted.pool, err)
+		return nil, s.remover.UndoVolume(ctx, fresh, wanted.pool, err)
 	}
 
 	if err := s.catalog.RecordVolume(ctx, fresh, wanted.pool); err != nil {
-		return nil, s.undo(ctx, fresh, wanted.pool, err)
+		return nil, s.remover.UndoVolume(ctx, fresh, wanted.pool, err)
 	}
 
 	return fresh, nil
@@ -317,41 +316,15 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 
 // allocateNew allocates the volume's storage; it syncs it too if no
 // ControllerPublishVolume will follow.
-func (s *Service) allocateNew(fresh *record.Volume, p *pool.Pool) error {
-	allocate := s.allocateDurably
+func allocateNew(fresh *record.Volume, p *pool.Pool) error {
+	allocate := objects.AllocateDurably
 	if fresh.Pristine {
-		allocate = func(v *record.Volume) error { return s.allocate(v, p) }
+		allocate = objects.Allocate
 	}
 
-	if err := allocate(fresh); err != nil || fresh.Mutable.IsZero() {
+	if err := allocate(fresh, p); err != nil || fresh.Mutable.IsZero() {
 		return err
 	}
 
 	return p.SetMutable(fresh.ID, fresh.Mutable)
-}
-
-// allocate creates the volume's image or directory if it is missing.
-func (s *Service) allocate(v *record.Volume, p *pool.Pool) error {
-	if v.Parameters.Backing == volume.BackingDirectory {
-		return p.EnsureDirectory(v.ID, v.CapacityBytes)
-	}
-
-	return p.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
-}
-
-// undo removes what a failed creation has left, and returns why it failed. What
-// takes long or can't be removed now goes in the background.
-func (s *Service) undo(ctx context.Context, v *record.Volume, p *pool.Pool, cause error) error {
-	if err := p.Discard(ctx, v.Object()); err != nil {
-		s.config.Removals.Add(s.removalOf(v))
-
-		return errors.Join(cause, err, s.catalog.FreeVolumeNames(v))
-	}
-
-	err := s.forget(v.ID)
-	if err != nil {
-		s.config.Removals.Add(s.removalOf(v))
-	}
-
-	return errors.Join(cause, catalog.IgnoreReadOnly(err))
 }

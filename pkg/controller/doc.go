@@ -7,7 +7,7 @@
 // directories of the pools and its own records. What it needs of a
 // node in the same process is the interface LocalNode.
 //
-// It contains the handlers, recovery and the controller's view of health. The form of the records
-// is in record, what changes them in catalog, the SnapshotMetadata service in metadata, and the locks and
-// background copies of snapshots in inflight.
+// It contains the handlers, recovery and the controller's view of health. From the bottom: the form of
+// the records is in record, what changes them in catalog, their objects and what uses these in objects,
+// snapshots, clones and restores in copies. The SnapshotMetadata service is in metadata.
 package controller

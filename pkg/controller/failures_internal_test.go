@@ -33,7 +33,7 @@ func (s *site) requireSound() {
 	s.catalog.Volumes.Ascend("", func(id string, v *record.Volume) bool {
 		require.Equal(s.t, record.PhaseReady, v.Phase, "volume %s", v.Name)
 
-		p, err := s.poolOf(v)
+		p, err := s.catalog.PoolOf(v)
 		require.NoError(s.t, err)
 
 		size, err := p.Size(v.Object())
@@ -54,7 +54,7 @@ func (s *site) requireSound() {
 	s.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		require.Equal(s.t, record.PhaseReady, each.Phase, "snapshot %s", each.Name)
 
-		p, err := s.Pool(each.Parameters.Pool, "snapshot")
+		p, err := s.catalog.Pool(each.Parameters.Pool, "snapshot")
 		require.NoError(s.t, err)
 
 		_, err = p.Size(each.Object())
@@ -96,9 +96,9 @@ func (s *site) requireNothingHeld() {
 	s.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		provisioned[each.Parameters.Pool] += each.AllocatedBytes
 
-		require.False(s.t, s.copies.Running(id), "want: the copy of snapshot %s has ended", each.Name)
+		require.False(s.t, s.copies.Running.Has(id), "want: the copy of snapshot %s has ended", each.Name)
 
-		unlock, err := s.locks.TryLock(id)
+		unlock, err := s.copies.Locks.TryLock(id)
 		require.NoError(s.t, err, "want: snapshot %s is neither read nor deleted", each.Name)
 		unlock()
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -127,9 +126,7 @@ func (s *Service) ensureGroup(ctx context.Context, wanted *groupRequest) (*recor
 		ID: id, Name: wanted.name, SourceVolumeIDs: wanted.sourceIDs, Consistency: wanted.consistency, Phase: record.PhaseCreating,
 	}
 
-	return s.holding(ctx, wanted.sourceIDs, "group "+wanted.name, func(ctx context.Context) (*record.Group, error) {
-		return s.takeGroup(ctx, fresh)
-	})
+	return s.copies.TakeGroup(ctx, fresh)
 }
 
 // checkSameGroup returns ALREADY_EXISTS unless the group is what is wanted.
@@ -147,64 +144,6 @@ func checkSameGroup(g *record.Group, wanted *groupRequest) error {
 	default:
 		return nil
 	}
-}
-
-// holding calls within while it has the operation of each volume. Several
-// are taken in the order of their ids, which prevents a deadlock.
-func (s *Service) holding(ctx context.Context, volumeIDs []string, object string,
-	within func(context.Context) (*record.Group, error),
-) (*record.Group, error) {
-	if len(volumeIDs) == 0 {
-		return within(ctx)
-	}
-
-	call := rpc.VolumeCall(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
-
-	// It ends with the operation that it belongs to, and not before.
-	return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*record.Group, error) {
-		return s.holding(ctx, volumeIDs[1:], object, within)
-	})
-}
-
-// takeGroup makes the group, or leaves nothing behind.
-func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.Group, error) {
-	var (
-		sources []*record.Volume
-		members []*record.Snapshot
-	)
-
-	for _, id := range fresh.SourceVolumeIDs {
-		source, err := s.catalog.FindVolume(id)
-		if err != nil {
-			return nil, err
-		}
-
-		member, err := s.newSnapshot(ctx, source, fresh.Consistency)
-		if err != nil {
-			return nil, err
-		}
-
-		member.GroupID = fresh.ID
-		fresh.SnapshotIDs = append(fresh.SnapshotIDs, member.ID)
-		sources, members = append(sources, source), append(members, member)
-	}
-
-	if err := s.takeSnapshots(ctx, fresh, sources, members); err != nil {
-		return nil, err
-	}
-
-	objects := append([]string{fresh.ID, fresh.Name}, fresh.SourceVolumeIDs...)
-	if err := s.config.Point.At(ctx, operation.SnapshotRecorded, objects...); err != nil {
-		return nil, err
-	}
-
-	return fresh.InPhase(record.PhaseReady), nil
-}
-
-// skew is the time between the first and the last copy: what was written to
-// members that could not be frozen may be older or newer by as much.
-func skew(members []*record.Snapshot) time.Duration {
-	return members[len(members)-1].CreatedAt.Sub(members[0].CreatedAt)
 }
 
 // DeleteVolumeGroupSnapshot makes a group and its snapshots be gone (CSI v1.13,
@@ -238,7 +177,7 @@ func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string
 		return err
 	}
 
-	return s.removeSnapshots(ctx, found, s.catalog.Members(found)...)
+	return s.copies.Remove(ctx, found, s.catalog.Members(found)...)
 }
 
 // GetVolumeGroupSnapshot describes one group (CSI v1.13,

@@ -191,7 +191,7 @@ type stored struct {
 // observe observes the volume's pool object, and has the size limit of a directory count all files in
 // it. A semaphore for each pool limits the goroutines that block where a pool does not answer.
 func (s *Service) observe(ctx context.Context, v *record.Volume) (stored, error) {
-	p, err := s.poolOf(v)
+	p, err := s.catalog.PoolOf(v)
 	if err != nil {
 		return stored{}, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/await"
@@ -130,17 +131,17 @@ func TestCancelledDeletionFails(t *testing.T) {
 
 	s := newSite(t)
 	found, _ := s.catalog.Snapshots.Get(s.snapshot("snapshot", s.create("source")))
-	copying, end := s.copies.Start(t.Context(), found.ID)
+	copying, end := s.copies.Running.Start(t.Context(), found.ID, found.Name)
 
 	leaving, leave := context.WithCancelCause(t.Context())
 	context.AfterFunc(copying, func() { leave(errBroken) })
 
-	require.ErrorIs(t, s.removeSnapshots(leaving, nil, found), errBroken)
+	require.ErrorIs(t, s.copies.Remove(leaving, nil, found), errBroken)
 	require.ErrorIs(t, context.Cause(copying), catalog.ErrDeleted)
 	require.Len(t, s.inPool("default", "snapshots"), 1, "want: nothing is removed while it is copied")
 	end()
 
-	require.NoError(t, s.removeSnapshots(t.Context(), nil, found))
+	require.NoError(t, s.copies.Remove(t.Context(), nil, found))
 	s.requireSound()
 }
 
@@ -164,14 +165,20 @@ func TestRemovalsFailWithTheirPool(t *testing.T) {
 		records := s.allRecords()
 		test.fail(s)
 
-		require.ErrorIs(t, s.removalOf(v).Remove(t.Context()), test.want, name)
-		require.ErrorIs(t, s.removalOfSnapshots(nil, []*record.Snapshot{snapshot}).Remove(t.Context()), test.want, name)
+		require.ErrorIs(t, s.remover.Volume(v).Remove(t.Context()), test.want, name)
+		require.ErrorIs(t, s.remover.Snapshots(nil, []*record.Snapshot{snapshot}).Remove(t.Context()), test.want, name)
 
 		for what, observe := range map[string]func() error{
-			"newSnapshot": func() error { _, err := s.newSnapshot(t.Context(), v, volume.ConsistencyNone); return err },
+			"newSnapshot": func() error { _, err := s.copies.NewSnapshot(t.Context(), v, volume.ConsistencyNone); return err },
 			"delete":      func() error { return s.delete(t.Context(), id) },
-			"durable":     func() error { return s.allocateDurably(v) },
-			"undo":        func() error { return s.undoSnapshots(t.Context(), errBroken, nil, snapshot) },
+			"durable": func() error {
+				p, err := s.catalog.PoolOf(v)
+				if err != nil {
+					return err
+				}
+
+				return objects.AllocateDurably(v, p)
+			},
 		} {
 			require.ErrorIs(t, observe(), test.want, "%s, %s", what, name)
 		}
@@ -238,11 +245,9 @@ func TestEndingDriverResumesNoCopies(t *testing.T) {
 	copying := s.setPhase(id, record.PhaseCopying)
 	release := s.hold("volume " + copying.SourceVolumeID)
 
-	require.True(t, s.busyWith(copying), "want: an operation on the source ends what it has begun")
-	require.NoError(t, s.resumeCopies(t.Context(), "default"))
+	require.NoError(t, s.copies.Resume(t.Context(), s.served()))
 	require.Equal(t, 1, s.ops.Len(), "want: no copy is begun beside it")
 	release()
 	require.NoError(t, s.ops.Drain(t.Context()))
-	require.False(t, s.busyWith(copying), "want: no operation runs")
 	require.ErrorIs(t, s.RecoverPool(t.Context(), s.served()), operation.ErrDraining)
 }

@@ -38,7 +38,7 @@ func (s *site) imagePath(id string) string {
 func (s *site) served() *pool.Pool {
 	s.t.Helper()
 
-	p, err := s.Pool("default", "test")
+	p, err := s.catalog.Pool("default", "test")
 	require.NoError(s.t, err)
 
 	return p
@@ -59,14 +59,14 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 		require.NoError(t, os.Remove(each))
 	}
 
-	require.NoError(t, s.allocatePristineDurably(t.Context(), "default"))
+	require.NoError(t, s.allocatePristineDurably(t.Context(), s.served()))
 	require.NoFileExists(t, paths[0], "the attachment will make it")
 
 	set := &Config{}
 	without("PUBLISH_UNPUBLISH_VOLUME")(set)
 	s.config.Capabilities = set.Capabilities
 
-	require.NoError(t, s.allocatePristineDurably(t.Context(), "default"))
+	require.NoError(t, s.allocatePristineDurably(t.Context(), s.served()))
 	require.FileExists(t, paths[0])
 	require.NoFileExists(t, paths[1], "it is in another pool")
 	require.NoFileExists(t, paths[2], "its data is lost")
@@ -79,11 +79,14 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 
 	// Each image that cannot be made fails the recovery, also if a later one can.
 	s.create("later", with("pool", "fast"))
+
+	fast, err := s.catalog.Pool("fast", "test")
+	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(paths[1], 0o700))
-	require.Error(t, s.allocatePristineDurably(t.Context(), "fast"), "want: a directory cannot be the image")
+	require.Error(t, s.allocatePristineDurably(t.Context(), fast), "want: a directory cannot be the image")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("fast"), "images")))
-	require.Error(t, s.allocatePristineDurably(t.Context(), "fast"), "want: an image that cannot be made fails the recovery")
+	require.Error(t, s.allocatePristineDurably(t.Context(), fast), "want: an image that cannot be made fails the recovery")
 }
 
 // TestOrphansAreCollected: empty images without a record go, all else stays.
@@ -212,7 +215,7 @@ func TestInterruptedCopiesAreResumed(t *testing.T) {
 
 	release := s.hold("snapshot " + busy)
 
-	require.NoError(t, s.resumeCopies(t.Context(), "default"))
+	require.NoError(t, s.copies.Resume(t.Context(), s.served()))
 	require.Eventually(t, func() bool { return s.ops.Len() == 1 }, await.Limit, time.Millisecond, "want: the copies end")
 	release()
 
@@ -226,11 +229,6 @@ func TestInterruptedCopiesAreResumed(t *testing.T) {
 	}
 
 	require.Equal(t, []string{interrupted + ".img"}, s.inPool("default", "snapshots"))
-
-	current, _ := s.catalog.Snapshots.Get(ready)
-	require.NoError(t, s.takeAgain(t.Context(), current), "a snapshot that is ready is not taken again")
-	require.Equal(t, []string{interrupted + ".img"}, s.inPool("default", "snapshots"))
-	require.NoError(t, s.takeAgain(t.Context(), &record.Snapshot{ID: newID(t)}), "one that is gone is not taken again")
 }
 
 // removeSource deletes the source of a snapshot.
@@ -272,9 +270,6 @@ func TestUnfinishedObjectsAreRemoved(t *testing.T) {
 				return s.catalog.Groups.In(tx).Put(group.ID, group.InPhase(phase))
 			}))
 
-			members, err := s.recoverGroups()
-			require.NoError(t, err)
-			require.Equal(t, map[string]bool{halfGroup.GetSnapshots()[0].GetSnapshotId(): true}, members)
 			s.restart()
 			s.settle()
 			s.flush()

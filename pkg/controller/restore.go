@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -11,8 +10,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
@@ -55,13 +54,13 @@ func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, er
 
 // restore creates the volume of a snapshot, which cannot be deleted meanwhile.
 func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Volume, error) {
-	snapshot, release, err := s.LockSnapshot(wanted.source.SnapshotID)
+	snapshot, release, err := s.copies.LockSnapshot(wanted.source.SnapshotID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 
-	from, err := s.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
+	from, err := s.catalog.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -75,29 +74,17 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 	}
 
 	if wanted.growsCopyOf(snapshot.SizeBytes) {
-		if err := checkGrowth(from, snapshot.Object(), wanted.size); err != nil {
+		if err := objects.CheckGrowth(from, snapshot.Object(), wanted.size); err != nil {
 			return nil, err
 		}
 	}
 
-	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
-		task := s.config.Progress.Start("restore", target.ID, snapshot.SizeBytes)
-		options.Progress, options.SourceBytes = task.Set, snapshot.SizeBytes
+	fresh, err := s.newVolume(&wanted)
+	if err != nil {
+		return nil, err
+	}
 
-		made, err := wanted.pool.NewCopy(from, snapshot.Object(), target, options)
-		if err != nil {
-			task.End(err)
-
-			return nil, err
-		}
-
-		taken := &pendingCopy{target: target, copy: made, task: task}
-		if err := made.CopyData(ctx); err != nil {
-			return nil, errors.Join(err, taken.abort(err))
-		}
-
-		return taken, nil
-	})
+	return fresh, s.copies.Restore(ctx, fresh, wanted.pool, snapshot)
 }
 
 // clone makes the volume of another, of which it holds the operation until the
@@ -108,7 +95,7 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 		return nil, err
 	}
 
-	from, err := s.poolOf(source)
+	from, err := s.catalog.PoolOf(source)
 	if err != nil {
 		return nil, err
 	}
@@ -118,20 +105,17 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 	}
 
 	if wanted.growsCopyOf(source.CapacityBytes) {
-		if err := s.checkVolumeGrowth(from, source, wanted.size); err != nil {
+		if err := s.use.CheckGrowth(from, source, wanted.size); err != nil {
 			return nil, err
 		}
 	}
 
-	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
-		call := rpc.VolumeCall(source.ID, "clone "+wanted.name, "CreateVolume", nil)
+	fresh, err := s.newVolume(&wanted)
+	if err != nil {
+		return nil, err
+	}
 
-		// It ends with this operation, and must have ended before what it fills is
-		// removed.
-		return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*pendingCopy, error) {
-			return s.takeClone(ctx, &wanted, target, options)
-		})
-	})
+	return fresh, s.copies.Clone(ctx, fresh, wanted.pool, source.ID, wanted.consistency)
 }
 
 func originOf(source *record.Volume) origin {
@@ -139,36 +123,6 @@ func originOf(source *record.Volume) origin {
 		name: "volume " + source.ID, object: source.Object(), sizeBytes: source.CapacityBytes,
 		parameters: source.Parameters, raw: source.IsRaw(),
 	}
-}
-
-func (s *Service) takeClone(
-	ctx context.Context, wanted *createRequest, target pool.Object, options pool.CopyOptions,
-) (*pendingCopy, error) {
-	source, err := s.catalog.FindVolume(wanted.source.VolumeID)
-	if err != nil {
-		return nil, err
-	}
-
-	// It may have been expanded before its turn came.
-	if source.CapacityBytes > wanted.size {
-		return nil, rpc.Errorf(codes.Aborted, "volume %s has just been expanded; call again", source.ID)
-	}
-
-	taken, err := s.prepareCopy(source, wanted.pool, target, "clone", options)
-	if err != nil {
-		return nil, err
-	}
-
-	plan, err := s.planTaking(wanted.consistency, "", []*pendingCopy{taken})
-	if err != nil {
-		return nil, errors.Join(err, taken.abort(err))
-	}
-
-	if err := s.takeCopies(ctx, plan, []*pendingCopy{taken}); err != nil {
-		return nil, errors.Join(err, taken.abort(err))
-	}
-
-	return taken, nil
 }
 
 // inherit lets the volume have what the source has and the request leaves open,
@@ -220,70 +174,4 @@ func (s *Service) inherit(wanted *createRequest, from origin) error {
 // copy for raw block access it leaves alone.
 func (w *createRequest) growsCopyOf(sourceBytes int64) bool {
 	return w.size > sourceBytes && slices.ContainsFunc(w.capabilities, func(c volume.Capability) bool { return !c.Block })
-}
-
-// checkVolumeGrowth is checkGrowth of a volume's image. It passes over one that a guest may have: the
-// host does not read that, and the next staging refuses what the guest has not grown.
-func (s *Service) checkVolumeGrowth(p *pool.Pool, v *record.Volume, bytes int64) error {
-	if v.Parameters.DirectAssign && s.checkNotAttachedOrUsed(v) != nil {
-		return nil //nolint:nilerr // a guest may have it
-	}
-
-	return checkGrowth(p, v.Object(), bytes)
-}
-
-// checkGrowth returns OUT_OF_RANGE if the filesystem of an image cannot become as large. An image that
-// is missing is reported by what grows or copies it.
-func checkGrowth(p *pool.Pool, object pool.Object, bytes int64) error {
-	if object.Backing == volume.BackingDirectory {
-		return nil
-	}
-
-	if err := p.CheckGrowth(object, bytes); !errors.Is(err, pool.ErrMissing) {
-		return err
-	}
-
-	return nil
-}
-
-// copyInto makes the volume of the copy that take has cut, or leaves nothing
-// behind.
-func (s *Service) copyInto(ctx context.Context, wanted createRequest,
-	take func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error),
-) (*record.Volume, error) {
-	fresh, err := s.newVolume(&wanted)
-	if err != nil {
-		return nil, err
-	}
-
-	// Without this record, a crash after Commit would leave an object without a record.
-	fresh.Phase = record.PhaseCreating
-	if err := s.catalog.RecordVolume(ctx, fresh, wanted.pool); err != nil {
-		return nil, err
-	}
-
-	fresh = fresh.Clone()
-	fresh.Phase = record.PhaseReady
-
-	taken, err := take(ctx, fresh.Object(), pool.CopyOptions{SizeBytes: fresh.CapacityBytes, Thick: fresh.IsThick()})
-	if err != nil {
-		return nil, s.undo(ctx, fresh, wanted.pool, err)
-	}
-
-	_, err = taken.copy.Commit(ctx)
-	if err == nil && !fresh.Mutable.IsZero() {
-		err = wanted.pool.SetMutable(fresh.ID, fresh.Mutable)
-	}
-
-	if err == nil {
-		err = s.catalog.RecordVolume(context.WithoutCancel(ctx), fresh, wanted.pool)
-	}
-
-	if err != nil {
-		return nil, s.undo(ctx, fresh, wanted.pool, errors.Join(err, taken.abort(err)))
-	}
-
-	s.release(taken)
-
-	return fresh, nil
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
-	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/controller/copies"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -97,17 +98,18 @@ type Service struct {
 
 	config   Config
 	catalog  *catalog.Catalog
+	use      *objects.Use
+	remover  *objects.Remover
+	copies   *copies.Machine
 	pools    *pool.Set
 	ops      *operation.Group
 	segments record.Segments
 	changes  *changes
-	locks    *inflight.Locks
-	copies   *inflight.Copies
 	monitor  *health.Monitor
 	// probes limits the concurrent probes of each pool.
 	probes *pool.Limiter
 	// creating has the ids of volumes that may have an object before a record.
-	creating *sync.Map
+	creating sync.Map
 }
 
 // New returns a service that keeps its records in the store, which must not be
@@ -124,15 +126,28 @@ func New(config Config) (*Service, error) {
 	config.CopyGrace = cmp.Or(config.CopyGrace, DefaultCopyGrace)
 	s := &Service{
 		config: config, catalog: catalog.New(config.Store, config.Pools, config.Admission), pools: config.Pools, ops: config.Operations,
-		segments: record.NewSegments(config.Segments), creating: &sync.Map{},
-		locks: inflight.NewLocks(), copies: inflight.NewCopies(), probes: pool.NewLimiter(),
+		segments: record.NewSegments(config.Segments), probes: pool.NewLimiter(),
+	}
+	s.use = &objects.Use{
+		Node: config.LocalNode, NodeID: config.NodeID, Shared: config.Shared, Attaches: s.has(capability.PublishUnpublishVolume),
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
+	s.remover = &objects.Remover{Catalog: s.catalog, Queue: config.Removals, Point: config.Point, Forgotten: func(id string) {
+		s.monitor.Forget(id)
+		config.LocalNode.Deleted(id)
+	}}
+	s.copies = copies.New(copies.Config{
+		Catalog: s.catalog, Node: config.LocalNode, Use: s.use, Remover: s.remover, Operations: config.Operations,
+		Grace: config.CopyGrace, Progress: config.Progress, Point: config.Point, Log: config.Log,
+	})
 
 	return s, nil
 }
 
 var errConfig = errors.New("bad configuration")
+
+// Snapshots locks snapshots, and finds their pools.
+func (s *Service) Snapshots() *copies.Machine { return s.copies }
 
 // Catalog returns the records.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
@@ -142,7 +157,7 @@ func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 func (s *Service) Recover(ctx context.Context) (err error) {
 	defer errdefs.Wrapf(&err, "recover")
 
-	if err := errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots()); err != nil {
+	if err := errors.Join(s.recoverVolumes(), s.copies.Recover()); err != nil {
 		return err
 	}
 
@@ -156,19 +171,15 @@ func (s *Service) Recover(ctx context.Context) (err error) {
 func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 	defer errdefs.Wrapf(&err, "recover pool %q", p.Name())
 
-	// Calls do not get the pool yet, but everything here does.
-	recovering := *s
-	recovering.pools = pool.SetOf(p)
+	err = s.allocatePristineDurably(ctx, p)
+	s.recoverMutable(ctx, p)
 
-	err = recovering.allocatePristineDurably(ctx, p.Name())
-	recovering.recoverMutable(ctx, p)
-
-	if err := errors.Join(err, recovering.collectOrphans(ctx, p)); err != nil {
+	if err := errors.Join(err, s.collectOrphans(ctx, p)); err != nil {
 		return err
 	}
 
 	// Last: copies go on in the background.
-	return recovering.resumeCopies(ctx, p.Name())
+	return s.copies.Resume(ctx, p)
 }
 
 // collectOrphans removes empty objects without a record: a

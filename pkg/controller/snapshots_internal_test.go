@@ -14,7 +14,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
@@ -51,7 +50,7 @@ func TestSnapshotBeingCopiedIsNotReady(t *testing.T) {
 
 	s.setPhase(id, record.PhaseCopying)
 
-	_, end := s.copies.Start(t.Context(), id)
+	_, end := s.copies.Running.Start(t.Context(), id, "snapshot")
 	release := s.hold("volume " + sourceID)
 
 	made, err := s.CreateSnapshot(t.Context(), request)
@@ -99,7 +98,7 @@ func TestASlowCopyIsAcknowledged(t *testing.T) {
 
 	s.setPhase(id, record.PhaseCreating)
 
-	_, end := s.copies.Start(t.Context(), id)
+	_, end := s.copies.Running.Start(t.Context(), id, "snapshot")
 	release := s.hold("volume " + sourceID)
 
 	made, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: sourceID})
@@ -181,64 +180,27 @@ func TestTheObjectOfAFailedCreationIsRemovedLater(t *testing.T) {
 
 	s := newSite(t)
 	volumeID := s.create("volume")
-	snapshotID := s.snapshot("snapshot", s.create("source"))
 	v, err := s.catalog.FindVolume(volumeID)
 	require.NoError(t, err)
 
 	s.hide(volumeID)
 
-	taken := s.setPhase(snapshotID, record.PhaseCreating)
 	p := s.served()
 	s.closePool("default")
 
-	for _, err := range []error{s.undo(t.Context(), v, p, errBroken), s.undoSnapshots(t.Context(), errBroken, nil, taken)} {
-		require.ErrorIs(t, err, errBroken)
-		require.ErrorIs(t, err, fs.ErrClosed, "what cannot be removed is reported")
-	}
-
-	require.Equal(t, 2, s.config.Removals.Len(), "want: both are removed later")
+	err = s.remover.UndoVolume(t.Context(), v, p, errBroken)
+	require.ErrorIs(t, err, errBroken)
+	require.ErrorIs(t, err, fs.ErrClosed, "what cannot be removed is reported")
+	require.Equal(t, 1, s.config.Removals.Len(), "want: it is removed later")
 	s.flush()
 
 	_, _, found := s.catalog.Volumes.Lookup(record.NameIndex, "volume")
 	require.False(t, found, "want: the name of the volume is free")
 
-	_, _, found = s.catalog.Snapshots.Lookup(record.NameIndex, "snapshot")
-	require.False(t, found, "want: the name of the snapshot is free")
-
 	s.failPool("default")
 	s.restart()
 	s.requireSound()
-	require.Len(t, s.allRecords(), 1, "want: only the source of the snapshot is recorded")
-}
-
-// TestFailedCopyOfAnAcknowledgedSnapshot stays failed, at the end of the driver as one that is
-// copied again.
-func TestFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
-	t.Parallel()
-
-	draining, drain := context.WithCancelCause(t.Context())
-	drain(operation.ErrDraining)
-
-	for want, ctx := range map[record.Phase]context.Context{record.PhaseFailed: t.Context(), record.PhaseCopying: draining} {
-		s := newSite(t)
-		sourceID := s.create("source")
-		copying := s.setPhase(s.snapshot("copying", sourceID), record.PhaseCopying)
-		creating := s.setPhase(s.snapshot("creating", sourceID), record.PhaseCreating)
-		gone := &record.Snapshot{ID: newID(t), Parameters: copying.Parameters}
-
-		require.ErrorIs(t, s.undoSnapshots(ctx, errBroken, nil, gone, creating, copying), errBroken)
-		s.flush()
-
-		found, ok := s.catalog.Snapshots.Get(copying.ID)
-		require.True(t, ok, "want: what was acknowledged stays")
-		require.Equal(t, want, found.Phase)
-
-		_, ok = s.catalog.Snapshots.Get(creating.ID)
-		require.False(t, ok, "want: what was not acknowledged is forgotten")
-		require.Empty(t, s.inPool("default", "snapshots"), "want: no copy is left")
-
-		require.NoError(t, s.recordFailed(t.Context(), errBroken, gone), "there is nothing to record")
-	}
+	require.Empty(t, s.allRecords(), "want: nothing is recorded")
 }
 
 // TestProgressEndsWithTheCopy: no task is left of copies that are made, or that fail.
@@ -457,14 +419,14 @@ func TestRemovalsAreNamed(t *testing.T) {
 	one := &record.Snapshot{ID: "s", Parameters: volume.Parameters{Pool: "fast"}}
 
 	for want, task := range map[[2]string][]*record.Snapshot{{"fast", "snapshot s"}: {one}} {
-		made := s.removalOfSnapshots(nil, task)
+		made := s.remover.Snapshots(nil, task)
 		require.Equal(t, want, [2]string{made.Pool, made.Object})
 	}
 
-	made := s.removalOfSnapshots(&record.Group{ID: "g"}, []*record.Snapshot{one})
+	made := s.remover.Snapshots(&record.Group{ID: "g"}, []*record.Snapshot{one})
 	require.Equal(t, [2]string{"fast", "group snapshot g"}, [2]string{made.Pool, made.Object})
 
-	made = s.removalOfSnapshots(&record.Group{ID: "g"}, nil)
+	made = s.remover.Snapshots(&record.Group{ID: "g"}, nil)
 	require.Equal(t, [2]string{"", "group snapshot g"}, [2]string{made.Pool, made.Object})
 	require.Equal(t, pool.Object{ID: "s", Snapshot: true}, one.Object())
 }

@@ -116,7 +116,7 @@ func TestAClosedStateFailsEachChange(t *testing.T) {
 		return s.catalog.Snapshots.In(tx).Put(snapshotID, copying)
 	}))
 
-	p, err := s.poolOf(v)
+	p, err := s.catalog.PoolOf(v)
 	require.NoError(t, err)
 	require.NoError(t, s.config.Store.Close())
 
@@ -128,25 +128,24 @@ func TestAClosedStateFailsEachChange(t *testing.T) {
 			_, err := s.catalog.UpdateVolume(ctx, id, func(*record.Volume) error { return nil })
 			return err
 		},
-		"FreeVolumeNames":           func() error { return s.catalog.FreeVolumeNames(v) },
-		"forget":                    func() error { return s.forget(id) },
-		"recoverVolumes":            s.recoverVolumes,
-		"removeUnfinishedSnapshots": s.removeUnfinishedSnapshots,
-		"Recover":                   func() error { return s.Recover(ctx) },
-		"RecoverPool":               func() error { return s.RecoverPool(ctx, p) },
-		"allocatePristineDurably":   func() error { return s.allocatePristineDurably(ctx, "default") },
-		"ReserveSnapshots":          func() error { return s.catalog.ReserveSnapshots(ctx, nil, copying) },
-		"AcceptSnapshots":           func() error { return s.catalog.AcceptSnapshots(ctx, group, copying) },
-		"AcknowledgeSnapshot":       func() error { return s.catalog.AcknowledgeSnapshot(ctx, "snapshot") },
-		"recordFailed":              func() error { return s.recordFailed(ctx, errBroken, copying) },
-		"eraseSnapshots":            func() error { return s.eraseSnapshots(ctx, group, nil) },
-		"removeSnapshots":           func() error { return s.removeSnapshots(ctx, group) },
+		"FreeVolumeNames":         func() error { return s.catalog.FreeVolumeNames(v) },
+		"forget":                  func() error { return s.catalog.ForgetVolume(id) },
+		"recoverVolumes":          s.recoverVolumes,
+		"Recover of snapshots":    s.copies.Recover,
+		"Recover":                 func() error { return s.Recover(ctx) },
+		"RecoverPool":             func() error { return s.RecoverPool(ctx, p) },
+		"allocatePristineDurably": func() error { return s.allocatePristineDurably(ctx, s.served()) },
+		"ReserveSnapshots":        func() error { return s.catalog.ReserveSnapshots(ctx, nil, copying) },
+		"AcceptSnapshots":         func() error { return s.catalog.AcceptSnapshots(ctx, group, copying) },
+		"AcknowledgeSnapshot":     func() error { return s.catalog.AcknowledgeSnapshot(ctx, "snapshot") },
+		"FailSnapshots":           func() error { _, err := s.catalog.FailSnapshots(ctx, copying); return err },
+		"removal of snapshots":    func() error { return s.remover.Snapshots(group, nil).Remove(ctx) },
+		"removeSnapshots":         func() error { return s.copies.Remove(ctx, group) },
 	} {
 		require.ErrorIs(t, change(), state.ErrNotOpen, name)
 	}
 
-	require.ErrorIs(t, s.undo(ctx, v, p, errBroken), state.ErrNotOpen)
-	require.ErrorIs(t, s.undoSnapshots(ctx, errBroken, nil, copying), state.ErrNotOpen)
+	require.ErrorIs(t, s.remover.UndoVolume(ctx, v, p, errBroken), state.ErrNotOpen)
 }
 
 // TestAReadOnlyStateIsRecoveredLater: while the state takes no changes, what is half-done stays for the
@@ -156,31 +155,25 @@ func TestAReadOnlyStateIsRecoveredLater(t *testing.T) {
 
 	s := newSite(t)
 	id := s.create("volume")
-	made := s.group("group", id)
+	s.group("group", id)
 
 	v, err := s.catalog.FindVolume(id)
 	require.NoError(t, err)
 
-	p, err := s.poolOf(v)
+	p, err := s.catalog.PoolOf(v)
 	require.NoError(t, err)
 
 	s.disk.failAt(1)
 	rpccode.Require(t, s.modify(t.Context(), id, "readIOPS", "1"), codes.Unavailable)
 
-	group, _ := s.catalog.Groups.Get(made.GetGroupSnapshotId())
-
 	require.NoError(t, s.Recover(t.Context()))
 	require.NoError(t, s.catalog.FreeVolumeNames(v))
-	require.NoError(t, s.removeUnfinishedSnapshots())
+	require.NoError(t, s.copies.Recover())
 
-	err = s.undo(t.Context(), v, p, errBroken)
+	err = s.remover.UndoVolume(t.Context(), v, p, errBroken)
 	require.ErrorIs(t, err, errBroken)
 	require.NotErrorIs(t, err, state.ErrReadOnly)
 	require.NotZero(t, s.config.Removals.Len(), "want: the record is forgotten later")
-
-	err = s.undoSnapshots(t.Context(), errBroken, group)
-	require.ErrorIs(t, err, errBroken)
-	require.NotErrorIs(t, err, state.ErrReadOnly)
 }
 
 // TestSnapshotLocks: a snapshot that is read is not deleted, and one that is deleted is not read; a
@@ -194,46 +187,45 @@ func TestSnapshotLocks(t *testing.T) {
 	var members []*record.Snapshot
 
 	for _, each := range made.GetSnapshots() {
-		found, release, err := s.LockSnapshot(each.GetSnapshotId())
+		found, release, err := s.copies.LockSnapshot(each.GetSnapshotId())
 		require.NoError(t, err)
 		release()
 
 		members = append(members, found)
 	}
 
-	_, release, err := s.LockSnapshot(members[1].ID)
+	_, release, err := s.copies.LockSnapshot(members[1].ID)
 	require.NoError(t, err)
 
-	_, err = s.lockSnapshots(members)
-	rpccode.Require(t, err, codes.Aborted)
+	group, _ := s.catalog.Groups.Get(made.GetGroupSnapshotId())
+	rpccode.Require(t, s.copies.Remove(t.Context(), group, members...), codes.Aborted)
 
-	_, again, err := s.LockSnapshot(members[0].ID)
+	_, again, err := s.copies.LockSnapshot(members[0].ID)
 	require.NoError(t, err, "want: the first member is not left locked")
 	again()
 	release()
 
-	unlock, err := s.lockSnapshots(members)
-	require.NoError(t, err)
-
 	for _, each := range members {
-		_, _, err := s.LockSnapshot(each.ID)
+		unlock, err := s.copies.Locks.TryLock(each.ID)
+		require.NoError(t, err)
+
+		_, _, err = s.copies.LockSnapshot(each.ID)
 		rpccode.Require(t, err, codes.Aborted)
+		unlock()
 	}
 
-	unlock()
-
 	for _, each := range members {
-		_, release, err := s.LockSnapshot(each.ID)
+		_, release, err := s.copies.LockSnapshot(each.ID)
 		require.NoError(t, err)
 		release()
 	}
 
 	for id, want := range map[string]codes.Code{"": codes.InvalidArgument, "../x": codes.InvalidArgument, s.firstVolume(): codes.NotFound} {
-		_, _, err := s.LockSnapshot(id)
+		_, _, err := s.copies.LockSnapshot(id)
 		rpccode.Require(t, err, want)
 
 		// The lock of what does not exist is not left.
-		free, err := s.locks.TryLock(id)
+		free, err := s.copies.Locks.TryLock(id)
 		require.NoError(t, err)
 		free()
 	}
@@ -269,14 +261,14 @@ func TestSnapshotsOfEachPhase(t *testing.T) {
 				require.Equal(t, phase == record.PhaseReady, got.GetSnapshot().GetReadyToUse(), "want: only a ready one is ready to use")
 			}
 
-			_, release, err := s.LockSnapshot(id)
+			_, release, err := s.copies.LockSnapshot(id)
 			rpccode.Require(t, err, want.lock)
 
 			if err == nil {
 				release()
 			}
 
-			free, err := s.locks.TryLock(id)
+			free, err := s.copies.Locks.TryLock(id)
 			require.NoError(t, err, "want: a refused lock is released")
 			free()
 

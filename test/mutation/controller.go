@@ -4,13 +4,13 @@ package main
 func controllerMutants() []regression {
 	return []regression{
 		{
-			name: "controller/attached-volume-deleted", in: "controller.Service.checkNotAttachedOrUsed",
-			old:    `if len(v.Attachments) > 0 && s.has(`,
-			new:    `if len(v.Attachments) > 1 && s.has(`,
+			name: "controller/attached-volume-deleted", in: "objects.Use.CheckNone",
+			old:    `if len(v.Attachments) > 0 && u.Attaches`,
+			new:    `if len(v.Attachments) > 1 && u.Attaches`,
 			breaks: "DeleteVolume removes the data of an attached volume", tests: in("test/driver/requests", "TestCallsOutOfOrder"),
 		},
 		{
-			name: "controller/staged-volume-deleted", in: "controller.Service.checkNotUsedHere",
+			name: "controller/staged-volume-deleted", in: "objects.Use.CheckNoneHere",
 			old:    `if err != nil || !used {`,
 			new:    `if err != nil || !used || user != "" {`,
 			breaks: "DeleteVolume removes the data of a staged volume",
@@ -89,7 +89,7 @@ func controllerMutants() []regression {
 			breaks: "an unknown node gets the wrong code", tests: in("test/driver/staging", "TestAttachNeedsAnExistingNode"),
 		},
 		{
-			name: "controller/attached-before-durable", in: "controller.Service.allocateDurably",
+			name: "controller/attached-before-durable", in: "objects.AllocateDurably",
 			old:    `return p.SyncImage(v.ID)`,
 			new:    `return nil`,
 			breaks: "an attached volume's image is lost in a power failure",
@@ -120,7 +120,7 @@ func controllerMutants() []regression {
 			breaks: "concurrent calls provision more than the pool has", tests: in("test/driver/pools", "TestSlowCallsProvisionThePoolOnce"),
 		},
 		{
-			name: "controller/failed-creation-leaves-bytes", in: "controller.Service.undo",
+			name: "controller/failed-creation-leaves-bytes", in: "objects.Remover.UndoVolume",
 			old:    `if err := p.Discard(ctx, v.Object()); err != nil {`,
 			new:    `if err := ctx.Err(); err != nil {`,
 			breaks: "a creation that fails leaves an image",
@@ -160,8 +160,8 @@ func controllerMutants() []regression {
 			breaks: "snapshots overcommit the pool", tests: in("test/driver/copies", "TestSnapshotsCountForTheCapacity"),
 		},
 		{
-			name: "controller/failed-group-leaves-members", in: "controller.Service.takeSnapshots",
-			old:    `return s.undoSnapshots(ctx, err, group, fresh...)`,
+			name: "controller/failed-group-leaves-members", in: "copies.Machine.run",
+			old:    `return t.undo(ctx, err)`,
 			new:    `return err`,
 			breaks: "a group snapshot that fails leaves snapshots of some members",
 			tests:  in("test/driver/copies", "TestGroupThatFailsAtItsLastMember"),
@@ -174,21 +174,21 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/half-made-snapshots-kept", in: "controller.Service.Recover",
-			old:    `errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots())`,
+			old:    `errors.Join(s.recoverVolumes(), s.copies.Recover())`,
 			new:    `errors.Join(s.recoverVolumes())`,
 			breaks: "a snapshot that a killed driver began is never forgotten",
 			tests:  in("test/driver/copies", "TestAKilledSnapshotIsForgotten", "TestAKilledGroupIsForgotten"),
 		},
 		{
-			name: "controller/snapshot-deleted-while-read", in: "inflight.Locks.TryLock",
+			name: "controller/snapshot-deleted-while-read", in: "copies.Locks.TryLock",
 			old:    `case l.held[id] > 0:`,
 			new:    `case l.held[id] > 1:`,
 			breaks: "a snapshot is deleted while a volume is restored from it", tests: in("test/driver/copies", "TestASourceIsNotDeletedDuringItsCopy"),
 		},
 		{
-			name: "controller/clone-smaller-than-source", in: "controller.Service.takeClone",
-			old:    `if source.CapacityBytes > wanted.size {`,
-			new:    `if source.CapacityBytes > wanted.size+source.CapacityBytes {`,
+			name: "controller/clone-smaller-than-source", in: "copies.cloning.prepare",
+			old:    `if source.CapacityBytes > t.fresh.CapacityBytes {`,
+			new:    `if source.CapacityBytes > t.fresh.CapacityBytes+source.CapacityBytes {`,
 			breaks: "a clone that races an expansion of its source is truncated",
 			tests:  in("test/driver/copies", "TestCloneDuringAnExpansion"),
 		},

@@ -86,8 +86,8 @@ func specMutants() []regression {
 			breaks: "a process advertises other capabilities than the plugin has", tests: in("pkg/identity", "TestGetPluginCapabilitiesFollowsTheConfig"),
 		},
 		{
-			name: "spec/CVGS-2-write-order", in: "controller.Service.planTaking",
-			old: `if len(cuts) > 1 || !each.copy.PointInTime() {`, new: `if len(cuts) > 100 || !each.copy.PointInTime() {`,
+			name: "spec/CVGS-2-write-order", in: "copies.taking.planTaking",
+			old: `if len(t.copies) > 1 || !each.copy.PointInTime() {`, new: `if len(t.copies) > 100 || !each.copy.PointInTime() {`,
 			breaks: "a group snapshot breaks the order of writes", tests: in("test/driver/copies", "TestGroupHasAllMembers"),
 		},
 		{

@@ -204,8 +204,8 @@ func randomRowMutants() []regression {
 			breaks: "a repeated NodeUnstageVolume fails", tests: in("test/conformance", "TestErrorTables"),
 		},
 		{
-			name: "spec/GSE-1,GSE-2,GSE-4-unknown-snapshot", in: "controller.Service.findSnapshot",
-			old: `return nil, rpc.Errorf(codes.NotFound, "snapshot %s does not exist", id)`, new: `return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s does not exist", id)`,
+			name: "spec/GSE-1,GSE-2,GSE-4-unknown-snapshot", in: "catalog.Catalog.FindSnapshot",
+			old: `errdefs.Errorf(errdefs.ErrNotFound, "snapshot`, new: `errdefs.Errorf(errdefs.ErrFailedPrecondition, "snapshot`,
 			breaks: "an unknown snapshot has another code", tests: in("test/conformance", "TestErrorTables"),
 		},
 		{
@@ -223,8 +223,8 @@ func randomRowMutants() []regression {
 			breaks: "a group of other volumes is answered with an existing one", tests: in("test/conformance", "TestErrorTables"),
 		},
 		{
-			name: "spec/ES-2-code", in: "controller.Service.find",
-			old: `return nil, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)`, new: `return nil, rpc.Errorf(codes.Unknown, "volume %s does not exist", id)`,
+			name: "spec/ES-2-code", in: "catalog.volumeMissing",
+			old: `errdefs.Errorf(errdefs.ErrNotFound, "volume`, new: `errdefs.Errorf(errdefs.ErrInternal, "volume`,
 			breaks: "an unknown volume has another code", tests: in("test/conformance", "TestErrorTables"),
 		},
 		{

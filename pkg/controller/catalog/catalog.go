@@ -9,6 +9,7 @@ package catalog
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
@@ -118,4 +119,25 @@ func (c *Catalog) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 // CheckCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
 func (c *Catalog) CheckCapacity(ctx context.Context, p *pool.Pool, bytes int64) error {
 	return c.admission.Admit(ctx, func(check pool.Check) error { return check(p, bytes, false) })
+}
+
+var errConfig = errors.New("bad configuration")
+
+// PoolOf returns the pool of a volume, if it is available.
+func (c *Catalog) PoolOf(v *record.Volume) (*pool.Pool, error) {
+	return c.Pool(v.Parameters.Pool, "volume "+v.ID)
+}
+
+// Pool returns a pool that is available. The error mentions what it is the pool of.
+func (c *Catalog) Pool(name, of string) (*pool.Pool, error) {
+	p, err := c.pools.Get(name)
+
+	switch {
+	case errors.Is(err, pool.ErrUnknown):
+		return nil, fmt.Errorf("%s: %w: pool %q is not configured (--pool)", of, errConfig, name)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", of, err)
+	default:
+		return p, nil
+	}
 }

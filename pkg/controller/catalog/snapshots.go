@@ -110,7 +110,7 @@ func (c *Catalog) checkReserve(tx *state.Tx, check pool.Check, group *record.Gro
 	}
 
 	for name, bytes := range needed {
-		p, err := c.pools.Get(name)
+		p, err := c.Pool(name, "snapshot")
 		if err != nil {
 			return err
 		}

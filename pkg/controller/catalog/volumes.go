@@ -49,7 +49,7 @@ func (c *Catalog) Registered(id string) (volume.Registered, bool) {
 	return volume.Registered{Pool: v.Parameters.Pool, Backing: v.Parameters.Backing, CapacityBytes: v.CapacityBytes}, true
 }
 
-// EachReadyVolume visits the volumes that exist for the CO, ordered by id.
+// EachReadyVolume calls visit for the volumes that exist for the CO, ordered by id.
 func (c *Catalog) EachReadyVolume(visit func(*record.Volume)) {
 	c.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
 		if v.Phase == record.PhaseReady {

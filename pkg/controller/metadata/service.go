@@ -40,6 +40,10 @@ type Snapshots interface {
 	// LockSnapshot returns a snapshot that is ready, and prevents its deletion until
 	// unlock is called. Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED.
 	LockSnapshot(id string) (found *record.Snapshot, unlock func(), err error)
+}
+
+// Pools are the pools of the controller.
+type Pools interface {
 	// Pool returns a pool that is available. The error mentions object.
 	Pool(name, object string) (*pool.Pool, error)
 }
@@ -55,6 +59,7 @@ type Service struct {
 	csi.UnimplementedSnapshotMetadataServer
 
 	snapshots Snapshots
+	pools     Pools
 
 	// idle is how long a client may leave a message unread.
 	idle     time.Duration
@@ -68,8 +73,8 @@ const DefaultIdle = time.Minute
 
 // New returns the service of the snapshots. A stream ends when its client leaves a
 // message unread for idle; 0 is DefaultIdle.
-func New(snapshots Snapshots, idle time.Duration) *Service {
-	return &Service{snapshots: snapshots, draining: make(chan struct{}), idle: cmp.Or(idle, DefaultIdle)}
+func New(snapshots Snapshots, pools Pools, idle time.Duration) *Service {
+	return &Service{snapshots: snapshots, pools: pools, draining: make(chan struct{}), idle: cmp.Or(idle, DefaultIdle)}
 }
 
 // Drain ends all streams with UNAVAILABLE: the spec has the CO go on where a
@@ -259,7 +264,7 @@ func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 		return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s is of a directory, which has no blocks; back up its files", snapshot.ID)
 	}
 
-	p, err := m.snapshots.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
+	p, err := m.pools.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
 	if err != nil {
 		return nil, err
 	}

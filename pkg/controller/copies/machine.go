@@ -1,0 +1,150 @@
+// Package copies takes snapshots, clones, restores and group snapshots, by one sequence of phases:
+//
+//	reserve ─┬─► prepare ─► take ─► commit ─► accept
+//	         └──────┴─────────┴───────┴────────┴────► undo
+//
+// What is recorded is "creating" from reserve on, "ready" from accept on, and nothing after undo. A
+// snapshot that takes long is "copying" once it is acknowledged (Machine.Await): then undo records "failed"
+// instead, unless the driver ends, and a start takes it again (Machine.Resume). What undo cannot remove now
+// is "deleting" until it is gone.
+//
+// It contains no request. The caller holds the operation of the source, or has its snapshot locked.
+package copies
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
+)
+
+// Node is the node service of the same process, as far as copies need it.
+type Node interface {
+	objects.Node
+
+	// CanFreeze reports whether WithFrozen keeps all writers of this node from the
+	// volume.
+	CanFreeze(volumeID string) bool
+	// WithFrozen calls within while the filesystems of those of the volumes that are
+	// mounted on this node are frozen.
+	WithFrozen(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
+}
+
+// Config is what a machine works with.
+type Config struct {
+	Catalog    *catalog.Catalog
+	Node       Node
+	Use        *objects.Use
+	Remover    *objects.Remover
+	Operations *operation.Group
+	// Grace is how long Await waits for a copy.
+	Grace time.Duration
+	// Progress records the progress of copies; nil is none.
+	Progress *progress.Registry
+	// Point is called at the points of operations; nil means no calls.
+	Point operation.Hook
+	Log   *slog.Logger
+}
+
+// Machine takes copies. It is safe for concurrent use.
+type Machine struct {
+	Config
+
+	// Locks are those of snapshots that are read or deleted.
+	Locks *Locks
+	// Running are the copies that take long.
+	Running *Running
+}
+
+// New returns a machine without copies.
+func New(config Config) *Machine {
+	return &Machine{Config: config, Locks: NewLocks(), Running: NewRunning()}
+}
+
+// phases are those of one taking.
+type phases interface {
+	// reserve records what is about to be made, and admits its capacity.
+	reserve(ctx context.Context) error
+	// hold calls within while the source is kept as it is.
+	hold(ctx context.Context, within func(context.Context) error) error
+	// prepare does what takes time and does not need the source to be still.
+	prepare(ctx context.Context) error
+	// take copies the data.
+	take(ctx context.Context) error
+	// commit gives the copies their names in the pool.
+	commit(ctx context.Context) error
+	// accept records that they are ready.
+	accept(ctx context.Context) error
+	// undo removes what the phases before have left, and returns why they failed.
+	undo(ctx context.Context, cause error) error
+	// prepared are the copies that hold resources.
+	prepared() []*pendingCopy
+}
+
+// run goes through the phases, or leaves nothing behind.
+func (m *Machine) run(ctx context.Context, t phases) error {
+	// The records come first: after a crash they lead to what commit has made.
+	if err := t.reserve(ctx); err != nil {
+		return err
+	}
+
+	if err := m.fill(ctx, t); err != nil {
+		for _, each := range t.prepared() {
+			err = errors.Join(err, each.abort(err))
+		}
+
+		return t.undo(ctx, err)
+	}
+
+	for _, each := range t.prepared() {
+		if err := each.abort(nil); err != nil {
+			m.Log.Warn("cannot release the resources of a finished copy", "object", each.target, "error", err)
+		}
+	}
+
+	return nil
+}
+
+func (m *Machine) fill(ctx context.Context, t phases) error {
+	err := t.hold(ctx, func(ctx context.Context) error {
+		if err := t.prepare(ctx); err != nil {
+			return err
+		}
+
+		return t.take(ctx)
+	})
+	if err != nil {
+		return err
+	}
+
+	if err := t.commit(ctx); err != nil {
+		return err
+	}
+
+	return t.accept(ctx)
+}
+
+// taking is what all takings have in common.
+type taking struct {
+	*Machine
+
+	// pool returns a pool that is available: any of the catalog's, or at the recovery of a pool only that.
+	pool   func(name, of string) (*pool.Pool, error)
+	copies []*pendingCopy
+	plan   *plan
+}
+
+func (t *taking) hold(ctx context.Context, within func(context.Context) error) error {
+	return within(ctx)
+}
+
+func (t *taking) prepared() []*pendingCopy { return t.copies }
+
+// take takes all copies, point-in-time as far as their sources are frozen, or copied as one.
+func (t *taking) take(ctx context.Context) error { return t.plan.take(ctx, t.Node, t.copies) }

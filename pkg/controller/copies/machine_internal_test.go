@@ -1,0 +1,328 @@
+package copies
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
+)
+
+// scripted is a taking whose phases are recorded, of which one fails.
+type scripted struct {
+	failing string
+	passed  []string
+}
+
+func (s *scripted) pass(phase string) error {
+	s.passed = append(s.passed, phase)
+
+	if phase == s.failing {
+		return errBroken
+	}
+
+	return nil
+}
+
+func (s *scripted) reserve(context.Context) error { return s.pass("reserve") }
+
+func (s *scripted) hold(ctx context.Context, within func(context.Context) error) error {
+	return within(ctx)
+}
+
+func (s *scripted) prepare(context.Context) error { return s.pass("prepare") }
+func (s *scripted) take(context.Context) error    { return s.pass("take") }
+func (s *scripted) commit(context.Context) error  { return s.pass("commit") }
+func (s *scripted) accept(context.Context) error  { return s.pass("accept") }
+func (s *scripted) prepared() []*pendingCopy      { return nil }
+
+func (s *scripted) undo(_ context.Context, cause error) error {
+	return errors.Join(s.pass("undo"), cause)
+}
+
+// TestPhases: one follows the other, and each that fails behind reserve is undone.
+func TestPhases(t *testing.T) {
+	t.Parallel()
+
+	for failing, want := range map[string][]string{
+		"":        {"reserve", "prepare", "take", "commit", "accept"},
+		"reserve": {"reserve"},
+		"prepare": {"reserve", "prepare", "undo"},
+		"take":    {"reserve", "prepare", "take", "undo"},
+		"commit":  {"reserve", "prepare", "take", "commit", "undo"},
+		"accept":  {"reserve", "prepare", "take", "commit", "accept", "undo"},
+	} {
+		s := &scripted{failing: failing}
+		err := New(Config{}).run(t.Context(), s)
+		require.Equal(t, failing != "", err != nil, "want: the error of %q: %v", failing, err)
+		require.Equal(t, want, s.passed, failing)
+	}
+}
+
+// TestFailuresOfEachPhase leave neither a record nor an object, and the repetition succeeds.
+func TestFailuresOfEachPhase(t *testing.T) {
+	t.Parallel()
+
+	script := func(change func(n *fakeNode)) func(b *bench, source *record.Volume) (mend func()) {
+		return func(b *bench, source *record.Volume) func() {
+			b.node.used[source.ID] = true
+			change(b.node)
+
+			return func() { *b.node = fakeNode{used: map[string]bool{}, canFreeze: true} }
+		}
+	}
+
+	for name, fail := range map[string]func(b *bench, source *record.Volume) (mend func()){
+		"prepare: the use is unknown": script(func(n *fakeNode) { n.useErr = errBroken }),
+		"prepare: not frozen":         script(func(n *fakeNode) { n.canFreeze = false }),
+		"take: freezing fails":        script(func(n *fakeNode) { n.freezeErr = errBroken }),
+		"commit: a point fails":       script(func(n *fakeNode) { n.pointErr = errBroken }),
+		"prepare: no image": func(b *bench, source *record.Volume) func() {
+			require.NoError(b.t, os.Remove(b.served().VolumePath(source.ID, volume.BackingImage)))
+
+			return func() { require.NoError(b.t, b.served().EnsureImage(source.ID, source.CapacityBytes, false)) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			b := newBench(t)
+			source := b.create("source")
+			fresh := b.wanted("taken", source)
+			mend := fail(b, source)
+
+			require.Error(t, b.TakeSnapshot(t.Context(), source, fresh), "want: %s", name)
+			mend()
+			require.Equal(t, map[string]record.Phase{"volume source": record.PhaseReady}, b.phases())
+			require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
+			require.Empty(t, b.stored("scratch"), "want: no copy is left")
+
+			require.NoError(t, b.TakeSnapshot(t.Context(), source, b.wanted("taken", source)))
+			require.Equal(t, record.PhaseReady, b.phases()["snapshot taken"])
+		})
+	}
+}
+
+// TestAcceptIsRefusedAfterADeletion: what was deleted while it was copied is undone.
+func TestAcceptIsRefusedAfterADeletion(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	source := b.create("source")
+	fresh := b.wanted("taken", source)
+	taking := b.taking(nil, fresh)
+	taking.sources = []*record.Volume{source}
+
+	require.NoError(t, taking.reserve(t.Context()))
+	require.Equal(t, record.PhaseCreating, b.phases()["snapshot taken"])
+	require.NoError(t, taking.prepare(t.Context()))
+	require.NoError(t, taking.take(t.Context()))
+	require.NoError(t, taking.commit(t.Context()))
+	require.NoError(t, b.Catalog.DeleteSnapshots(t.Context(), nil, []*record.Snapshot{fresh}))
+
+	err := taking.accept(t.Context())
+	rpccode.Require(t, err, codes.Aborted)
+	require.ErrorIs(t, taking.undo(t.Context(), err), catalog.ErrDeleted)
+	require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
+	require.Equal(t, record.PhaseDeleting, b.phases()["snapshot taken"], "its deletion forgets it")
+}
+
+// TestVolumesOfCopies: each phase of a clone and a restore is recorded, and a failed one leaves nothing.
+func TestVolumesOfCopies(t *testing.T) {
+	t.Parallel()
+
+	for name, copyInto := range map[string]func(b *bench, source, fresh *record.Volume) error{
+		"clone": func(b *bench, source, fresh *record.Volume) error {
+			return b.Clone(b.t.Context(), fresh, b.served(), source.ID, volume.ConsistencyFilesystem)
+		},
+		"restore": func(b *bench, source, fresh *record.Volume) error {
+			return b.Restore(b.t.Context(), fresh, b.served(), b.snapshot("taken", source, record.PhaseReady))
+		},
+	} {
+		b := newBench(t)
+		source := b.create("source")
+		path := b.served().VolumePath(source.ID, volume.BackingImage)
+
+		require.NoError(t, copyInto(b, source, b.describe("copy")), name)
+		require.Equal(t, record.PhaseReady, b.phases()["volume copy"], name)
+		require.Len(t, b.stored("images"), 2, "want: the %s has an image", name)
+
+		require.NoError(t, os.Rename(path, path+".aside"))
+
+		failed := b.Clone(t.Context(), b.describe("failed"), b.served(), source.ID, volume.ConsistencyNone)
+		rpccode.Require(t, failed, codes.NotFound, name)
+		require.NotContains(t, b.phases(), "volume failed", "the failed copy is forgotten")
+		require.NoError(t, os.Rename(path+".aside", path))
+
+		larger := b.describe("larger")
+		larger.CapacityBytes = source.CapacityBytes - 1
+		rpccode.Require(t, b.Clone(t.Context(), larger, b.served(), source.ID, volume.ConsistencyNone), codes.Aborted,
+			"the source was expanded")
+	}
+}
+
+// TestTheObjectOfAFailedSnapshotIsRemovedLater if it cannot be removed now. Its name is free.
+func TestTheObjectOfAFailedSnapshotIsRemovedLater(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	taken := b.snapshot("taken", b.create("source"), record.PhaseCreating)
+	require.NoError(t, b.served().Close())
+
+	err := b.taking(nil, taken).undo(t.Context(), errBroken)
+	require.ErrorIs(t, err, errBroken)
+	require.ErrorIs(t, err, fs.ErrClosed, "what cannot be removed is reported")
+	require.Equal(t, 1, b.Remover.Queue.Len(), "want: it is removed later")
+	require.Equal(t, record.PhaseDeleting, b.phases()["snapshot taken"])
+
+	_, _, found := b.Catalog.Snapshots.Lookup(record.NameIndex, "taken")
+	require.False(t, found, "want: the name of the snapshot is free")
+}
+
+// TestFailedCopyOfAnAcknowledgedSnapshot stays failed, at the end of the driver as one that is
+// copied again.
+func TestFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
+	t.Parallel()
+
+	draining, drain := context.WithCancelCause(t.Context())
+	drain(operation.ErrDraining)
+
+	for want, ctx := range map[record.Phase]context.Context{record.PhaseFailed: t.Context(), record.PhaseCopying: draining} {
+		b := newBench(t)
+		source := b.create("source")
+		copying := b.snapshot("copying", source, record.PhaseCopying)
+		creating := b.snapshot("creating", source, record.PhaseCreating)
+		gone := &record.Snapshot{ID: b.newID(), Parameters: copying.Parameters}
+
+		require.ErrorIs(t, b.taking(nil, gone, creating, copying).undo(ctx, errBroken), errBroken)
+		require.Equal(t, map[string]record.Phase{"volume source": record.PhaseReady, "snapshot copying": want}, b.phases(),
+			"want: only what was acknowledged stays")
+		require.Empty(t, b.stored("snapshots"), "want: no copy is left")
+		require.NoError(t, b.recordFailed(t.Context(), errBroken, gone), "there is nothing to record")
+	}
+}
+
+// TestFailuresOfTheState fail undo.
+func TestFailuresOfTheState(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	source := b.create("source")
+	copying := b.snapshot("copying", source, record.PhaseCopying)
+	creating := b.snapshot("creating", source, record.PhaseCreating)
+	require.NoError(t, b.store.Close())
+
+	require.ErrorIs(t, b.taking(nil, copying).undo(t.Context(), errBroken), state.ErrNotOpen)
+	require.ErrorIs(t, b.taking(nil, creating).undo(t.Context(), errBroken), state.ErrNotOpen)
+	require.ErrorIs(t, b.Recover(), state.ErrNotOpen)
+	require.ErrorIs(t, b.Remove(t.Context(), nil, copying), state.ErrNotOpen)
+}
+
+// TestRecoveryFromEachRecord: what a start, and then the pool that it opens, make of the records.
+func TestRecoveryFromEachRecord(t *testing.T) {
+	t.Parallel()
+
+	for phase, want := range map[record.Phase]struct {
+		recovered, resumed record.Phase
+		removals           int
+	}{
+		record.PhaseCreating: {record.PhaseDeleting, record.PhaseDeleting, 1},
+		record.PhaseDeleting: {record.PhaseDeleting, record.PhaseDeleting, 1},
+		record.PhaseCopying:  {record.PhaseCopying, record.PhaseReady, 0},
+		record.PhaseFailed:   {record.PhaseFailed, record.PhaseFailed, 0},
+		record.PhaseReady:    {record.PhaseReady, record.PhaseReady, 0},
+	} {
+		t.Run(string(phase), func(t *testing.T) {
+			t.Parallel()
+
+			b := newBench(t)
+			taken := b.snapshot("taken", b.create("source"), phase)
+
+			require.NoError(t, b.Recover())
+			require.Equal(t, want.recovered, b.phases()["snapshot taken"])
+			require.Equal(t, want.removals, b.Remover.Queue.Len(), "want: what is unfinished is removed")
+
+			require.NoError(t, b.Resume(t.Context(), b.served()))
+			require.Eventually(t, func() bool { return b.Operations.Len() == 0 }, await.Limit, 1, "want: the copies end")
+			require.Equal(t, want.resumed, b.phases()["snapshot taken"])
+
+			// A copy that is over is not taken again.
+			require.NoError(t, b.takeAgain(t.Context(), b.served(), taken.InPhase(record.PhaseCopying)))
+			require.Equal(t, want.resumed, b.phases()["snapshot taken"])
+			require.NoError(t, b.takeAgain(t.Context(), b.served(), &record.Snapshot{ID: b.newID()}), "one that is gone is not taken again")
+		})
+	}
+}
+
+// TestMembersAreRemovedWithTheirGroup, of which the start finds a half-made record.
+func TestMembersAreRemovedWithTheirGroup(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	source := b.create("source")
+	made, err := b.TakeGroup(t.Context(), &record.Group{
+		ID: b.newID(), Name: "all", SourceVolumeIDs: []string{source.ID}, Consistency: volume.ConsistencyFilesystem, Phase: record.PhaseCreating,
+	})
+	require.NoError(t, err)
+	require.Equal(t, record.PhaseReady, b.phases()["group all"])
+
+	members, err := b.recoverGroups()
+	require.NoError(t, err)
+	require.Empty(t, members, "want: a group that is ready stays")
+
+	require.NoError(t, b.store.Update(t.Context(), func(tx *state.Tx) error {
+		return b.Catalog.Groups.In(tx).Put(made.ID, made.InPhase(record.PhaseCreating))
+	}))
+
+	members, err = b.recoverGroups()
+	require.NoError(t, err)
+	require.Equal(t, map[string]bool{made.SnapshotIDs[0]: true}, members)
+	require.Equal(t, record.PhaseDeleting, b.phases()["group all"])
+}
+
+// TestCopiesWaitForOperations: a copy is not resumed beside an operation on it or on its source.
+func TestCopiesWaitForOperations(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	snapshot := &record.Snapshot{ID: "s", SourceVolumeID: "v"}
+
+	for key, want := range map[string]bool{"snapshot s": true, "volume v": true, "volume s": false} {
+		released := make(chan struct{})
+		require.NoError(t, operation.Start(t.Context(), b.Operations, operation.Call{Key: key}, func(context.Context) { <-released }))
+		require.Equal(t, want, b.busyWith(snapshot), "want: %s is an operation on it", key)
+		close(released)
+		require.Eventually(t, func() bool { return b.Operations.Len() == 0 }, await.Limit, 1, "want: the operation ends")
+	}
+}
+
+// TestEachMemberIsLockedOrNone while a group is deleted.
+func TestEachMemberIsLockedOrNone(t *testing.T) {
+	t.Parallel()
+
+	m := New(Config{})
+	release, err := m.Locks.TryRLock("b")
+	require.NoError(t, err)
+
+	members := []*record.Snapshot{{ID: "a"}, {ID: "b"}}
+	_, err = m.lockSnapshots(members)
+	rpccode.Require(t, err, codes.Aborted)
+	release()
+
+	unlock, err := m.lockSnapshots(members)
+	require.NoError(t, err)
+	require.Len(t, m.Locks.held, 2, "want: both are locked")
+	unlock()
+	require.Empty(t, m.Locks.held, "want: no lock is left")
+}

@@ -1,0 +1,177 @@
+package copies
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+)
+
+// Running tracks the snapshots whose data is being copied for a long time while the
+// source cannot change. It is safe for concurrent use.
+type Running struct {
+	mu     sync.Mutex
+	copies map[string]*runningCopy
+	// waiters are the calls that wait for a copy, with the names of their snapshots.
+	waiters map[*waiter]string
+}
+
+type runningCopy struct {
+	name  string
+	stop  context.CancelCauseFunc
+	ended chan struct{}
+}
+
+// waiter is a call that becomes slow once the copy that it waits for has run for the grace.
+type waiter struct {
+	grace time.Duration
+	slow  atomic.Bool
+	leave context.CancelFunc
+	// timer is nil until the copy runs.
+	timer *time.Timer
+}
+
+// NewRunning returns a tracker without copies.
+func NewRunning() *Running {
+	return &Running{copies: map[string]*runningCopy{}, waiters: map[*waiter]string{}}
+}
+
+// Start registers a copy until end is called. Stop cancels the returned context.
+func (r *Running) Start(ctx context.Context, id, name string) (stoppable context.Context, end func()) {
+	stoppable, stop := context.WithCancelCause(ctx)
+	entry := &runningCopy{name: name, stop: stop, ended: make(chan struct{})}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.copies[id] = entry
+
+	for each, of := range r.waiters {
+		if of == name {
+			each.begin()
+		}
+	}
+
+	return stoppable, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+
+		stop(nil)
+		close(entry.ended)
+
+		// A restarted copy has replaced the entry.
+		if r.copies[id] == entry {
+			delete(r.copies, id)
+		}
+	}
+}
+
+// Has reports whether the snapshot is being copied.
+func (r *Running) Has(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.copies[id] != nil
+}
+
+// Stop cancels the copy with catalog.ErrDeleted and waits until it has ended. Errors: those of ctx.
+func (r *Running) Stop(ctx context.Context, id string) error {
+	r.mu.Lock()
+	entry := r.copies[id]
+	r.mu.Unlock()
+
+	if entry == nil {
+		return nil
+	}
+
+	entry.stop(catalog.ErrDeleted)
+
+	select {
+	case <-entry.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait until the copy has ended: %w", context.Cause(ctx))
+	}
+}
+
+// untilSlow returns a context that ends once the copy of that name has run for the grace since the call of
+// untilSlow. leave ends it in any case, and reports whether the copy is slow.
+func (r *Running) untilSlow(ctx context.Context, name string, grace time.Duration) (waiting context.Context, leave func() (slow bool)) {
+	waiting, cancel := context.WithCancel(ctx)
+	w := &waiter{grace: grace, leave: cancel}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.waiters[w] = name
+
+	for _, each := range r.copies {
+		if each.name == name {
+			w.begin()
+		}
+	}
+
+	return waiting, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		defer cancel()
+
+		delete(r.waiters, w)
+
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+
+		return w.slow.Load()
+	}
+}
+
+// begin starts the grace. The mutex is held.
+func (w *waiter) begin() {
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.grace, func() {
+			w.slow.Store(true)
+			w.leave()
+		})
+	}
+}
+
+// Await returns the snapshot of that name that take makes, an operation that goes on without its caller.
+// Once its copy has run for the grace, Await acknowledges it: it records that the snapshot is being copied,
+// and returns it so. The caller checks that it is what is asked for.
+func (m *Machine) Await(
+	ctx context.Context, name string, take func(context.Context) (*record.Snapshot, error),
+) (*record.Snapshot, error) {
+	if copying, ok := m.acknowledged(name); ok {
+		return copying, nil
+	}
+
+	waiting, leave := m.Running.untilSlow(ctx, name, m.Grace)
+	made, err := take(waiting)
+
+	if slow := leave(); err == nil || !slow {
+		return made, err
+	}
+
+	if err := m.Catalog.AcknowledgeSnapshot(ctx, name); err != nil {
+		return nil, err
+	}
+
+	if copying, ok := m.acknowledged(name); ok {
+		return copying, nil
+	}
+
+	// The copy has ended meanwhile: take returns what has become of it.
+	return take(ctx)
+}
+
+// acknowledged returns the snapshot of that name if it is being copied and a CO knows of it.
+func (m *Machine) acknowledged(name string) (*record.Snapshot, bool) {
+	_, found, ok := m.Catalog.Snapshots.Lookup(record.NameIndex, name)
+
+	return found, ok && found.Phase == record.PhaseCopying && m.Running.Has(found.ID)
+}

@@ -1,0 +1,100 @@
+package copies
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+)
+
+var errLeft = errors.New("the caller has left")
+
+// TestStopWaitsForTheEndOfACopy: the copy has the cause, and Stop returns when it has ended and not
+// before, unless its caller leaves.
+func TestStopWaitsForTheEndOfACopy(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		copies := NewRunning()
+		require.NoError(t, copies.Stop(t.Context(), "a"), "want: there is nothing to stop")
+
+		copying, end := copies.Start(t.Context(), "a", "snapshot")
+		require.True(t, copies.Has("a"), "want: the copy runs")
+		require.False(t, copies.Has("b"), "want: another copy does not run")
+		require.NoError(t, copying.Err())
+
+		leaving, leave := context.WithCancelCause(t.Context())
+		leave(errLeft)
+		require.ErrorIs(t, copies.Stop(leaving, "a"), errLeft, "want: Stop of a caller that has left says so")
+		require.ErrorIs(t, context.Cause(copying), catalog.ErrDeleted, "want: the copy gets the cause")
+
+		stopped := make(chan error, 1)
+
+		go func() { stopped <- copies.Stop(t.Context(), "a") }()
+
+		synctest.Wait()
+		require.Empty(t, stopped, "want: Stop waits for the end of the copy")
+		end()
+		require.NoError(t, <-stopped)
+		require.False(t, copies.Has("a"), "want: the copy has ended")
+	})
+}
+
+// TestTheEndOfACopyLeavesItsSuccessor: a copy that was restarted goes on when the first one ends.
+func TestTheEndOfACopyLeavesItsSuccessor(t *testing.T) {
+	t.Parallel()
+
+	copies := NewRunning()
+	first, endFirst := copies.Start(t.Context(), "a", "snapshot")
+	second, endSecond := copies.Start(t.Context(), "a", "snapshot")
+
+	endFirst()
+	require.Error(t, first.Err(), "want: the context of the first copy has ended")
+	require.NoError(t, second.Err())
+	require.True(t, copies.Has("a"), "want: the second copy runs")
+	endSecond()
+	require.False(t, copies.Has("a"), "want: no copy runs")
+}
+
+// TestCallsBecomeSlow once the copy of their snapshot has run for the grace, whichever comes first.
+func TestCallsBecomeSlow(t *testing.T) {
+	t.Parallel()
+
+	const grace = time.Second
+
+	synctest.Test(t, func(t *testing.T) {
+		copies := NewRunning()
+		before, leaveBefore := copies.untilSlow(t.Context(), "snapshot", grace)
+		other, leaveOther := copies.untilSlow(t.Context(), "other", grace)
+
+		time.Sleep(2 * grace)
+		require.NoError(t, before.Err(), "want: the grace begins with the copy")
+
+		_, end := copies.Start(t.Context(), "a", "snapshot")
+		defer end()
+
+		time.Sleep(grace / 2)
+
+		after, leaveAfter := copies.untilSlow(t.Context(), "snapshot", grace)
+		gone, leaveGone := copies.untilSlow(t.Context(), "snapshot", grace)
+		require.False(t, leaveGone(), "want: a call that leaves within the grace is not slow")
+		require.Error(t, gone.Err(), "want: its context has ended")
+
+		time.Sleep(grace / 2)
+		<-before.Done()
+		require.NoError(t, after.Err(), "want: a later call has a grace of its own")
+		require.True(t, leaveBefore(), "want: the first call is slow")
+
+		time.Sleep(grace / 2)
+		<-after.Done()
+		require.True(t, leaveAfter(), "want: the later call is slow, too")
+		require.NoError(t, other.Err(), "want: the copy of another snapshot does not matter")
+		require.False(t, leaveOther(), "want: it is not slow")
+		require.Empty(t, copies.waiters, "want: no call waits")
+	})
+}

@@ -1,0 +1,90 @@
+// Package objects makes, enlarges and removes the pool objects of recorded volumes and snapshots, and says
+// what uses them.
+//
+// It decides by one record and its object. It contains neither requests nor the steps of an operation.
+package objects
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+)
+
+// Allocate creates the volume's image or directory if it is missing.
+func Allocate(v *record.Volume, p *pool.Pool) error {
+	if v.Parameters.Backing == volume.BackingDirectory {
+		return p.EnsureDirectory(v.ID, v.CapacityBytes)
+	}
+
+	return p.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
+}
+
+// AllocateDurably makes the pool object of a volume that is about to be used durable: until now a
+// power failure could lose it, because CreateVolume does not sync it (docs/decisions/0005).
+func AllocateDurably(v *record.Volume, p *pool.Pool) error {
+	if err := Allocate(v, p); err != nil {
+		return err
+	}
+
+	if v.Parameters.Backing == volume.BackingDirectory {
+		return p.SyncDirectory(v.ID)
+	}
+
+	return p.SyncImage(v.ID)
+}
+
+// Enlarge makes the bytes of a volume be as many as its record is about to say.
+// Should the record not follow, the retry finds them there.
+func Enlarge(found, larger *record.Volume, p *pool.Pool) error {
+	switch {
+	case larger.Pristine:
+		return Allocate(larger, p)
+	case larger.Parameters.Backing == volume.BackingDirectory:
+		if err := p.LimitDirectory(larger.ID, larger.CapacityBytes); err != nil {
+			return err
+		}
+
+		return p.SyncDirectory(larger.ID)
+	default:
+		return p.GrowImage(larger.ID, pool.Growth{From: found.CapacityBytes, To: larger.CapacityBytes, Thick: larger.IsThick()})
+	}
+}
+
+// CheckGrowth returns OUT_OF_RANGE if the filesystem of an image cannot become as large. An image that
+// is missing is reported by what grows or copies it.
+func CheckGrowth(p *pool.Pool, object pool.Object, bytes int64) error {
+	if object.Backing == volume.BackingDirectory {
+		return nil
+	}
+
+	if err := p.CheckGrowth(object, bytes); !errors.Is(err, pool.ErrMissing) {
+		return err
+	}
+
+	return nil
+}
+
+// CheckMounts returns FAILED_PRECONDITION while something is mounted below an
+// object's directory: what is mounted there is not the object's.
+func CheckMounts(p *pool.Pool, object pool.Object) error {
+	if object.Backing != volume.BackingDirectory {
+		return nil
+	}
+
+	found, err := mount.ListBeneath(p.ObjectPath(object))
+	if err != nil {
+		return fmt.Errorf("%s: %w", object, err)
+	}
+
+	if len(found) > 0 {
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "%s is mounted at %s, in the directory of %s; unmount it first",
+			found[0].Source, found[0].Path, object)
+	}
+
+	return nil
+}
