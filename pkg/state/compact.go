@@ -90,20 +90,21 @@ func (c *committer) freeze() (sequence uint64, all []version, end int64, err err
 
 // catchUp copies what was appended to the journal while the base of next was written, so that
 // little is left for switchTo.
-func (c *committer) catchUp(next *journal, from *int64) error {
+func (c *committer) catchUp(next *journal, from *int64) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, next.discard(c.options.FS, c.dir))
+		}
+	}()
 	c.token <- struct{}{}
 	// Up to its end a journal does not change, and only compactions replace it.
 	present := *c.journal
 	<-c.token
-	err := next.copyFrom(&present, *from, present.end)
-	if err == nil {
-		err = next.file.Sync()
-	}
-	if err != nil {
-		return errors.Join(err, next.discard(c.options.FS, c.dir))
+	if err := next.copyFrom(&present, *from, present.end); err != nil {
+		return err
 	}
 	*from = present.end
-	return nil
+	return next.file.Sync()
 }
 
 // switchTo completes next and replaces the journal by it. The caller holds the token.
