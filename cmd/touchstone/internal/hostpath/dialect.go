@@ -12,7 +12,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -31,9 +35,10 @@ type Dialect struct {
 	// kinds are those of -capacity, which are the names of the pools.
 	kinds []string
 	// mutable are the accepted mutable parameters; none are all.
-	mutable           []string
-	maxVolumeSizeNode int64
-	ephemeral, modify bool
+	mutable []string
+	// Both sizes are bytes.
+	maxVolumeSize, maxVolumeSizeNode int64
+	ephemeral, modify                bool
 
 	mu  sync.Mutex
 	log io.Writer
@@ -43,7 +48,7 @@ type Dialect struct {
 func (f *Flags) Dialect(log io.Writer) *Dialect {
 	d := &Dialect{
 		kinds: slices.Sorted(maps.Keys(f.capacities)), mutable: f.mutable, ephemeral: f.ephemeral, modify: f.modify,
-		maxVolumeSizeNode: f.maxVolumeSizeNode,
+		maxVolumeSize: f.maxVolumeSize, maxVolumeSizeNode: f.maxVolumeSizeNode,
 	}
 	if f.maxVolumeSizeNode == 0 {
 		d.maxVolumeSizeNode = f.maxVolumeSize
@@ -58,40 +63,36 @@ func (f *Flags) Dialect(log io.Writer) *Dialect {
 
 // Translate is the inner interceptor: it has a request be one that the driver knows, and the response
 // be one that a CO of hostpathplugin knows.
-func (d *Dialect) Translate(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if message, ok := request.(proto.Message); ok {
-		request = proto.Clone(message)
+func (d *Dialect) Translate(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	message, isMessage := request.(proto.Message)
+	if !isMessage {
+		return next(ctx, request)
 	}
 
-	response, err := d.translate(ctx, request, next)
-	if message, ok := response.(proto.Message); ok && err == nil {
-		response = proto.Clone(message)
-		renameSegments(response, record.NodeSegmentKey, TopologyKey)
+	message = proto.Clone(message)
+	renameSegments(message, TopologyKey, record.NodeSegmentKey)
+
+	response, err := d.translate(ctx, message, info, next)
+
+	message, isMessage = response.(proto.Message)
+	if err != nil || !isMessage {
+		return response, err
 	}
 
-	return response, err
+	message = proto.Clone(message)
+	renameSegments(message, record.NodeSegmentKey, TopologyKey)
+
+	return message, nil
 }
 
-func (d *Dialect) translate(ctx context.Context, request any, next grpc.UnaryHandler) (any, error) {
-	renameSegments(request, TopologyKey, record.NodeSegmentKey)
-
+func (d *Dialect) translate(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	switch request := request.(type) {
 	case *csi.CreateVolumeRequest:
 		return d.create(ctx, request, next)
 	case *csi.GetCapacityRequest:
 		return d.capacity(ctx, request, next)
 	case *csi.ControllerModifyVolumeRequest:
-		known, err := d.knownMutable(request.GetMutableParameters())
-		if err != nil {
-			return nil, err
-		}
-
-		// The driver refuses a request without any; opaque ones change nothing.
-		if len(known) == 0 && len(request.GetMutableParameters()) > 0 {
-			return &csi.ControllerModifyVolumeResponse{}, nil
-		}
-
-		request.MutableParameters = known
+		return d.modifyVolume(ctx, request, info, next)
 	case *csi.ValidateVolumeCapabilitiesRequest:
 		request.Parameters = known(request.GetParameters())
 	case *csi.CreateSnapshotRequest:
@@ -140,6 +141,29 @@ func (d *Dialect) create(ctx context.Context, request *csi.CreateVolumeRequest, 
 	return made, nil
 }
 
+func (d *Dialect) modifyVolume(
+	ctx context.Context, request *csi.ControllerModifyVolumeRequest, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (any, error) {
+	left, err := d.knownMutable(request.GetMutableParameters())
+	if err != nil {
+		return nil, err
+	}
+
+	controller, isController := info.Server.(csi.ControllerServer)
+	if len(left) > 0 || len(request.GetMutableParameters()) == 0 || !isController {
+		request.MutableParameters = left
+
+		return next(ctx, request)
+	}
+
+	// The driver refuses a request without parameters. Opaque ones change nothing of a volume that there is.
+	if _, err := controller.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: request.GetVolumeId()}); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return &csi.ControllerModifyVolumeResponse{}, nil
+}
+
 // inAKind has a volume made in the pool of its kind, or in the first one that takes it.
 func (d *Dialect) inAKind(given, parameters map[string]string, makeVolume func() (any, error)) (any, error) {
 	kind := given[kindKey]
@@ -179,15 +203,23 @@ func (d *Dialect) capacity(ctx context.Context, request *csi.GetCapacityRequest,
 	kind := request.GetParameters()[kindKey]
 	request.Parameters = withBacking(known(request.GetParameters()), request.GetVolumeCapabilities()...)
 
-	if len(d.kinds) > 0 {
-		if !slices.Contains(d.kinds, kind) {
-			return &csi.GetCapacityResponse{}, nil
-		}
-
+	switch {
+	case len(d.kinds) == 0:
+	case !slices.Contains(d.kinds, kind):
+		return &csi.GetCapacityResponse{}, nil
+	default:
 		request.Parameters[volume.KeyPool] = kind
 	}
 
-	return next(ctx, request)
+	response, err := next(ctx, request)
+	if has, _ := response.(*csi.GetCapacityResponse); has != nil && len(d.kinds) == 0 {
+		has = proto.CloneOf(has)
+		has.AvailableCapacity = min(has.GetAvailableCapacity(), d.maxVolumeSize)
+
+		return has, err
+	}
+
+	return response, err
 }
 
 func (d *Dialect) publish(ctx context.Context, request *csi.NodePublishVolumeRequest, next grpc.UnaryHandler) (any, error) {
@@ -263,35 +295,20 @@ func withBacking(parameters map[string]string, capabilities ...*csi.VolumeCapabi
 }
 
 // renameSegments renames a key in each topology of a message.
-func renameSegments(message any, from, to string) {
-	for _, topology := range topologies(message) {
-		if value, has := topology.GetSegments()[from]; has {
+func renameSegments(message proto.Message, from, to string) {
+	// It fails only if the function does.
+	_ = protorange.Range(message.ProtoReflect(), func(at protopath.Values) error {
+		inner, isMessage := at.Index(-1).Value.Interface().(protoreflect.Message)
+		if !isMessage {
+			return nil
+		}
+
+		topology, isTopology := inner.Interface().(*csi.Topology)
+		if value, has := topology.GetSegments()[from]; isTopology && has {
 			delete(topology.GetSegments(), from)
 			topology.GetSegments()[to] = value
 		}
-	}
-}
 
-func topologies(message any) []*csi.Topology {
-	switch message := message.(type) {
-	case *csi.CreateVolumeRequest:
-		return slices.Concat(message.GetAccessibilityRequirements().GetRequisite(), message.GetAccessibilityRequirements().GetPreferred())
-	case *csi.GetCapacityRequest:
-		return []*csi.Topology{message.GetAccessibleTopology()}
-	case *csi.CreateVolumeResponse:
-		return message.GetVolume().GetAccessibleTopology()
-	case *csi.ControllerGetVolumeResponse:
-		return message.GetVolume().GetAccessibleTopology()
-	case *csi.ListVolumesResponse:
-		var all []*csi.Topology
-		for _, entry := range message.GetEntries() {
-			all = append(all, entry.GetVolume().GetAccessibleTopology()...)
-		}
-
-		return all
-	case *csi.NodeGetInfoResponse:
-		return []*csi.Topology{message.GetAccessibleTopology()}
-	default:
 		return nil
-	}
+	})
 }

@@ -35,7 +35,7 @@ func translate(t *testing.T, flags string, request, response proto.Message) (got
 	require.NoError(t, err)
 
 	before := proto.Clone(request)
-	result, err := parsed.Dialect(nil).Translate(t.Context(), request, nil, func(_ context.Context, request any) (any, error) {
+	result, err := parsed.Dialect(nil).Translate(t.Context(), request, &grpc.UnaryServerInfo{}, func(_ context.Context, request any) (any, error) {
 		got = request.(proto.Message)
 
 		return response, nil
@@ -154,6 +154,13 @@ func TestResponsesAreTranslated(t *testing.T) {
 			&csi.ListVolumesRequest{}, &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{{Volume: volume(ours, nil)}}},
 			&csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{{Volume: volume(upstream, nil)}}},
 		},
+		"a snapshot": {
+			&csi.CreateSnapshotRequest{}, &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{AccessibleTopology: []*csi.Topology{segments(ours)}}},
+			&csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{AccessibleTopology: []*csi.Topology{segments(upstream)}}},
+		},
+		"the capacity": {
+			&csi.GetCapacityRequest{}, &csi.GetCapacityResponse{AvailableCapacity: 1 << 50}, &csi.GetCapacityResponse{AvailableCapacity: 1 << 40},
+		},
 		"one volume": {
 			&csi.ControllerGetVolumeRequest{}, &csi.ControllerGetVolumeResponse{Volume: volume(ours, nil)},
 			&csi.ControllerGetVolumeResponse{Volume: volume(upstream, nil)},
@@ -170,13 +177,7 @@ func TestResponsesAreTranslated(t *testing.T) {
 		})
 	}
 
-	got, answer, err := translate(t, "--enable-controller-modify-volume",
-		&csi.ControllerModifyVolumeRequest{VolumeId: "a", MutableParameters: map[string]string{"e2eVacTest": "x"}}, nil)
-	require.NoError(t, err)
-	require.Nil(t, got, "want: opaque parameters change nothing")
-	requireEqual(t, &csi.ControllerModifyVolumeResponse{}, answer, "opaque parameters")
-
-	_, answer, err = translate(t, "--capacity=fast=1Gi", &csi.GetCapacityRequest{}, nil)
+	_, answer, err := translate(t, "--capacity=fast=1Gi", &csi.GetCapacityRequest{}, nil)
 	require.NoError(t, err)
 	requireEqual(t, &csi.GetCapacityResponse{}, answer, "capacity without a kind")
 }
@@ -210,6 +211,38 @@ func TestWhatCannotBeTranslatedIsRefused(t *testing.T) {
 			require.Equal(t, test.code, status.Code(err))
 			require.ErrorContains(t, err, test.says)
 		})
+	}
+}
+
+// controller has a volume.
+type controller struct {
+	csi.UnimplementedControllerServer
+}
+
+// ControllerGetVolume implements csi.ControllerServer.
+func (controller) ControllerGetVolume(_ context.Context, request *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
+	if request.GetVolumeId() != "a" {
+		return nil, status.Error(codes.NotFound, "there is none")
+	}
+
+	return &csi.ControllerGetVolumeResponse{}, nil
+}
+
+// TestOpaqueMutableParametersChangeNothing of a volume that there is.
+func TestOpaqueMutableParametersChangeNothing(t *testing.T) {
+	t.Parallel()
+
+	flags, err := parse(t, "-nodeid=n --enable-controller-modify-volume")
+	require.NoError(t, err)
+
+	for id, code := range map[string]codes.Code{"a": codes.OK, "b": codes.NotFound} {
+		_, err := flags.Dialect(nil).Translate(t.Context(),
+			&csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: map[string]string{"e2eVacTest": "x"}},
+			&grpc.UnaryServerInfo{Server: controller{}},
+			func(context.Context, any) (any, error) {
+				return nil, status.Error(codes.Internal, "the driver is called")
+			})
+		require.Equal(t, code, status.Code(err), id)
 	}
 }
 

@@ -31,6 +31,8 @@ const (
 	// bound.
 	randomLimit    = -1
 	maxRandomLimit = 10
+	// unlimited is the overcommit ratio without -capacity: only the size of one volume is limited.
+	unlimited = "1000000"
 	// socketName is of the unix socket of a driver that is served on TCP.
 	socketName = "csi.sock"
 )
@@ -192,6 +194,10 @@ func (f *Flags) Args(kubeletDirs []string) []string {
 		args = append(args, "--pool="+name+"="+pools[name])
 	}
 
+	if len(f.capacities) == 0 {
+		args = append(args, "--overcommit="+unlimited)
+	}
+
 	for _, kind := range slices.Sorted(maps.Keys(f.capacities)) {
 		args = append(args, fmt.Sprintf("--capacity=%s=%d", kind, f.capacities[kind]))
 	}
@@ -215,7 +221,8 @@ func (f *Flags) limit() int64 {
 }
 
 func (f *Flags) disabled() []string {
-	var names []string
+	// Hostpathplugin never has it.
+	names := []string{string(capability.SnapshotConstraints)}
 
 	for _, each := range []struct {
 		off  bool

@@ -56,7 +56,8 @@ func TestFlagsBecomeSettings(t *testing.T) {
 
 	flags, err := parse(t, "-nodeid=n --enable-attach --enable-controller-modify-volume --enable-snapshot-metadata")
 	require.NoError(t, err)
-	require.False(t, slices.ContainsFunc(flags.Args([]string{"/kubelet"}), func(arg string) bool { return strings.HasPrefix(arg, "--disable") }),
+	require.Equal(t, []string{"--disable-capability=SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"},
+		slices.DeleteFunc(flags.Args([]string{"/kubelet"}), func(arg string) bool { return !strings.HasPrefix(arg, "--disable") }),
 		"want: all that hostpathplugin can serve is served")
 }
 
