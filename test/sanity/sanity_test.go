@@ -49,10 +49,18 @@ type row struct {
 	// Simulated has the node mount nothing, so that the one spec that looks for the path of a
 	// publication is left out.
 	Simulated bool `json:"simulated"`
+	// Hostpath is the network of the program hostpathplugin, unix or tcp, instead of a driver.
+	Hostpath string `json:"hostpath"`
 	// Disabled are capabilities, and Skips how the suite begins the reasons for
 	// skipping what needs them.
 	Disabled []string `json:"disabled"`
 	Skips    []string `json:"skips"`
+}
+
+// hostpathSkips are the reasons of what hostpathplugin has not by default.
+var hostpathSkips = []string{
+	"ControllerPublishVolume not supported", "Controller Publish, UnpublishVolume not supported",
+	"ControllerUnpublishVolume not supported", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
 }
 
 func rows() []row {
@@ -68,6 +76,8 @@ func rows() []row {
 		{Name: "split-unprivileged", AccessType: "mount", Split: true, Unprivileged: true},
 		{Name: "proxy", AccessType: "mount", Proxy: true},
 		{Name: "simulated", AccessType: "mount", Simulated: true},
+		{Name: "hostpathplugin", AccessType: "mount", Hostpath: "unix", Skips: hostpathSkips},
+		{Name: "hostpathplugin-block", AccessType: "block", Hostpath: "tcp", Skips: hostpathSkips},
 		{Name: "simulated-block", AccessType: "block", Simulated: true},
 		{
 			Name: "unattached", AccessType: "mount", Disabled: []string{"PUBLISH_UNPUBLISH_VOLUME"},
@@ -231,6 +241,12 @@ func mutable(r row) map[string]string {
 // serve starts what the row needs and points the suite at it.
 func serve(t *testing.T, r row, config *sanity.TestConfig) {
 	t.Helper()
+
+	if r.Hostpath != "" {
+		startHostpathplugin(t, r.Hostpath, config)
+
+		return
+	}
 
 	if !r.Split {
 		d := harness.Start(t, limited, func(c *driver.Config) {
