@@ -239,8 +239,8 @@ func (r *components) addController(config *Config) error {
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
 		config.DriverName, config.Endpoint, config.Mode, config.NodeID, config.StateDir)
 	r.records = served.Catalog()
-	r.poolChanged = append(r.poolChanged, served.SuspectPool)
-	r.views = append(r.views, view{"controller", served.Health(), served.Reports})
+	r.poolChanged = append(r.poolChanged, served.Health().SuspectPool)
+	r.views = append(r.views, view{"controller", served.Health().Monitor, served.Health().Reports})
 	r.services = append(r.services, service{
 		name: csi.Controller_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) {
@@ -251,9 +251,9 @@ func (r *components) addController(config *Config) error {
 			(&names.Service{List: r.records.Names}).Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool,
-		watches: []func(context.Context){served.Health().Run},
+		watches: []func(context.Context){served.Health().Monitor.Run},
 		drain: func(ctx context.Context) error {
-			return errors.Join(snapshotMetadata.Drain(ctx), served.Drain(ctx))
+			return errors.Join(snapshotMetadata.Drain(ctx), served.Changes().Drain(ctx))
 		},
 	})
 

@@ -125,8 +125,7 @@ func TestSizeFor(t *testing.T) {
 		"a byte above that":         {ranged(math.MaxInt64-RoundBytes+1, 0), RoundBytes, 0, 0, codes.OutOfRange},
 		"negative":                  {ranged(-1, 0), RoundBytes, 0, 0, codes.InvalidArgument},
 	} {
-		s := &Service{config: Config{}}
-		s.config.MaxVolumeBytes = test.largest
+		s := &parser{maxBytes: test.largest}
 
 		got, err := s.sizeFor(test.asked, test.smallest)
 		rpccode.Require(t, err, test.code, "%s", name)

@@ -3,15 +3,12 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // ValidateVolumeCapabilities confirms what the volume can do, or says in the
@@ -74,61 +71,4 @@ func (s *Service) ValidateVolumeCapabilities(
 
 func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	return &csi.ValidateVolumeCapabilitiesResponse{Message: shorten.Text(message, shorten.MaxBytes)}, nil
-}
-
-// checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
-// have.
-func (s *Service) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
-	parsed, err := s.parseCapability(given, to.Parameters)
-	if err != nil || to.IsRaw() {
-		return err
-	}
-
-	return to.Parameters.CheckFSType(parsed)
-}
-
-// parseCapability refuses a capability that a volume with these parameters
-// can't have, with volume.ErrCapability.
-func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
-	parsed, err := volume.ParseCapability(given)
-	if err != nil {
-		return volume.Capability{}, err
-	}
-
-	if err := s.config.Capabilities.CheckAccessMode(parsed); err != nil {
-		return volume.Capability{}, err
-	}
-
-	if _, err := mount.ParseFlags(parsed.MountFlags); err != nil {
-		return volume.Capability{}, fmt.Errorf("%w: %w", volume.ErrCapability, err)
-	}
-
-	return parsed, parameters.CheckCapability(parsed, s.config.Shared)
-}
-
-func (s *Service) parseCapabilities(
-	given []*csi.VolumeCapability, parameters volume.Parameters,
-) ([]volume.Capability, error) {
-	parsed := make([]volume.Capability, 0, len(given))
-	fsType := ""
-
-	for _, each := range given {
-		capability, err := s.parseCapability(each, parameters)
-		if err != nil {
-			return nil, err
-		}
-
-		if !capability.Block {
-			wanted := fsTypeOf(parameters, capability)
-			if fsType != "" && wanted != fsType {
-				return nil, fmt.Errorf("%w: a volume can't be both %s and %s", volume.ErrCapability, fsType, wanted)
-			}
-
-			fsType = wanted
-		}
-
-		parsed = append(parsed, capability)
-	}
-
-	return parsed, nil
 }

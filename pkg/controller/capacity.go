@@ -3,17 +3,12 @@ package controller
 import (
 	"context"
 	"errors"
-	"math"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
@@ -71,89 +66,4 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 		MaximumVolumeSize: wrapperspb.Int64(largest),
 		MinimumVolumeSize: wrapperspb.Int64(minimumBytes(parameters, capabilities)),
 	}, nil
-}
-
-// choosePool reads the parameters and finds the pool that they name. Errors:
-// INVALID_ARGUMENT, UNAVAILABLE while the pool cannot be used.
-func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
-	parameters, err := volume.ParseParameters(given)
-	if err != nil {
-		return volume.Parameters{}, nil, rpc.Invalid("parameters: %w", err)
-	}
-
-	if _, named := given[volume.KeyPool]; !named {
-		parameters.Pool = s.pools.Default()
-	}
-
-	if !s.pools.Has(parameters.Pool) {
-		return volume.Parameters{}, nil, rpc.Invalid("parameters: pool %q does not exist; there are %s",
-			parameters.Pool, strings.Join(s.pools.Names(), ", "))
-	}
-
-	p, err := s.pools.Get(parameters.Pool)
-
-	return parameters, p, err
-}
-
-// sizeFor returns the size of a new volume: what is required, rounded up, but
-// not less than the filesystem needs. Errors: INVALID_ARGUMENT for a range
-// that makes no sense, OUT_OF_RANGE for one that can't be met.
-func (s *Service) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
-	if err := rpc.CheckCapacityRange(asked); err != nil {
-		return 0, err
-	}
-
-	required, limit := asked.GetRequiredBytes(), asked.GetLimitBytes()
-
-	switch {
-	case asked == nil:
-		required = DefaultBytes
-		if s.config.MaxVolumeBytes > 0 {
-			required = min(required, s.config.MaxVolumeBytes/RoundBytes*RoundBytes)
-		}
-	case required == 0:
-		required = min(limit/RoundBytes*RoundBytes, DefaultBytes)
-	case required > math.MaxInt64-RoundBytes:
-		return 0, rpc.Errorf(codes.OutOfRange, "capacity_range: required_bytes %d is more than any volume can have", required)
-	}
-
-	size := max((required+RoundBytes-1)/RoundBytes*RoundBytes, smallest)
-
-	if limit > 0 && size > limit {
-		return 0, rpc.Errorf(codes.OutOfRange,
-			"capacity_range: the smallest volume that holds %d bytes has %d, more than limit_bytes %d", required, size, limit)
-	}
-
-	if s.config.MaxVolumeBytes > 0 && size > s.config.MaxVolumeBytes {
-		return 0, rpc.Errorf(codes.OutOfRange,
-			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, s.config.MaxVolumeBytes)
-	}
-
-	return size, nil
-}
-
-// minimumBytes is the smallest volume with these parameters.
-func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability) int64 {
-	smallest := int64(RoundBytes)
-
-	for _, capability := range capabilities {
-		if capability.Block || parameters.Backing == volume.BackingDirectory {
-			continue
-		}
-
-		// Which filesystems there are was checked with the capability.
-		if made, err := filesystem.ByName(fsTypeOf(parameters, capability), nil); err == nil {
-			smallest = max(smallest, (made.MinimumBytes()+RoundBytes-1)/RoundBytes*RoundBytes)
-		}
-	}
-
-	return smallest
-}
-
-func fsTypeOf(parameters volume.Parameters, capability volume.Capability) string {
-	if capability.FSType != "" {
-		return capability.FSType
-	}
-
-	return parameters.FSType
 }

@@ -3,8 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"strings"
-	"unicode"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -13,32 +11,11 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
-
-// createRequest is a validated CreateVolumeRequest.
-type createRequest struct {
-	name         string
-	size         int64
-	asked        *csi.CapacityRange
-	topology     *csi.TopologyRequirement
-	parameters   volume.Parameters
-	capabilities []volume.Capability
-	mutable      volume.Mutable
-	pool         *pool.Pool
-	source       record.Source
-	// fsNamed: the request names the filesystem. Otherwise a copy has that of its source.
-	fsNamed bool
-	// claim may request direct assignment, which then is in parameters too.
-	claim         claimName
-	directByClaim bool
-	// consistency is the consistency required of a clone.
-	consistency volume.Consistency
-}
 
 // CreateVolume makes a volume, or returns the one of that name if it is what is
 // asked for (CSI v1.13, CreateVolume).
@@ -62,125 +39,12 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 			return nil, err
 		}
 
-		if s.conditionOf(made.ID) == nil {
-			s.monitor.Suspect(made.ID)
+		if s.health.conditionOf(made.ID) == nil {
+			s.health.Monitor.Suspect(made.ID)
 		}
 
 		return &csi.CreateVolumeResponse{Volume: describe(s.advertised(made))}, nil
 	})
-}
-
-//nolint:cyclop,funlen // one check after the other
-func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
-	if err := checkName(request.GetName()); err != nil {
-		return nil, err
-	}
-
-	if len(request.GetVolumeCapabilities()) == 0 {
-		return nil, rpc.Invalid("volume_capabilities are missing")
-	}
-
-	source, err := s.parseSource(request.GetVolumeContentSource())
-	if err != nil {
-		return nil, err
-	}
-
-	parameters, p, err := s.choosePool(request.GetParameters())
-	if err != nil {
-		return nil, err
-	}
-
-	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), s.hasTopology()); err != nil {
-		return nil, err
-	}
-
-	mutable, err := s.parseMutable(request.GetMutableParameters())
-	if err != nil {
-		return nil, err
-	}
-
-	if err := s.checkMutable(parameters, mutable); err != nil {
-		return nil, err
-	}
-
-	capabilities, err := s.parseCapabilities(request.GetVolumeCapabilities(), parameters)
-	if err != nil {
-		return nil, rpc.Invalid("volume_capabilities: %w", err)
-	}
-
-	// From here on the parameters say what the volume is.
-	fsNamed := request.GetParameters()[volume.KeyFSType] != ""
-
-	for _, capability := range capabilities {
-		if !capability.Block {
-			parameters.FSType = fsTypeOf(parameters, capability)
-			fsNamed = fsNamed || capability.FSType != ""
-		}
-	}
-
-	size, err := s.sizeFor(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
-	if err != nil {
-		return nil, err
-	}
-
-	wanted := &createRequest{
-		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
-		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
-		mutable: mutable, pool: p, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
-		consistency: volume.CloneConsistency(request.GetParameters()),
-	}
-
-	if err := wanted.checkContext(); err != nil {
-		return nil, err
-	}
-
-	if source.IsZero() || fsNamed {
-		err = wanted.checkMkfs()
-	}
-
-	return wanted, err
-}
-
-// checkContext refuses parameters whose volume_context is longer than the spec allows a map to be:
-// a CO could not pass it on.
-func (w *createRequest) checkContext() error {
-	bytes := 0
-	for key, value := range (&record.Volume{Properties: &record.Properties{Parameters: w.parameters}, Source: w.source}).Context() {
-		bytes += len(key) + len(value)
-	}
-
-	if bytes > maxMapBytes {
-		return rpc.Invalid("parameters: the volume_context with them has %d bytes; the CSI spec allows %d", bytes, maxMapBytes)
-	}
-
-	return nil
-}
-
-// maxMapBytes is the spec's limit for a map (CSI v1.13, Size Limits).
-const maxMapBytes = 4096
-
-// checkMkfs refuses what would make a volume that no node can ever format.
-func (w *createRequest) checkMkfs() error {
-	if err := filesystem.CheckOptions(w.parameters.FSType, strings.Fields(w.parameters.MkfsOptions)); err != nil {
-		return rpc.Invalid("parameters: %s: %w", volume.KeyMkfsOptions, err)
-	}
-
-	return nil
-}
-
-// checkName allows what the spec does (CSI v1.13, CreateVolumeRequest.name): the
-// name is never part of a path, only unprintable characters are banned.
-func checkName(name string) error {
-	if name == "" {
-		return rpc.Invalid("name is missing")
-	}
-
-	banned := func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune("\t\n\r", r) }
-	if strings.ContainsFunc(name, banned) {
-		return rpc.Invalid("name %q holds a control character that the CSI spec bans", name)
-	}
-
-	return nil
 }
 
 func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*record.Volume, error) {

@@ -12,44 +12,6 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestChangeRequestsAreMerged: ControllerExpandVolume and ControllerModifyVolume of one volume
-// become one change unless they contradict each other.
-func TestChangeRequestsAreMerged(t *testing.T) {
-	t.Parallel()
-
-	fast := volume.Mutable{ReadIOPS: new(int64(100))}
-	slow := volume.Mutable{ReadIOPS: new(int64(10))}
-	ahead := volume.Mutable{ReadAheadKiB: new(int64(128))}
-
-	for name, test := range map[string]struct {
-		first, second, want changeRequest
-		code                codes.Code
-	}{
-		"expand and modify":       {changeRequest{size: 8}, changeRequest{mutable: fast}, changeRequest{size: 8, mutable: fast}, codes.OK},
-		"the same size twice":     {changeRequest{size: 8}, changeRequest{size: 8}, changeRequest{size: 8}, codes.OK},
-		"two sizes":               {changeRequest{size: 8}, changeRequest{size: 16}, changeRequest{}, codes.Aborted},
-		"the lower limit":         {changeRequest{size: 8, limit: 32}, changeRequest{size: 8, limit: 16}, changeRequest{size: 8, limit: 16}, codes.OK},
-		"a limit and none":        {changeRequest{size: 8, limit: 32}, changeRequest{size: 8}, changeRequest{size: 8, limit: 32}, codes.OK},
-		"none and a limit":        {changeRequest{size: 8}, changeRequest{size: 8, limit: 32}, changeRequest{size: 8, limit: 32}, codes.OK},
-		"the same parameter":      {changeRequest{mutable: fast}, changeRequest{mutable: fast}, changeRequest{mutable: fast}, codes.OK},
-		"contradicting parameter": {changeRequest{mutable: fast}, changeRequest{mutable: slow}, changeRequest{}, codes.Aborted},
-		"two parameters": {
-			changeRequest{mutable: fast},
-			changeRequest{mutable: ahead},
-			changeRequest{mutable: volume.Mutable{ReadIOPS: new(int64(100)), ReadAheadKiB: new(int64(128))}},
-			codes.OK,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			got, err := test.first.and(test.second)
-			rpccode.Require(t, err, test.code)
-			require.Equal(t, test.want, got)
-		})
-	}
-}
-
 func TestParseCapability(t *testing.T) {
 	t.Parallel()
 
@@ -98,7 +60,7 @@ func TestParseCapability(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s := &Service{config: Config{Shared: test.shared}}
+			s := &parser{shared: test.shared}
 
 			_, err := s.parseCapability(test.capability, test.parameters)
 			if test.refused {

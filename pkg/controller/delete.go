@@ -94,24 +94,3 @@ func (s *Service) checkDetached(ctx context.Context, p *pool.Pool, v *record.Vol
 
 	return err
 }
-
-// recoverVolumes schedules what a crash has left half-done. Nothing is removed
-// before the driver is ready.
-func (s *Service) recoverVolumes() error {
-	var unfinished []*record.Volume
-
-	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Phase.IsUnfinished() {
-			unfinished = append(unfinished, v)
-		}
-
-		return true
-	})
-
-	for _, v := range unfinished {
-		s.config.Log.Info("removing an unfinished volume", "volume", v.ID, "phase", v.Phase)
-		s.remover.Queue.Add(s.remover.Volume(v))
-	}
-
-	return s.catalog.FreeVolumeNames(unfinished...)
-}

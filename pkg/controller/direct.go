@@ -8,14 +8,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
-// claimName is the PersistentVolumeClaim that a volume is for. Either part is
-// empty if the CO does not set them.
-type claimName struct{ namespace, name string }
-
-func parseClaim(parameters map[string]string) claimName {
-	return claimName{parameters[volume.KeyClaimNamespace], parameters[volume.KeyClaimName]}
-}
-
 // askClaim lets the claim, too, ask for direct assignment. Only a volume that is
 // about to be made asks: from then on its record says what the answer was
 // (Volume.DirectByClaim), whatever the claim says later. Errors are those of

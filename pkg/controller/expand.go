@@ -9,6 +9,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/pkg/controller/changes"
 )
 
 // ControllerExpandVolume makes a volume larger, attached or not (CSI v1.13,
@@ -47,13 +48,13 @@ func (s *Service) ControllerExpandVolume(
 		return nil, err
 	}
 
-	wanted := changeRequest{size: size, limit: asked.GetLimitBytes()}
+	wanted := changes.Request{Size: size, Limit: asked.GetLimitBytes()}
 	// What is wrong with this request alone is no other's failure.
-	if err := s.checkChange(ctx, found, wanted); err != nil {
+	if err := s.changes.Check(ctx, found, wanted); err != nil {
 		return nil, fmt.Errorf("expand volume %s to %d bytes: %w", found.ID, size, err)
 	}
 
-	expanded, err := s.requestChange(ctx, found, wanted)
+	expanded, err := s.changes.Make(ctx, found, wanted)
 	if err != nil {
 		return nil, err
 	}

@@ -119,7 +119,7 @@ func (s *site) requireNoProbe(poolName string) {
 	defer cancel()
 
 	for range pool.MaxInPool {
-		release, err := s.probes.Acquire(ctx, poolName)
+		release, err := s.health.probes.Acquire(ctx, poolName)
 		require.NoError(s.t, err, "want: no probe runs in pool %s", poolName)
 
 		defer release() //nolint:gocritic // all are taken at once

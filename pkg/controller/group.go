@@ -27,14 +27,6 @@ type Groups struct {
 // NewGroups returns the service of the controller.
 func NewGroups(of *Service) *Groups { return &Groups{service: of} }
 
-// groupRequest is a valid CreateVolumeGroupSnapshotRequest.
-type groupRequest struct {
-	name string
-	// sourceIDs are sorted.
-	sourceIDs   []string
-	consistency volume.Consistency
-}
-
 // GroupControllerGetCapabilities answers with what is not disabled (CSI v1.13,
 // GroupControllerGetCapabilities).
 func (g *Groups) GroupControllerGetCapabilities(
@@ -59,12 +51,12 @@ func (g *Groups) CreateVolumeGroupSnapshot(
 	call := operation.Call{Key: "group " + wanted.name, Method: "CreateVolumeGroupSnapshot", Request: request}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
-		made, err := s.ensureGroup(ctx, wanted)
+		made, err := g.ensureGroup(ctx, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("create group snapshot %q: %w", wanted.name, err)
 		}
 
-		described, err := s.describeGroup(made)
+		described, err := g.describeGroup(made)
 		if err != nil {
 			return nil, err
 		}
@@ -73,36 +65,8 @@ func (g *Groups) CreateVolumeGroupSnapshot(
 	})
 }
 
-func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*groupRequest, error) {
-	if err := checkName(request.GetName()); err != nil {
-		return nil, err
-	}
-
-	if len(request.GetSourceVolumeIds()) == 0 {
-		return nil, rpc.Invalid("source_volume_ids are missing")
-	}
-
-	for _, id := range request.GetSourceVolumeIds() {
-		if err := rpc.CheckVolumeID(id); err != nil {
-			return nil, rpc.Invalid("source_volume_ids: %w", err)
-		}
-	}
-
-	ids := slices.Sorted(slices.Values(request.GetSourceVolumeIds()))
-	if len(slices.Compact(slices.Clone(ids))) != len(ids) {
-		return nil, rpc.Invalid("source_volume_ids name a volume twice")
-	}
-
-	consistency, err := volume.ParseSnapshotParameters(request.GetParameters())
-	if err != nil {
-		return nil, rpc.Invalid("parameters: %w", err)
-	}
-
-	return &groupRequest{name: request.GetName(), sourceIDs: ids, consistency: consistency}, nil
-}
-
-func (s *Service) ensureGroup(ctx context.Context, wanted *groupRequest) (*record.Group, error) {
-	if _, existing, ok := s.catalog.Groups.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
+func (g *Groups) ensureGroup(ctx context.Context, wanted *groupRequest) (*record.Group, error) {
+	if _, existing, ok := g.service.catalog.Groups.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
 		if err := checkSameGroup(existing, wanted); err != nil {
 			return nil, err
 		}
@@ -112,7 +76,7 @@ func (s *Service) ensureGroup(ctx context.Context, wanted *groupRequest) (*recor
 
 	// What is missing need not wait for the volumes that are there.
 	for _, id := range wanted.sourceIDs {
-		if _, err := s.catalog.FindVolume(id); err != nil {
+		if _, err := g.service.catalog.FindVolume(id); err != nil {
 			return nil, err
 		}
 	}
@@ -126,7 +90,7 @@ func (s *Service) ensureGroup(ctx context.Context, wanted *groupRequest) (*recor
 		ID: id, Name: wanted.name, SourceVolumeIDs: wanted.sourceIDs, Consistency: wanted.consistency, Phase: record.PhaseCreating,
 	}
 
-	return s.copies.TakeGroup(ctx, fresh)
+	return g.service.copies.TakeGroup(ctx, fresh)
 }
 
 // checkSameGroup returns ALREADY_EXISTS unless the group is what is wanted.
@@ -159,7 +123,7 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 	call := operation.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
-		if err := s.deleteGroup(ctx, id, request.GetSnapshotIds()); err != nil {
+		if err := g.deleteGroup(ctx, id, request.GetSnapshotIds()); err != nil {
 			return nil, fmt.Errorf("delete group snapshot %s: %w", id, err)
 		}
 
@@ -167,8 +131,8 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 	})
 }
 
-func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string) error {
-	found, ok := s.catalog.Groups.Get(id)
+func (g *Groups) deleteGroup(ctx context.Context, id string, memberIDs []string) error {
+	found, ok := g.service.catalog.Groups.Get(id)
 	if !ok || found.Phase == record.PhaseCreating {
 		return nil
 	}
@@ -177,7 +141,7 @@ func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string
 		return err
 	}
 
-	return s.copies.Remove(ctx, found, s.catalog.Members(found)...)
+	return g.service.copies.Remove(ctx, found, g.service.catalog.Members(found)...)
 }
 
 // GetVolumeGroupSnapshot describes one group (CSI v1.13,
@@ -199,7 +163,7 @@ func (g *Groups) GetVolumeGroupSnapshot(
 		return nil, err
 	}
 
-	described, err := g.service.describeGroup(found)
+	described, err := g.describeGroup(found)
 	if err != nil {
 		return nil, err
 	}
@@ -207,18 +171,18 @@ func (g *Groups) GetVolumeGroupSnapshot(
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: described}, nil
 }
 
-func (s *Service) describeGroup(found *record.Group) (*csi.VolumeGroupSnapshot, error) {
+func (g *Groups) describeGroup(found *record.Group) (*csi.VolumeGroupSnapshot, error) {
 	described := &csi.VolumeGroupSnapshot{
 		GroupSnapshotId: found.ID, CreationTime: timestamppb.New(found.CreatedAt), ReadyToUse: true,
 	}
 
 	for _, id := range found.SnapshotIDs {
-		member, err := s.catalog.FindSnapshot(id)
+		member, err := g.service.catalog.FindSnapshot(id)
 		if err != nil {
 			return nil, err
 		}
 
-		described.Snapshots = append(described.GetSnapshots(), s.describeSnapshot(member))
+		described.Snapshots = append(described.GetSnapshots(), g.service.describeSnapshot(member))
 	}
 
 	return described, nil

@@ -35,9 +35,9 @@ func (s *site) watch() {
 
 	var running sync.WaitGroup
 
-	running.Go(func() { s.monitor.Run(ctx) })
+	running.Go(func() { s.health.Monitor.Run(ctx) })
 	s.t.Cleanup(func() { stop(); running.Wait() })
-	require.NoError(s.t, s.monitor.AwaitRelist(s.t.Context()))
+	require.NoError(s.t, s.health.Monitor.AwaitRelist(s.t.Context()))
 }
 
 // hide records a volume as one that is being created.
@@ -72,7 +72,7 @@ func TestVolumeProbeReportsItsCondition(t *testing.T) {
 	probe := func(id string, want ...health.Reason) {
 		t.Helper()
 
-		seen, err := s.probe(t.Context(), id)
+		seen, err := s.health.probe(t.Context(), id)
 		require.NoError(t, err)
 		require.Equal(t, want, reasons(seen.Entries))
 	}
@@ -94,7 +94,7 @@ func TestVolumeProbeReportsItsCondition(t *testing.T) {
 	s.hide(hidden)
 
 	for _, id := range []string{hidden, newID(t)} {
-		_, err := s.probe(t.Context(), id)
+		_, err := s.health.probe(t.Context(), id)
 		require.ErrorIs(t, err, health.ErrGone)
 	}
 
@@ -104,13 +104,13 @@ func TestVolumeProbeReportsItsCondition(t *testing.T) {
 	var releases []func()
 
 	for range pool.MaxInPool {
-		release, err := s.probes.Acquire(t.Context(), "default")
+		release, err := s.health.probes.Acquire(t.Context(), "default")
 		require.NoError(t, err)
 
 		releases = append(releases, release)
 	}
 
-	_, err := s.probe(ended, short)
+	_, err := s.health.probe(ended, short)
 	require.ErrorIs(t, err, context.Canceled, "want: a probe waits while many others do")
 
 	for _, release := range releases {
@@ -123,7 +123,7 @@ func TestVolumeProbeReportsItsCondition(t *testing.T) {
 
 	s.failPool("default")
 
-	_, err = s.probe(t.Context(), short)
+	_, err = s.health.probe(t.Context(), short)
 	rpccode.Require(t, err, codes.Unavailable)
 }
 
@@ -162,7 +162,7 @@ func TestAFindingIsOfTheRecordThatIsStored(t *testing.T) {
 			id := s.create("volume")
 			require.NoError(t, os.Truncate(s.imagePath(id), mib))
 
-			seen, err := s.probe(&doneContext{Context: t.Context(), asked: func() { test.meanwhile(s, id) }}, id)
+			seen, err := s.health.probe(&doneContext{Context: t.Context(), asked: func() { test.meanwhile(s, id) }}, id)
 			require.Equal(t, test.gone, err != nil, "want: it is gone: %v", err)
 			require.Equal(t, test.want, reasons(seen.Entries), "want: the findings of the record that is stored")
 		})
@@ -179,26 +179,26 @@ func TestVolumesOfASilentPool(t *testing.T) {
 
 	require.NoError(t, os.Remove(s.imagePath(id)))
 	require.NoError(t, os.Remove(s.imagePath(other)))
-	require.False(t, s.unreachable("default"), "want: a pool without a condition answers")
+	require.False(t, s.health.unreachable("default"), "want: a pool without a condition answers")
 	require.True(t, storage.Set(health.PoolSubject("default"), health.Observation{
 		Entries: []health.Entry{health.NewEntry(health.PoolUnreachable, "away")},
 	}, time.Now()), "want: the condition is stored")
-	require.True(t, s.unreachable("default"), "want: its condition says that it does not answer")
-	require.False(t, s.unreachable("fast"), "want: another pool answers")
+	require.True(t, s.health.unreachable("default"), "want: its condition says that it does not answer")
+	require.False(t, s.health.unreachable("fast"), "want: another pool answers")
 
-	seen, err := s.probe(t.Context(), id)
+	seen, err := s.health.probe(t.Context(), id)
 	require.NoError(t, err)
 	require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(seen.Entries), "want: no probe, which would find no image")
 
-	require.True(t, s.monitor.Set(id, health.Observation{Entries: []health.Entry{
+	require.True(t, s.health.Monitor.Set(id, health.Observation{Entries: []health.Entry{
 		health.NewEntry(health.BackingFileTruncated, "before"), health.NewEntry(health.ProbeTimedOut, "before"),
 	}}, time.Now()), "want: the condition is stored")
 
-	seen, err = s.probe(t.Context(), id)
+	seen, err = s.health.probe(t.Context(), id)
 	require.NoError(t, err)
 	require.Equal(t, []health.Reason{health.ProbeTimedOut, health.BackingFileTruncated}, reasons(seen.Entries))
 
-	seen, err = s.probe(t.Context(), other)
+	seen, err = s.health.probe(t.Context(), other)
 	require.NoError(t, err)
 	require.Equal(t, []health.Reason{health.BackingFileMissing}, reasons(seen.Entries))
 }
@@ -251,7 +251,7 @@ func TestEventsAffectTheVolumeOfTheirFile(t *testing.T) {
 		{health.FileChanged, "/pool/images/" + hidden + layout.ImageSuffix, nil},
 		{health.FileChanged, "/pool/images/" + newID(t) + layout.ImageSuffix, nil},
 	} {
-		require.Equal(t, test.want, s.volumesAffectedBy(health.Event{Kind: test.kind, Path: test.path}), "%v %s", test.kind, test.path)
+		require.Equal(t, test.want, s.health.affectedBy(health.Event{Kind: test.kind, Path: test.path}), "%v %s", test.kind, test.path)
 	}
 }
 
@@ -263,17 +263,17 @@ func TestNewVolumesAreProbed(t *testing.T) {
 	// What is probed after an event is probed a few more times; what is probed by a relist is not.
 	other := s.create("other", with("pool", "fast"))
 	s.watch()
-	require.NotNil(t, s.conditionOf(other), "want: the first relist probes it")
+	require.NotNil(t, s.health.conditionOf(other), "want: the first relist probes it")
 
 	id := s.create("volume")
-	require.Eventually(t, func() bool { return s.conditionOf(id) != nil }, await.Limit, time.Millisecond, "want: it is probed at once")
+	require.Eventually(t, func() bool { return s.health.conditionOf(id) != nil }, await.Limit, time.Millisecond, "want: it is probed at once")
 
 	require.NoError(t, os.Remove(s.imagePath(id)))
 	require.NoError(t, os.Remove(s.imagePath(other)))
-	s.SuspectPool("default")
-	require.Eventually(t, func() bool { return s.conditionOf(id).Has(health.BackingFileMissing) }, await.Limit, time.Millisecond,
+	s.health.SuspectPool("default")
+	require.Eventually(t, func() bool { return s.health.conditionOf(id).Has(health.BackingFileMissing) }, await.Limit, time.Millisecond,
 		"want: the volumes of the pool are probed")
-	require.Empty(t, reasons(s.conditionOf(other).Entries), "want: those of another pool are not probed")
+	require.Empty(t, reasons(s.health.conditionOf(other).Entries), "want: those of another pool are not probed")
 }
 
 // TestUnhealthyVolumesAreListed: by all calls that report conditions, page by page, without what is
@@ -287,7 +287,7 @@ func TestUnhealthyVolumesAreListed(t *testing.T) {
 	s.watch()
 
 	unhealthy := func(id string) {
-		require.True(t, s.monitor.Set(id, health.Observation{Entries: []health.Entry{health.NewEntry(health.IOErrors, "because")}},
+		require.True(t, s.health.Monitor.Set(id, health.Observation{Entries: []health.Entry{health.NewEntry(health.IOErrors, "because")}},
 			time.Now().Add(time.Hour)), "want: the condition is stored")
 	}
 	unhealthy(ids[0])
@@ -404,11 +404,11 @@ func TestReadyVolumesAreReported(t *testing.T) {
 	hidden := s.create("hidden")
 	s.hide(hidden)
 
-	s.monitor.Set(image, health.Observation{Entries: []health.Entry{health.NewEntry(health.IOErrors, "because")}}, time.Now())
+	s.health.Monitor.Set(image, health.Observation{Entries: []health.Entry{health.NewEntry(health.IOErrors, "because")}}, time.Now())
 
-	require.Equal(t, []string{image, directory, raw}, s.monitored())
+	require.Equal(t, []string{image, directory, raw}, s.health.monitored())
 
-	reports := s.Reports()
+	reports := s.health.Reports()
 	require.Len(t, reports, 3, "want: a report of each volume that is ready")
 	require.Equal(t, "ext4", reports[0].FSType)
 	require.NotEmpty(t, reports[0].Conditions, "want: its condition is reported")

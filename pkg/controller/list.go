@@ -55,11 +55,11 @@ func (s *Service) ControllerGetVolume(
 	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.NodeIDs()}
 
 	if s.has(capability.VolumeCondition) {
-		if err := s.monitor.AwaitRelist(ctx); err != nil {
+		if err := s.health.Monitor.AwaitRelist(ctx); err != nil {
 			return nil, err
 		}
 
-		health.PutCondition(status, s.reportedCondition(found.ID))
+		health.PutCondition(status, s.health.reported(found.ID))
 	}
 
 	return &csi.ControllerGetVolumeResponse{Volume: describe(found), Status: status}, nil
@@ -82,8 +82,8 @@ func (s *Service) statusesBehind(ctx context.Context, id string) (*statuses, err
 		return listed, nil
 	}
 
-	err := s.monitor.AwaitRelist(ctx)
-	listed.unhealthy = s.reportedUnhealthy(id)
+	err := s.health.Monitor.AwaitRelist(ctx)
+	listed.unhealthy = s.health.reportedUnhealthy(id)
 
 	return listed, err
 }

@@ -62,7 +62,7 @@ func BenchmarkRelist(b *testing.B) {
 	b.ReportAllocs()
 
 	for b.Loop() {
-		require.NoError(b, served.Health().Relist(b.Context()))
+		require.NoError(b, served.Health().Monitor.Relist(b.Context()))
 	}
 }
 

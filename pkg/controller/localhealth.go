@@ -6,19 +6,19 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-// reportedCondition returns what the controller's RPCs report of a volume: its own findings,
+// reported returns what the controller's RPCs report of a volume: its own findings,
 // and those of the local node that are about the volume. It is nil for a volume without any.
-func (s *Service) reportedCondition(id string) *health.Record {
-	own, _ := s.monitor.Answer(id)
+func (w *Watch) reported(id string) *health.Record {
+	own, _ := w.Monitor.Answer(id)
 
-	return health.Merge(own, s.config.LocalNode.Condition(id), isAboutVolume)
+	return health.Merge(own, w.node.Condition(id), isAboutVolume)
 }
 
-// reportedUnhealthy returns the conditions, as reportedCondition does, of all unhealthy volumes
+// reportedUnhealthy returns the conditions, as reported does, of all unhealthy volumes
 // behind after, ordered by id. A healthy volume costs nothing: both views index the unhealthy
 // ones.
-func (s *Service) reportedUnhealthy(after string) []*health.Record {
-	own, local := s.monitor.Abnormal(after), s.config.LocalNode.Unhealthy(after)
+func (w *Watch) reportedUnhealthy(after string) []*health.Record {
+	own, local := w.Monitor.Abnormal(after), w.node.Unhealthy(after)
 	reported := make([]*health.Record, 0, len(own)+len(local))
 
 	for len(own) > 0 && len(local) > 0 {

@@ -31,7 +31,7 @@ func TestReportedUnhealthyMergesBothViewsInOrder(t *testing.T) {
 	t.Parallel()
 
 	own, local := health.New(health.Config{Name: "controller"}), health.New(health.Config{Name: "node"})
-	s := &Service{config: Config{LocalNode: monitoredNode{monitor: local}}, monitor: own}
+	w := &Watch{node: monitoredNode{monitor: local}, Monitor: own}
 
 	set := func(monitor *health.Monitor, id string, reasons ...health.Reason) {
 		var observed health.Observation
@@ -71,20 +71,20 @@ func TestReportedUnhealthyMergesBothViewsInOrder(t *testing.T) {
 			expected = expected[1:]
 		}
 
-		reported := s.reportedUnhealthy(after)
+		reported := w.reportedUnhealthy(after)
 		require.Len(t, reported, len(expected), "behind %q", after)
 
 		for i, record := range reported {
 			require.Equal(t, expected[i].id, record.ID)
 			require.Equal(t, expected[i].reasons, reasonsOf(record))
 
-			one := s.reportedCondition(record.ID)
+			one := w.reported(record.ID)
 			require.NotNil(t, one, record.ID)
 			require.Equal(t, expected[i].reasons, reasonsOf(one))
 		}
 	}
 
-	require.Nil(t, s.reportedCondition("c"), "want: a volume without a record has no condition")
+	require.Nil(t, w.reported("c"), "want: a volume without a record has no condition")
 }
 
 func reasonsOf(record *health.Record) []health.Reason {

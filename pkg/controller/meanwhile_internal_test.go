@@ -73,12 +73,12 @@ func TestVolumesAreHiddenBeforeTheirRecord(t *testing.T) {
 
 	require.NoError(t, s.heldAt(operation.VolumeAllocated, run, func() {
 		require.Len(t, s.allRecords(), 1, "want: its space is reserved")
-		require.Empty(t, s.monitored(), "want: no volume is ready")
+		require.Empty(t, s.health.monitored(), "want: no volume is ready")
 
 		_, err := s.catalog.FindVolume(s.firstVolume())
 		rpccode.Require(t, err, codes.NotFound)
 	}))
-	require.Len(t, s.monitored(), 1, "want: the volume is ready")
+	require.Len(t, s.health.monitored(), 1, "want: the volume is ready")
 	s.requireSound()
 }
 
@@ -122,7 +122,7 @@ func TestConcurrentUseKeepsTheVolume(t *testing.T) {
 
 	s.node.usedFrom = 0
 	s.requireSound()
-	require.Len(t, s.monitored(), 1, "want: the volume stays")
+	require.Len(t, s.health.monitored(), 1, "want: the volume stays")
 }
 
 // TestCancelledDeletionFails if the snapshot's copy has not ended.

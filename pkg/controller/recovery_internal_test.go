@@ -64,7 +64,7 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 
 	set := &Config{}
 	without("PUBLISH_UNPUBLISH_VOLUME")(set)
-	s.config.Capabilities = set.Capabilities
+	s.capabilities = set.Capabilities
 
 	require.NoError(t, s.allocatePristineDurably(t.Context(), s.served()))
 	require.FileExists(t, paths[0])
@@ -151,34 +151,6 @@ func TestThePoolGetsTheParametersOfItsRecords(t *testing.T) {
 	require.NoError(t, s.RecoverPool(t.Context(), s.served()))
 	require.Equal(t, []string{limited + ".json"}, s.inPool("default", "attributes"), "want: neither those of %s nor of %s", plain, deleting)
 	require.Empty(t, s.inPool("fast", "attributes"), "want: %s is left alone", other)
-}
-
-// TestPublishedParametersAreNotWrittenAgain: only what differs is written.
-func TestPublishedParametersAreNotWrittenAgain(t *testing.T) {
-	t.Parallel()
-
-	s := newSite(t)
-	v, err := s.catalog.FindVolume(s.create("limited", withMutable))
-	require.NoError(t, err)
-
-	p := s.served()
-	path := filepath.Join(s.pool("default"), "attributes", v.ID+".json")
-	before, err := os.Stat(path)
-	require.NoError(t, err)
-	require.NoError(t, publishMutable(v, p))
-
-	after, err := os.Stat(path)
-	require.NoError(t, err)
-	require.True(t, os.SameFile(before, after), "want: the file is as it was")
-
-	for _, content := range []string{"no JSON", `{"readIOPS":"7"}`} {
-		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-		require.NoError(t, publishMutable(v, p))
-
-		there, err := p.Mutable(v.ID)
-		require.NoError(t, err)
-		require.True(t, there.Equal(v.Mutable), "want: the pool has what the record has, not %s", content)
-	}
 }
 
 // TestInterruptedCopiesAreResumed: the copies of acknowledged snapshots of the pool, unless their group

@@ -7,7 +7,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -24,34 +23,6 @@ type origin struct {
 	raw        bool
 }
 
-// parseSource reads volume_content_source. Errors: INVALID_ARGUMENT.
-func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, error) {
-	const gated = "volume_content_source: it must not be a %s, as the capability %s is not advertised"
-
-	if given == nil {
-		return record.Source{}, nil
-	}
-
-	source := record.Source{SnapshotID: given.GetSnapshot().GetSnapshotId(), VolumeID: given.GetVolume().GetVolumeId()}
-
-	switch given.GetType().(type) {
-	case *csi.VolumeContentSource_Snapshot:
-		if !s.has(capability.CreateDeleteSnapshot) {
-			return record.Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
-		}
-
-		return source, rpc.CheckID("volume_content_source: snapshot_id", source.SnapshotID)
-	case *csi.VolumeContentSource_Volume:
-		if !s.has(capability.CloneVolume) {
-			return record.Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
-		}
-
-		return source, rpc.CheckID("volume_content_source: volume_id", source.VolumeID)
-	default:
-		return record.Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")
-	}
-}
-
 // restore creates the volume of a snapshot, which cannot be deleted meanwhile.
 func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Volume, error) {
 	snapshot, release, err := s.copies.LockSnapshot(wanted.source.SnapshotID)
@@ -65,10 +36,10 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 		return nil, err
 	}
 
-	err = s.inherit(&wanted, origin{
+	err = wanted.inherit(origin{
 		name: "snapshot " + snapshot.ID, object: snapshot.Object(), sizeBytes: snapshot.SizeBytes,
 		parameters: snapshot.Parameters, raw: snapshot.Raw,
-	})
+	}, s.sizeFor)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +71,7 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 		return nil, err
 	}
 
-	if err := s.inherit(&wanted, originOf(source)); err != nil {
+	if err := wanted.inherit(originOf(source), s.sizeFor); err != nil {
 		return nil, err
 	}
 
@@ -128,12 +99,12 @@ func originOf(source *record.Volume) origin {
 // inherit lets the volume have what the source has and the request leaves open,
 // and refuses what can't be made of the source. Errors: INVALID_ARGUMENT,
 // OUT_OF_RANGE.
-func (s *Service) inherit(wanted *createRequest, from origin) error {
+func (w *createRequest) inherit(from origin, sizeFor func(*csi.CapacityRange, int64) (int64, error)) error {
 	differs := func(key string, has, asked any) error {
 		return rpc.Invalid("volume_content_source: %s has %s %v, and a volume with %v can't be made of it", from.name, key, has, asked)
 	}
 
-	given := &wanted.parameters
+	given := &w.parameters
 
 	switch {
 	case from.parameters.Backing != given.Backing:
@@ -141,17 +112,17 @@ func (s *Service) inherit(wanted *createRequest, from origin) error {
 	case given.Backing == volume.BackingDirectory:
 	case from.parameters.BlockSize != given.BlockSize:
 		return differs(volume.KeyBlockSize, from.parameters.BlockSize, given.BlockSize)
-	case !wanted.fsNamed:
+	case !w.fsNamed:
 		given.FSType = from.parameters.FSType
 	case !from.raw && from.parameters.FSType != given.FSType:
 		return differs("filesystem", from.parameters.FSType, given.FSType)
 	}
 
-	if err := wanted.checkMkfs(); err != nil {
+	if err := w.checkMkfs(); err != nil {
 		return err
 	}
 
-	required, limit := wanted.asked.GetRequiredBytes(), wanted.asked.GetLimitBytes()
+	required, limit := w.asked.GetRequiredBytes(), w.asked.GetLimitBytes()
 	// Who names no limit means the size that is required, not any above it.
 	asked, named := limit, "limit_bytes"
 	if limit == 0 {
@@ -163,9 +134,9 @@ func (s *Service) inherit(wanted *createRequest, from origin) error {
 			from.name, from.sizeBytes, named, asked)
 	}
 
-	size, err := s.sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},
-		minimumBytes(*given, wanted.capabilities))
-	wanted.size = size
+	size, err := sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},
+		minimumBytes(*given, w.capabilities))
+	w.size = size
 
 	return err
 }

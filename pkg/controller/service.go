@@ -13,13 +13,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/changes"
 	"github.com/touchstone-csi/touchstone/pkg/controller/copies"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
@@ -96,18 +96,17 @@ type Config struct {
 type Service struct {
 	csi.UnimplementedControllerServer
 
+	*parser
+
 	config   Config
 	catalog  *catalog.Catalog
 	use      *objects.Use
 	remover  *objects.Remover
 	copies   *copies.Machine
-	pools    *pool.Set
 	ops      *operation.Group
 	segments record.Segments
-	changes  *changes
-	monitor  *health.Monitor
-	// probes limits the concurrent probes of each pool.
-	probes *pool.Limiter
+	changes  *changes.Changes
+	health   *Watch
 	// creating has the ids of volumes that may have an object before a record.
 	creating sync.Map
 }
@@ -124,24 +123,33 @@ func New(config Config) (*Service, error) {
 	}
 
 	config.CopyGrace = cmp.Or(config.CopyGrace, DefaultCopyGrace)
-	s := &Service{
-		config: config, catalog: catalog.New(config.Store, config.Pools, config.Admission), pools: config.Pools, ops: config.Operations,
-		segments: record.NewSegments(config.Segments), probes: pool.NewLimiter(),
+	has, log := config.Capabilities.HasController, config.Log
+	records := catalog.New(config.Store, config.Pools, config.Admission)
+	watched := newWatch(&config, records)
+	use := &objects.Use{
+		Node: config.LocalNode, NodeID: config.NodeID, Shared: config.Shared, Attaches: has(capability.PublishUnpublishVolume),
 	}
-	s.use = &objects.Use{
-		Node: config.LocalNode, NodeID: config.NodeID, Shared: config.Shared, Attaches: s.has(capability.PublishUnpublishVolume),
-	}
-	s.changes, s.monitor = s.newChanges(), s.newMonitor()
-	s.remover = &objects.Remover{Catalog: s.catalog, Queue: config.Removals, Point: config.Point, Forgotten: func(id string) {
-		s.monitor.Forget(id)
+	remover := &objects.Remover{Catalog: records, Queue: config.Removals, Point: config.Point, Forgotten: func(id string) {
+		watched.Monitor.Forget(id)
 		config.LocalNode.Deleted(id)
 	}}
-	s.copies = copies.New(copies.Config{
-		Catalog: s.catalog, Node: config.LocalNode, Use: s.use, Remover: s.remover, Operations: config.Operations,
-		Grace: config.CopyGrace, Progress: config.Progress, Point: config.Point, Log: config.Log,
+	made := changes.New(changes.Config{
+		Catalog: records, Node: config.LocalNode, Use: use, Operations: config.Operations, Window: config.CoalesceWindow,
+		Online: has(capability.Online), NodeID: config.NodeID, Point: config.Point, Log: log,
 	})
 
-	return s, nil
+	return &Service{
+		config: config, catalog: records, use: use, remover: remover, changes: made, health: watched, ops: config.Operations,
+		segments: record.NewSegments(config.Segments),
+		parser: &parser{
+			capabilities: config.Capabilities, pools: config.Pools, topology: len(config.Segments) > 0, shared: config.Shared,
+			maxBytes: config.MaxVolumeBytes, checkMutable: made.CheckMutable,
+		},
+		copies: copies.New(copies.Config{
+			Catalog: records, Node: config.LocalNode, Use: use, Remover: remover, Operations: config.Operations,
+			Grace: config.CopyGrace, Progress: config.Progress, Point: config.Point, Log: log,
+		}),
+	}, nil
 }
 
 var errConfig = errors.New("bad configuration")
@@ -149,87 +157,14 @@ var errConfig = errors.New("bad configuration")
 // Snapshots locks snapshots, and finds their pools.
 func (s *Service) Snapshots() *copies.Machine { return s.copies }
 
+// Changes are expansions and modifications.
+func (s *Service) Changes() *changes.Changes { return s.changes }
+
+// Health is what the controller knows of the health of all volumes.
+func (s *Service) Health() *Watch { return s.health }
+
 // Catalog returns the records.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
-
-// Recover schedules the removal of what a crash has left half-done, before RecoverPool
-// and the first call.
-func (s *Service) Recover(ctx context.Context) (err error) {
-	defer errdefs.Wrapf(&err, "recover")
-
-	if err := errors.Join(s.recoverVolumes(), s.copies.Recover()); err != nil {
-		return err
-	}
-
-	// An Update makes the lazy ones before it visible: the first calls must find the names free.
-	return catalog.IgnoreReadOnly(s.catalog.Flush(ctx))
-}
-
-// RecoverPool ends what was left half-done in a pool, after a crash or since the
-// pool has failed, before the pool is served. What the store does not know is left
-// alone unless it is empty.
-func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
-	defer errdefs.Wrapf(&err, "recover pool %q", p.Name())
-
-	err = s.allocatePristineDurably(ctx, p)
-	s.recoverMutable(ctx, p)
-
-	if err := errors.Join(err, s.collectOrphans(ctx, p)); err != nil {
-		return err
-	}
-
-	// Last: copies go on in the background.
-	return s.copies.Resume(ctx, p)
-}
-
-// collectOrphans removes empty objects without a record: a
-// crash between making an image and its record leaves such. One with data is
-// only reported, for an administrator to decide.
-func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) (err error) {
-	defer errdefs.Wrapf(&err, "look for orphans")
-
-	err = p.List(ctx, func(entry pool.Entry) error {
-		if s.existsOrCreating(entry.ID) {
-			return nil
-		}
-
-		removed, err := p.RemoveEmptyOrphan(ctx, entry)
-		if err != nil {
-			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
-		} else if !removed {
-			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
-				"volume", entry.ID, "path", p.VolumePath(entry.ID, entry.Backing))
-		}
-
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-
-	return p.ListSnapshots(ctx, func(entry pool.Entry) error {
-		if _, known := s.catalog.Snapshots.Get(entry.ID); !known {
-			s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
-				"snapshot", entry.ID, "path", p.SnapshotPath(entry.ID, entry.Backing))
-		}
-
-		return nil
-	})
-}
-
-// existsOrCreating reports whether a volume is in the store, or is about to be: a
-// CreateVolume outlives the failure of its pool, which is recovered meanwhile. No
-// other process makes volumes there, as the pool is locked by its controller.
-func (s *Service) existsOrCreating(id string) bool {
-	// First: a volume leaves making when it is in the store.
-	if _, made := s.creating.Load(id); made {
-		return true
-	}
-
-	_, known := s.catalog.Volumes.Get(id)
-
-	return known
-}
 
 func (s *Service) knowsNode(id string) bool {
 	return id == s.config.NodeID || slices.Contains(s.config.Nodes, id)

@@ -7,19 +7,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
-
-// snapshotRequest is a valid CreateSnapshotRequest.
-type snapshotRequest struct {
-	name, sourceID string
-	consistency    volume.Consistency
-	topology       *csi.TopologyRequirement
-}
 
 // CreateSnapshot makes a snapshot of a volume, or returns the one of that name
 // if it is of that volume (CSI v1.13, CreateSnapshot). Once the source can't
@@ -47,31 +39,6 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	}
 
 	return &csi.CreateSnapshotResponse{Snapshot: s.describeSnapshot(made)}, nil
-}
-
-func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotRequest, error) {
-	if err := checkName(request.GetName()); err != nil {
-		return nil, err
-	}
-
-	if err := rpc.CheckID("source_volume_id", request.GetSourceVolumeId()); err != nil {
-		return nil, err
-	}
-
-	advertised := s.hasTopology() && s.has(capability.SnapshotConstraints)
-	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), advertised); err != nil {
-		return nil, err
-	}
-
-	consistency, err := volume.ParseSnapshotParameters(request.GetParameters())
-	if err != nil {
-		return nil, rpc.Invalid("parameters: %w", err)
-	}
-
-	return &snapshotRequest{
-		name: request.GetName(), sourceID: request.GetSourceVolumeId(), consistency: consistency,
-		topology: request.GetAccessibilityRequirements(),
-	}, nil
 }
 
 func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (*record.Snapshot, error) {

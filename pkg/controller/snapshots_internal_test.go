@@ -255,7 +255,7 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 
 			require.Len(t, registry.List(), len(s.node.known), "want: the task of each copy runs")
 			require.Empty(t, s.inPool("default", "snapshots"), "want: nothing is copied before")
-			require.Len(t, s.monitored(), len(s.node.known)+1, "want: what is made of a copy is not ready before")
+			require.Len(t, s.health.monitored(), len(s.node.known)+1, "want: what is made of a copy is not ready before")
 		}
 
 		require.NoError(t, run(t.Context()))

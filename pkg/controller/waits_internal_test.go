@@ -309,7 +309,7 @@ func TestOnlyAChangeWaitsForOthers(t *testing.T) {
 	defer end()
 
 	rpccode.Require(t, s.expand(short, id, 8*mib), codes.DeadlineExceeded)
-	require.NoError(t, s.Drain(limited))
+	require.NoError(t, s.changes.Drain(limited))
 
 	found, err := s.catalog.FindVolume(id)
 	require.NoError(t, err)

@@ -108,7 +108,7 @@ func controllerMutants() []regression {
 			breaks: "a volume of another kind answers a retry", tests: in("test/driver/create", "TestCreateIsIdempotentByName"),
 		},
 		{
-			name: "controller/limit-compared-before-rounding", in: "controller.Service.sizeFor",
+			name: "controller/limit-compared-before-rounding", in: "controller.parser.sizeFor",
 			old:    `if limit > 0 && size > limit {`,
 			new:    `if limit > 0 && required > limit {`,
 			breaks: "a volume is larger than its limit", tests: in("test/driver/create", "TestSizes", "TestExpansionSizes"),
@@ -205,13 +205,13 @@ func controllerMutants() []regression {
 			breaks: "an image that lost its end is not reported", tests: in("test/driver/health", "TestHealthOfBackingFiles"),
 		},
 		{
-			name: "controller/local-node-not-asked", in: "controller.Service.reportedCondition",
-			old:    `return health.Merge(own, s.config.LocalNode.Condition(id), isAboutVolume)`,
+			name: "controller/local-node-not-asked", in: "controller.Watch.reported",
+			old:    `return health.Merge(own, w.node.Condition(id), isAboutVolume)`,
 			new:    `return health.Merge(own, nil, isAboutVolume)`,
 			breaks: "a full volume reaches the pod, and never the claim", tests: in("pkg/controller", "TestReportedUnhealthyMergesBothViewsInOrder"),
 		},
 		{
-			name: "controller/local-node-not-listed", in: "controller.Service.reportedUnhealthy",
+			name: "controller/local-node-not-listed", in: "controller.Watch.reportedUnhealthy",
 			old:    `	for _, record := range local {`,
 			new:    `	for _, record := range local[len(local):] {`,
 			breaks: "lists of volumes have no finding of the node", tests: in("pkg/controller", "TestReportedUnhealthyMergesBothViewsInOrder"),
@@ -229,7 +229,7 @@ func controllerMutants() []regression {
 			breaks: "inline volumes overcommit the pool", tests: in("test/driver/ephemeral", "TestEphemeralCountsForTheCapacity"),
 		},
 		{
-			name: "controller/mkfs-options-not-checked", in: "controller.Service.parseCreate",
+			name: "controller/mkfs-options-not-checked", in: "controller.parser.parseCreate",
 			old:    `if source.IsZero() || fsNamed {`,
 			new:    `if !source.IsZero() && fsNamed {`,
 			breaks: "a volume is made that no node can format",

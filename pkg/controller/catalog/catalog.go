@@ -22,9 +22,9 @@ import (
 type Catalog struct {
 	record.Collections
 	*usage
+	pools
 
 	store     *state.Store
-	pools     *pool.Set
 	admission *pool.Admission
 	interner  *record.Interner
 	index     *snapshotIndex
@@ -32,9 +32,9 @@ type Catalog struct {
 
 // New registers the collections with a store that is not open yet, and the catalog with the admission of
 // the pools.
-func New(store *state.Store, pools *pool.Set, admission *pool.Admission) *Catalog {
+func New(store *state.Store, set *pool.Set, admission *pool.Admission) *Catalog {
 	c := &Catalog{
-		usage: newUsage(), store: store, pools: pools, admission: admission, interner: &record.Interner{}, index: newSnapshotIndex(),
+		usage: newUsage(), store: store, pools: pools{set}, admission: admission, interner: &record.Interner{}, index: newSnapshotIndex(),
 	}
 	c.Collections = record.Register(store, record.Options{
 		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(c.observeVolume), state.WithPrepare(c.interner.Intern)},
@@ -88,7 +88,7 @@ func (c *Catalog) Names(kind names.Kind) []names.Object {
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.
 func (c *Catalog) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
-	p, err := c.pools.Get(poolName)
+	p, err := c.set.Get(poolName)
 	if err != nil {
 		return err
 	}
@@ -123,14 +123,17 @@ func (c *Catalog) CheckCapacity(ctx context.Context, p *pool.Pool, bytes int64) 
 
 var errConfig = errors.New("bad configuration")
 
+// pools finds the pools of records.
+type pools struct{ set *pool.Set }
+
 // PoolOf returns the pool of a volume, if it is available.
-func (c *Catalog) PoolOf(v *record.Volume) (*pool.Pool, error) {
-	return c.Pool(v.Parameters.Pool, "volume "+v.ID)
+func (p pools) PoolOf(v *record.Volume) (*pool.Pool, error) {
+	return p.Pool(v.Parameters.Pool, "volume "+v.ID)
 }
 
 // Pool returns a pool that is available. The error mentions what it is the pool of.
-func (c *Catalog) Pool(name, of string) (*pool.Pool, error) {
-	p, err := c.pools.Get(name)
+func (p pools) Pool(name, of string) (*pool.Pool, error) {
+	found, err := p.set.Get(name)
 
 	switch {
 	case errors.Is(err, pool.ErrUnknown):
@@ -138,6 +141,6 @@ func (c *Catalog) Pool(name, of string) (*pool.Pool, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", of, err)
 	default:
-		return p, nil
+		return found, nil
 	}
 }

@@ -65,17 +65,27 @@ func (c *Catalog) VisitSnapshots(sourceID, after string, visit func(*record.Snap
 	}
 }
 
+// transaction has the snapshots and groups of one transaction.
+type transaction struct {
+	snapshots state.View[*record.Snapshot]
+	groups    state.View[*record.Group]
+}
+
+func in(c *Catalog, tx *state.Tx) transaction {
+	return transaction{c.Snapshots.In(tx), c.Groups.In(tx)}
+}
+
 // ReserveSnapshots admits the capacity of new snapshots, and records them before their objects
 // are created. group is nil unless they are its members. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED,
 // ABORTED for one that is being deleted.
 func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fresh ...*record.Snapshot) error {
 	err := c.admission.Admit(ctx, func(check pool.Check) error {
 		return c.store.Update(ctx, func(tx *state.Tx) error {
-			if err := c.checkReserve(tx, check, group, fresh); err != nil {
+			if err := in(c, tx).checkReserve(c.Pool, check, group, fresh); err != nil {
 				return err
 			}
 
-			return c.putSnapshots(tx, group, fresh)
+			return in(c, tx).put(group, fresh)
 		})
 	})
 	if err != nil {
@@ -85,24 +95,26 @@ func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fre
 	return nil
 }
 
-func (c *Catalog) checkReserve(tx *state.Tx, check pool.Check, group *record.Group, fresh []*record.Snapshot) error {
+func (t transaction) checkReserve(
+	find func(name, of string) (*pool.Pool, error), check pool.Check, group *record.Group, fresh []*record.Snapshot,
+) error {
 	const exists = "it exists as %s, of another source; choose another name or delete it"
 
 	// An operation on other volumes may have taken the name meanwhile.
 	if group != nil {
-		if id, _, ok := c.Groups.In(tx).Lookup(record.NameIndex, group.Name); ok && id != group.ID {
+		if id, _, ok := t.groups.Lookup(record.NameIndex, group.Name); ok && id != group.ID {
 			return errdefs.Errorf(errdefs.ErrAlreadyExists, exists, id)
 		}
 	}
 
-	records, needed := c.Snapshots.In(tx), map[string]int64{}
+	needed := map[string]int64{}
 
 	for _, each := range fresh {
-		if id, _, ok := records.Lookup(record.NameIndex, each.Name); ok && each.Name != "" && id != each.ID {
+		if id, _, ok := t.snapshots.Lookup(record.NameIndex, each.Name); ok && each.Name != "" && id != each.ID {
 			return errdefs.Errorf(errdefs.ErrAlreadyExists, exists, id)
 		}
 
-		if current, reserved := records.Get(each.ID); !reserved {
+		if current, reserved := t.snapshots.Get(each.ID); !reserved {
 			needed[each.Parameters.Pool] += each.AllocatedBytes
 		} else if current.Phase == record.PhaseDeleting {
 			return SnapshotDeleted(each.ID)
@@ -110,7 +122,7 @@ func (c *Catalog) checkReserve(tx *state.Tx, check pool.Check, group *record.Gro
 	}
 
 	for name, bytes := range needed {
-		p, err := c.Pool(name, "snapshot")
+		p, err := find(name, "snapshot")
 		if err != nil {
 			return err
 		}
@@ -170,7 +182,7 @@ func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done
 			ready = append(ready, each.InPhase(record.PhaseReady))
 		}
 
-		return c.putSnapshots(tx, group.InPhase(record.PhaseReady), ready)
+		return in(c, tx).put(group.InPhase(record.PhaseReady), ready)
 	})
 	if err != nil {
 		return fmt.Errorf("record: %w", err)
@@ -182,7 +194,7 @@ func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done
 // FailSnapshots records of those that are acknowledged and not ready, before their source may change, that
 // their copies have failed, and returns them.
 func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot) ([]*record.Snapshot, error) {
-	if len(c.inPhase(record.PhaseCopying, failed, c.Snapshots.Get)) == 0 {
+	if len(inPhase(record.PhaseCopying, failed, c.Snapshots.Get)) == 0 {
 		return nil, nil
 	}
 
@@ -190,7 +202,7 @@ func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot)
 
 	err := c.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
 		records := c.Snapshots.In(tx)
-		copying = c.inPhase(record.PhaseCopying, failed, records.Get)
+		copying = inPhase(record.PhaseCopying, failed, records.Get)
 
 		for _, each := range copying {
 			if err := records.Put(each.ID, each.InPhase(record.PhaseFailed)); err != nil {
@@ -205,7 +217,7 @@ func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot)
 }
 
 // inPhase returns the newest records of those snapshots that are in the phase.
-func (c *Catalog) inPhase(
+func inPhase(
 	phase record.Phase, of []*record.Snapshot, get func(id string) (*record.Snapshot, bool),
 ) (found []*record.Snapshot) {
 	for _, each := range of {
@@ -221,14 +233,14 @@ func (c *Catalog) inPhase(
 // names, and returns them: their objects are still to be removed.
 func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapshot, keep bool) (kept []*record.Snapshot, err error) {
 	err = c.store.UpdateLazily(func(tx *state.Tx) error {
-		created := c.inPhase(record.PhaseCreating, failed, c.Snapshots.In(tx).Get)
+		created := inPhase(record.PhaseCreating, failed, c.Snapshots.In(tx).Get)
 		if !keep {
-			return c.deleteSnapshots(tx, group, created)
+			return in(c, tx).delete(group, created)
 		}
 
 		kept = created
 
-		return c.markSnapshots(tx, group, created)
+		return in(c, tx).mark(group, created)
 	})
 
 	return kept, err
@@ -237,7 +249,7 @@ func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapsho
 // DeleteSnapshots makes snapshots be gone for every CO, and the group that they are all of. Their names are
 // free.
 func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.Update(ctx, func(tx *state.Tx) error { return c.markSnapshots(tx, group, gone) }); err != nil {
+	if err := c.store.Update(ctx, func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }); err != nil {
 		return fmt.Errorf("record the deletion: %w", err)
 	}
 
@@ -246,35 +258,35 @@ func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone
 
 // FreeSnapshotNames is DeleteSnapshots for what no CO knows. It does not wait for the disk.
 func (c *Catalog) FreeSnapshotNames(group *record.Group, gone []*record.Snapshot) error {
-	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { return c.markSnapshots(tx, group, gone) }))
+	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }))
 }
 
 // ForgetSnapshots does not wait for the disk, as ForgetVolume does not.
 func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return c.deleteSnapshots(tx, group, gone) }); err != nil {
+	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).delete(group, gone) }); err != nil {
 		return fmt.Errorf("forget snapshots: %w", err)
 	}
 
 	return nil
 }
 
-// markSnapshots records that snapshots are to be removed, and the group that they are all of.
-func (c *Catalog) markSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
+// mark records that snapshots are to be removed, and the group that they are all of.
+func (t transaction) mark(group *record.Group, gone []*record.Snapshot) error {
 	deleting := make([]*record.Snapshot, 0, len(gone))
 
 	for _, each := range gone {
-		if current, ok := c.Snapshots.In(tx).Get(each.ID); ok {
+		if current, ok := t.snapshots.Get(each.ID); ok {
 			deleting = append(deleting, current.InPhase(record.PhaseDeleting))
 		}
 	}
 
-	return c.putSnapshots(tx, group.InPhase(record.PhaseDeleting), deleting)
+	return t.put(group.InPhase(record.PhaseDeleting), deleting)
 }
 
-// putSnapshots stores copies of the records, since the caller goes on to change its own.
-func (c *Catalog) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*record.Snapshot) error {
+// put stores copies of the records, since the caller goes on to change its own.
+func (t transaction) put(group *record.Group, snapshots []*record.Snapshot) error {
 	for _, each := range snapshots {
-		if err := c.Snapshots.In(tx).Put(each.ID, each.InPhase(each.Phase)); err != nil {
+		if err := t.snapshots.Put(each.ID, each.InPhase(each.Phase)); err != nil {
 			return err
 		}
 	}
@@ -283,12 +295,12 @@ func (c *Catalog) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*r
 		return nil
 	}
 
-	return c.Groups.In(tx).Put(group.ID, group.InPhase(group.Phase))
+	return t.groups.Put(group.ID, group.InPhase(group.Phase))
 }
 
-func (c *Catalog) deleteSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
+func (t transaction) delete(group *record.Group, gone []*record.Snapshot) error {
 	for _, each := range gone {
-		if err := c.Snapshots.In(tx).Delete(each.ID); err != nil {
+		if err := t.snapshots.Delete(each.ID); err != nil {
 			return err
 		}
 	}
@@ -297,5 +309,5 @@ func (c *Catalog) deleteSnapshots(tx *state.Tx, group *record.Group, gone []*rec
 		return nil
 	}
 
-	return c.Groups.In(tx).Delete(group.ID)
+	return t.groups.Delete(group.ID)
 }

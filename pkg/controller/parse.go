@@ -1,0 +1,193 @@
+package controller
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unicode"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+)
+
+// parser reads requests, and refuses those that are wrong in any state of the volumes.
+type parser struct {
+	capabilities capability.Set
+	pools        *pool.Set
+	// topology: the plugin advertises VOLUME_ACCESSIBILITY_CONSTRAINTS.
+	topology bool
+	// shared: every node mounts the pools.
+	shared bool
+	// maxBytes is the largest volume; 0 is no limit but the pool's.
+	maxBytes int64
+	// checkMutable refuses mutable parameters that such a volume can't have, or the machine can't do.
+	checkMutable func(volume.Parameters, volume.Mutable) error
+}
+
+func (p *parser) has(name capability.Name) bool { return p.capabilities.HasController(name) }
+
+// hasTopology reports whether the plugin advertises VOLUME_ACCESSIBILITY_CONSTRAINTS.
+func (p *parser) hasTopology() bool { return p.topology }
+
+// checkName allows what the spec does (CSI v1.13, CreateVolumeRequest.name): the
+// name is never part of a path, only unprintable characters are banned.
+func checkName(name string) error {
+	if name == "" {
+		return rpc.Invalid("name is missing")
+	}
+
+	banned := func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune("\t\n\r", r) }
+	if strings.ContainsFunc(name, banned) {
+		return rpc.Invalid("name %q holds a control character that the CSI spec bans", name)
+	}
+
+	return nil
+}
+
+// choosePool reads the parameters and finds the pool that they name. Errors:
+// INVALID_ARGUMENT, UNAVAILABLE while the pool cannot be used.
+func (p *parser) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
+	parameters, err := volume.ParseParameters(given)
+	if err != nil {
+		return volume.Parameters{}, nil, rpc.Invalid("parameters: %w", err)
+	}
+
+	if _, named := given[volume.KeyPool]; !named {
+		parameters.Pool = p.pools.Default()
+	}
+
+	if !p.pools.Has(parameters.Pool) {
+		return volume.Parameters{}, nil, rpc.Invalid("parameters: pool %q does not exist; there are %s",
+			parameters.Pool, strings.Join(p.pools.Names(), ", "))
+	}
+
+	chosen, err := p.pools.Get(parameters.Pool)
+
+	return parameters, chosen, err
+}
+
+// parseMutable reads mutable_parameters. Errors: INVALID_ARGUMENT.
+func (p *parser) parseMutable(given map[string]string) (volume.Mutable, error) {
+	if len(given) > 0 && !p.has(capability.ModifyVolume) {
+		return volume.Mutable{}, rpc.Invalid("mutable_parameters must be empty, as the capability %s is not advertised",
+			capability.ModifyVolume)
+	}
+
+	mutable, err := volume.ParseMutable(given)
+	if err != nil {
+		return volume.Mutable{}, rpc.Invalid("mutable_parameters: %w", err)
+	}
+
+	return mutable, nil
+}
+
+// checkReadonly refuses what a CO must not ask for (CSI v1.13,
+// ControllerPublishVolumeRequest.readonly).
+func (p *parser) checkReadonly(asked bool) error {
+	if asked && !p.has(capability.PublishReadonly) {
+		return rpc.Invalid("readonly must be false, as the capability %s is not advertised", capability.PublishReadonly)
+	}
+
+	return nil
+}
+
+// checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
+// have.
+func (p *parser) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
+	parsed, err := p.parseCapability(given, to.Parameters)
+	if err != nil || to.IsRaw() {
+		return err
+	}
+
+	return to.Parameters.CheckFSType(parsed)
+}
+
+// parseCapability refuses a capability that a volume with these parameters
+// can't have, with volume.ErrCapability.
+func (p *parser) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
+	parsed, err := volume.ParseCapability(given)
+	if err != nil {
+		return volume.Capability{}, err
+	}
+
+	if err := p.capabilities.CheckAccessMode(parsed); err != nil {
+		return volume.Capability{}, err
+	}
+
+	if _, err := mount.ParseFlags(parsed.MountFlags); err != nil {
+		return volume.Capability{}, fmt.Errorf("%w: %w", volume.ErrCapability, err)
+	}
+
+	return parsed, parameters.CheckCapability(parsed, p.shared)
+}
+
+func (p *parser) parseCapabilities(
+	given []*csi.VolumeCapability, parameters volume.Parameters,
+) ([]volume.Capability, error) {
+	parsed := make([]volume.Capability, 0, len(given))
+	fsType := ""
+
+	for _, each := range given {
+		capability, err := p.parseCapability(each, parameters)
+		if err != nil {
+			return nil, err
+		}
+
+		if !capability.Block {
+			wanted := fsTypeOf(parameters, capability)
+			if fsType != "" && wanted != fsType {
+				return nil, fmt.Errorf("%w: a volume can't be both %s and %s", volume.ErrCapability, fsType, wanted)
+			}
+
+			fsType = wanted
+		}
+
+		parsed = append(parsed, capability)
+	}
+
+	return parsed, nil
+}
+
+// sizeFor returns the size of a new volume: what is required, rounded up, but
+// not less than the filesystem needs. Errors: INVALID_ARGUMENT for a range
+// that makes no sense, OUT_OF_RANGE for one that can't be met.
+func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
+	if err := rpc.CheckCapacityRange(asked); err != nil {
+		return 0, err
+	}
+
+	required, limit := asked.GetRequiredBytes(), asked.GetLimitBytes()
+
+	switch {
+	case asked == nil:
+		required = DefaultBytes
+		if p.maxBytes > 0 {
+			required = min(required, p.maxBytes/RoundBytes*RoundBytes)
+		}
+	case required == 0:
+		required = min(limit/RoundBytes*RoundBytes, DefaultBytes)
+	case required > math.MaxInt64-RoundBytes:
+		return 0, rpc.Errorf(codes.OutOfRange, "capacity_range: required_bytes %d is more than any volume can have", required)
+	}
+
+	size := max((required+RoundBytes-1)/RoundBytes*RoundBytes, smallest)
+
+	if limit > 0 && size > limit {
+		return 0, rpc.Errorf(codes.OutOfRange,
+			"capacity_range: the smallest volume that holds %d bytes has %d, more than limit_bytes %d", required, size, limit)
+	}
+
+	if p.maxBytes > 0 && size > p.maxBytes {
+		return 0, rpc.Errorf(codes.OutOfRange,
+			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, p.maxBytes)
+	}
+
+	return size, nil
+}

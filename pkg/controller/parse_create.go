@@ -1,0 +1,194 @@
+package controller
+
+import (
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+)
+
+// createRequest is a validated CreateVolumeRequest.
+type createRequest struct {
+	name         string
+	size         int64
+	asked        *csi.CapacityRange
+	topology     *csi.TopologyRequirement
+	parameters   volume.Parameters
+	capabilities []volume.Capability
+	mutable      volume.Mutable
+	pool         *pool.Pool
+	source       record.Source
+	// fsNamed: the request names the filesystem. Otherwise a copy has that of its source.
+	fsNamed bool
+	// claim may request direct assignment, which then is in parameters too.
+	claim         claimName
+	directByClaim bool
+	// consistency is the consistency required of a clone.
+	consistency volume.Consistency
+}
+
+// claimName is the PersistentVolumeClaim that a volume is for. Either part is
+// empty if the CO does not set them.
+type claimName struct{ namespace, name string }
+
+//nolint:cyclop,funlen // one check after the other
+func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
+	if err := checkName(request.GetName()); err != nil {
+		return nil, err
+	}
+
+	if len(request.GetVolumeCapabilities()) == 0 {
+		return nil, rpc.Invalid("volume_capabilities are missing")
+	}
+
+	source, err := p.parseSource(request.GetVolumeContentSource())
+	if err != nil {
+		return nil, err
+	}
+
+	parameters, chosen, err := p.choosePool(request.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+
+	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), p.hasTopology()); err != nil {
+		return nil, err
+	}
+
+	mutable, err := p.parseMutable(request.GetMutableParameters())
+	if err != nil {
+		return nil, err
+	}
+
+	if err := p.checkMutable(parameters, mutable); err != nil {
+		return nil, err
+	}
+
+	capabilities, err := p.parseCapabilities(request.GetVolumeCapabilities(), parameters)
+	if err != nil {
+		return nil, rpc.Invalid("volume_capabilities: %w", err)
+	}
+
+	// From here on the parameters say what the volume is.
+	fsNamed := request.GetParameters()[volume.KeyFSType] != ""
+
+	for _, capability := range capabilities {
+		if !capability.Block {
+			parameters.FSType = fsTypeOf(parameters, capability)
+			fsNamed = fsNamed || capability.FSType != ""
+		}
+	}
+
+	size, err := p.sizeFor(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
+	if err != nil {
+		return nil, err
+	}
+
+	wanted := &createRequest{
+		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
+		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
+		mutable: mutable, pool: chosen, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
+		consistency: volume.CloneConsistency(request.GetParameters()),
+	}
+
+	if err := wanted.checkContext(); err != nil {
+		return nil, err
+	}
+
+	if source.IsZero() || fsNamed {
+		err = wanted.checkMkfs()
+	}
+
+	return wanted, err
+}
+
+// parseSource reads volume_content_source. Errors: INVALID_ARGUMENT.
+func (p *parser) parseSource(given *csi.VolumeContentSource) (record.Source, error) {
+	const gated = "volume_content_source: it must not be a %s, as the capability %s is not advertised"
+
+	if given == nil {
+		return record.Source{}, nil
+	}
+
+	source := record.Source{SnapshotID: given.GetSnapshot().GetSnapshotId(), VolumeID: given.GetVolume().GetVolumeId()}
+
+	switch given.GetType().(type) {
+	case *csi.VolumeContentSource_Snapshot:
+		if !p.has(capability.CreateDeleteSnapshot) {
+			return record.Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
+		}
+
+		return source, rpc.CheckID("volume_content_source: snapshot_id", source.SnapshotID)
+	case *csi.VolumeContentSource_Volume:
+		if !p.has(capability.CloneVolume) {
+			return record.Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
+		}
+
+		return source, rpc.CheckID("volume_content_source: volume_id", source.VolumeID)
+	default:
+		return record.Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")
+	}
+}
+
+func parseClaim(parameters map[string]string) claimName {
+	return claimName{parameters[volume.KeyClaimNamespace], parameters[volume.KeyClaimName]}
+}
+
+// checkContext refuses parameters whose volume_context is longer than the spec allows a map to be:
+// a CO could not pass it on.
+func (w *createRequest) checkContext() error {
+	bytes := 0
+	for key, value := range (&record.Volume{Properties: &record.Properties{Parameters: w.parameters}, Source: w.source}).Context() {
+		bytes += len(key) + len(value)
+	}
+
+	if bytes > maxMapBytes {
+		return rpc.Invalid("parameters: the volume_context with them has %d bytes; the CSI spec allows %d", bytes, maxMapBytes)
+	}
+
+	return nil
+}
+
+// maxMapBytes is the spec's limit for a map (CSI v1.13, Size Limits).
+const maxMapBytes = 4096
+
+// checkMkfs refuses what would make a volume that no node can ever format.
+func (w *createRequest) checkMkfs() error {
+	if err := filesystem.CheckOptions(w.parameters.FSType, strings.Fields(w.parameters.MkfsOptions)); err != nil {
+		return rpc.Invalid("parameters: %s: %w", volume.KeyMkfsOptions, err)
+	}
+
+	return nil
+}
+
+// minimumBytes is the smallest volume with these parameters.
+func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability) int64 {
+	smallest := int64(RoundBytes)
+
+	for _, capability := range capabilities {
+		if capability.Block || parameters.Backing == volume.BackingDirectory {
+			continue
+		}
+
+		// Which filesystems there are was checked with the capability.
+		if made, err := filesystem.ByName(fsTypeOf(parameters, capability), nil); err == nil {
+			smallest = max(smallest, (made.MinimumBytes()+RoundBytes-1)/RoundBytes*RoundBytes)
+		}
+	}
+
+	return smallest
+}
+
+func fsTypeOf(parameters volume.Parameters, capability volume.Capability) string {
+	if capability.FSType != "" {
+		return capability.FSType
+	}
+
+	return parameters.FSType
+}

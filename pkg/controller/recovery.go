@@ -1,0 +1,145 @@
+package controller
+
+import (
+	"context"
+	"errors"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+)
+
+// Recover schedules the removal of what a crash has left half-done, before RecoverPool
+// and the first call.
+func (s *Service) Recover(ctx context.Context) (err error) {
+	defer errdefs.Wrapf(&err, "recover")
+
+	if err := errors.Join(s.recoverVolumes(), s.copies.Recover()); err != nil {
+		return err
+	}
+
+	// An Update makes the lazy ones before it visible: the first calls must find the names free.
+	return catalog.IgnoreReadOnly(s.catalog.Flush(ctx))
+}
+
+// recoverVolumes schedules what a crash has left half-done. Nothing is removed
+// before the driver is ready.
+func (s *Service) recoverVolumes() error {
+	var unfinished []*record.Volume
+
+	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Phase.IsUnfinished() {
+			unfinished = append(unfinished, v)
+		}
+
+		return true
+	})
+
+	for _, v := range unfinished {
+		s.config.Log.Info("removing an unfinished volume", "volume", v.ID, "phase", v.Phase)
+		s.remover.Queue.Add(s.remover.Volume(v))
+	}
+
+	return s.catalog.FreeVolumeNames(unfinished...)
+}
+
+// RecoverPool ends what was left half-done in a pool, after a crash or since the
+// pool has failed, before the pool is served. What the store does not know is left
+// alone unless it is empty.
+func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
+	defer errdefs.Wrapf(&err, "recover pool %q", p.Name())
+
+	err = s.allocatePristineDurably(ctx, p)
+	s.changes.Recover(ctx, p, s.existsOrCreating)
+
+	if err := errors.Join(err, s.collectOrphans(ctx, p)); err != nil {
+		return err
+	}
+
+	// Last: copies go on in the background.
+	return s.copies.Resume(ctx, p)
+}
+
+// allocatePristineDurably syncs the objects of all volumes of a pool that were never attached,
+// because no attachment will do it without that capability (docs/decisions/0005).
+func (s *Service) allocatePristineDurably(ctx context.Context, p *pool.Pool) error {
+	if s.has(capability.PublishUnpublishVolume) {
+		return nil
+	}
+
+	var changed []*record.Volume
+
+	failed := error(nil)
+
+	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Parameters.Pool != p.Name() || v.Phase != record.PhaseReady || !v.Pristine {
+			return true
+		}
+
+		if failed = objects.AllocateDurably(v, p); failed != nil {
+			return false
+		}
+
+		changed = append(changed, v)
+
+		return true
+	})
+
+	if failed != nil || len(changed) == 0 {
+		return failed
+	}
+
+	return s.catalog.SetDurable(ctx, changed)
+}
+
+// collectOrphans removes empty objects without a record: a
+// crash between making an image and its record leaves such. One with data is
+// only reported, for an administrator to decide.
+func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) (err error) {
+	defer errdefs.Wrapf(&err, "look for orphans")
+
+	err = p.List(ctx, func(entry pool.Entry) error {
+		if s.existsOrCreating(entry.ID) {
+			return nil
+		}
+
+		removed, err := p.RemoveEmptyOrphan(ctx, entry)
+		if err != nil {
+			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
+		} else if !removed {
+			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
+				"volume", entry.ID, "path", p.VolumePath(entry.ID, entry.Backing))
+		}
+
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	return p.ListSnapshots(ctx, func(entry pool.Entry) error {
+		if _, known := s.catalog.Snapshots.Get(entry.ID); !known {
+			s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
+				"snapshot", entry.ID, "path", p.SnapshotPath(entry.ID, entry.Backing))
+		}
+
+		return nil
+	})
+}
+
+// existsOrCreating reports whether a volume is in the store, or is about to be: a
+// CreateVolume outlives the failure of its pool, which is recovered meanwhile. No
+// other process makes volumes there, as the pool is locked by its controller.
+func (s *Service) existsOrCreating(id string) bool {
+	// First: a volume leaves making when it is in the store.
+	if _, made := s.creating.Load(id); made {
+		return true
+	}
+
+	_, known := s.catalog.Volumes.Get(id)
+
+	return known
+}
