@@ -5,17 +5,17 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/pkg/controller/changes"
+	"github.com/touchstone-csi/touchstone/pkg/controller/copies"
 )
 
 // LocalNode is the node service of the same process, as the controller uses it. In
 // split mode it is NoLocalNode: the controller then knows of the use of volumes by
 // their attachments alone.
 type LocalNode interface {
-	// Serves reports whether the node of this ID is the local one.
-	Serves(nodeID string) bool
-	// InUse returns where the volume is published, or else staged. An error means
-	// that this is unknown.
-	InUse(volumeID string) (path string, used bool, err error)
+	copies.Node
+	changes.Node
+
 	// DescribeHolders names, for a message, what keeps the volume's image attached.
 	DescribeHolders(volumeID string) string
 	// Condition returns the node's cached condition of a volume, nil where it has none. It
@@ -28,17 +28,6 @@ type LocalNode interface {
 	Truncated(volumeID string)
 	// Deleted informs the node that the volume does not exist any more.
 	Deleted(volumeID string)
-	// CheckSupported returns an error if the node does not support the parameters.
-	CheckSupported(wanted volume.Mutable) error
-	// ApplyMutable applies the mutable parameters that the pool stores for the volume, if it is in
-	// use. The caller is within an operation on the volume.
-	ApplyMutable(ctx context.Context, volumeID string) error
-	// CanFreeze reports whether WithFrozen keeps all writers of this node from the
-	// volume.
-	CanFreeze(volumeID string) bool
-	// WithFrozen calls within while the filesystems of those of the volumes that are
-	// mounted on this node are frozen.
-	WithFrozen(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
 }
 
 // NoLocalNode is the LocalNode of a controller without a node in its process: no
