@@ -22,7 +22,7 @@ func TestForeignMounts(t *testing.T) {
 		"another filesystem": {Major: loopMajor, FSType: "ext4", Root: "/"},
 		"a subdirectory":     {Major: loopMajor, FSType: "xfs", Root: "/images"},
 	} {
-		_, err := (&mounter{Options: Options{Directory: "/pool"}}).verifyMount(point, nil)
+		_, err := (&mounter{host: host{Options: Options{Directory: "/pool"}}}).verifyMount(point, nil)
 		require.ErrorIs(t, err, ErrForeign, name)
 	}
 }
@@ -45,7 +45,7 @@ func TestImagesAreComparedByTheirPaths(t *testing.T) {
 	image, err := os.Open(filepath.Join(directory, layout.EmbeddedImage))
 	require.NoError(t, err)
 
-	s := &mounter{Options: Options{Directory: directory}}
+	s := &mounter{host: host{Options: Options{Directory: directory}}}
 
 	for path, own := range map[string]bool{
 		filepath.Join(directory, layout.EmbeddedImage): true,

@@ -1,9 +1,12 @@
 package embedded
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
@@ -70,6 +73,19 @@ func typeByName(name string) (imageType, error) {
 
 // tools returns the implementation of the filesystem.
 func (t imageType) tools() (filesystem.Filesystem, error) { return filesystem.ByName(t.name, nil) }
+
+// withQuotas calls do with the flags to mount the image with, and again without project quotas if the
+// kernel has none.
+func (t imageType) withQuotas(do func(flags []string) error) error {
+	if t.quotaFlag != "" {
+		err := do(append(slices.Clone(t.mountFlags), t.quotaFlag))
+		if !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+	}
+
+	return do(t.mountFlags)
+}
 
 // titles returns the names of the filesystems for a message about one that is none of them.
 func titles() string {

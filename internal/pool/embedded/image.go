@@ -22,20 +22,26 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
-// mounter mounts the image in the directory of a pool.
-type mounter struct {
+// host is the directory of a pool, in the filesystem that carries its image.
+type host struct {
 	Options
 
-	// root is the pool's directory, and directory the same as a file, to be locked and synced.
+	// root is the directory, and directory the same as a file, to be locked and synced.
 	root      *os.Root
 	directory *os.File
-	target    *mount.Target
-	loops     *loop.Loops
+	// privileged says that this process may attach and mount.
+	privileged bool
+}
+
+// mounter mounts the image in the directory of a pool.
+type mounter struct {
+	host
+
+	target *mount.Target
+	loops  *loop.Loops
 	// kind is the filesystem of the image: that of a new one until a mount or a superblock has
 	// shown another.
 	kind imageType
-	// privileged says that this process may attach and mount.
-	privileged bool
 }
 
 // numbers is how many loop device numbers are tried, at the end of the kernel's
@@ -45,9 +51,8 @@ const numbers = 1024
 // open opens the pool's directory. The caller closes the mounter, also after an error.
 func open(options Options) (*mounter, error) {
 	s := &mounter{
-		Options:    options,
-		loops:      loop.NewLoops(loop.LoopsOptions{First: loop.MaxNumber - numbers + 1}),
-		privileged: privileged(),
+		host:  host{Options: options, privileged: privileged()},
+		loops: loop.NewLoops(loop.LoopsOptions{First: loop.MaxNumber - numbers + 1}),
 	}
 
 	if s.Log == nil {
@@ -100,9 +105,9 @@ func privileged() bool {
 const lockPause = 10 * time.Millisecond
 
 // lock is held until close.
-func (s *mounter) lock(ctx context.Context) error {
+func (h *host) lock(ctx context.Context) error {
 	for {
-		err := flock.TryLock(s.directory, unix.LOCK_EX)
+		err := flock.TryLock(h.directory, unix.LOCK_EX)
 
 		switch {
 		case err == nil, flock.Unsupported(err):
@@ -122,11 +127,11 @@ func (s *mounter) lock(ctx context.Context) error {
 
 // openImage returns nil where there is none. An unprivileged process gets a
 // descriptor that only identifies the file.
-func (s *mounter) openImage() (*os.File, error) {
-	path := s.path(layout.EmbeddedImage)
+func (h *host) openImage() (*os.File, error) {
+	path := h.path(layout.EmbeddedImage)
 
 	// Examined before it is opened: opening a device or a pipe has effects.
-	known, err := unix.Openat(int(s.directory.Fd()), layout.EmbeddedImage, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	known, err := unix.Openat(int(h.directory.Fd()), layout.EmbeddedImage, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil //nolint:nilnil // that there is none is no failure
 	}
@@ -138,7 +143,7 @@ func (s *mounter) openImage() (*os.File, error) {
 	image := os.NewFile(uintptr(known), path)
 
 	info, err := image.Stat()
-	if err == nil && !s.privileged && info.Mode().IsRegular() {
+	if err == nil && !h.privileged && info.Mode().IsRegular() {
 		return image, nil
 	}
 	defer image.Close()
@@ -275,16 +280,16 @@ func (s *mounter) needsPrivilege() error {
 }
 
 // refuseVolumes refuses a directory with volumes that the image would hide.
-func (s *mounter) refuseVolumes() error {
+func (h *host) refuseVolumes() error {
 	for _, directory := range layout.VolumeDirectories() {
-		name, err := s.firstEntry(directory)
+		name, err := h.firstEntry(directory)
 		if err != nil {
-			return fmt.Errorf("search for volumes in %s: %w", s.path(directory), err)
+			return fmt.Errorf("search for volumes in %s: %w", h.path(directory), err)
 		}
 
 		if name != "" {
 			return fmt.Errorf("%s is in the way: %w; an ordinary pool with volumes stays one, so leave --pool-image-size out, "+
-				"or move the volumes into the embedded pool (docs/embedded-pool.md)", s.path(filepath.Join(directory, name)), ErrForeign)
+				"or move the volumes into the embedded pool (docs/embedded-pool.md)", h.path(filepath.Join(directory, name)), ErrForeign)
 		}
 	}
 
@@ -292,8 +297,8 @@ func (s *mounter) refuseVolumes() error {
 }
 
 // firstEntry returns the name of something in the directory, "" when there is nothing.
-func (s *mounter) firstEntry(directory string) (string, error) {
-	entries, err := fs.ReadDir(s.root.FS(), directory)
+func (h *host) firstEntry(directory string) (string, error) {
+	entries, err := fs.ReadDir(h.root.FS(), directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

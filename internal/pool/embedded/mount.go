@@ -145,7 +145,7 @@ func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 		replayed = true
 
 		// With the same flags: after a mount without quotas, the next one counts all inodes.
-		return s.withQuotas(func(flags []string) error {
+		return s.kind.withQuotas(func(flags []string) error {
 			return mount.Replay(device.Path, s.kind.name, flags, tools.FinishReplay)
 		})
 	})
@@ -178,7 +178,7 @@ func (s *mounter) damaged(detail string) error {
 func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
 	var tree *mount.Detached
 
-	err := s.withQuotas(func(flags []string) error {
+	err := s.kind.withQuotas(func(flags []string) error {
 		options, err := mount.ParseFlags(flags)
 		if err != nil {
 			return err
@@ -194,19 +194,6 @@ func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
 	}
 
 	return tree, err
-}
-
-// withQuotas calls do with the flags to mount the image with, and again without project quotas if the
-// kernel has none.
-func (s *mounter) withQuotas(do func(flags []string) error) error {
-	if s.kind.quotaFlag != "" {
-		err := do(append(slices.Clone(s.kind.mountFlags), s.kind.quotaFlag))
-		if !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-	}
-
-	return do(s.kind.mountFlags)
 }
 
 // setRootOwner gives the root of an empty filesystem to the owner of the directory: a controller
@@ -277,11 +264,11 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 
 // tooFullToGrow says whether the new metadata would not fit: the filesystem takes that for
 // a broken device and shuts down.
-func (s *mounter) tooFullToGrow(bytes int64) (bool, error) {
+func (h *host) tooFullToGrow(bytes int64) (bool, error) {
 	// Each allocation group of an XFS, of at least 16 MiB, gets some blocks. A btrfs writes less.
 	const groundwork, share = 16 << 20, 1024
 
-	free, err := s.hostFree()
+	free, err := h.hostFree()
 
 	return free < groundwork+bytes/share, err
 }
