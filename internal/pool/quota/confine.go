@@ -184,49 +184,6 @@ func (s *subvolumes) isForeign(id, volume uint64) (foreign, exists bool, err err
 	}
 }
 
-// leave ends the membership of a group in another, which may be that of another volume. A group whose
-// count that has spoilt is made again with the members and the limit that it has: for a moment it has
-// no limit, and the kernel logs a warning about its count.
-func (s *subvolumes) leave(member, group btrfs.Group) error {
-	times, err := btrfs.Unassign(s.pool, member, group)
-	if err != nil || times < 2 {
-		return err
-	}
-
-	counted, err := s.quotas.Read(group)
-	if err != nil {
-		return ignore(err, fs.ErrNotExist)
-	}
-
-	members, err := btrfs.Members(s.pool, group)
-	if err != nil {
-		return err
-	}
-
-	// EBUSY: another subvolume becomes a member meanwhile.
-	if err := ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
-		return err
-	}
-
-	if err := btrfs.CreateGroup(s.pool, group); err != nil {
-		return err
-	}
-
-	if counted.Limit > 0 {
-		if err := btrfs.Limit(s.pool, group, counted.Limit); err != nil {
-			return err
-		}
-	}
-
-	for _, each := range members {
-		if err := btrfs.Assign(s.pool, each, group); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
 // release ends all memberships of a volume that is removed, and of the subvolumes inside, but those in
 // its own group, which is removed next. It removes their own limits, too: a limit that is reached
 // keeps a subvolume from being removed.

@@ -26,10 +26,8 @@ const abandoned = 1<<62 + 1
 
 // subvolumes makes a subvolume for each directory, on btrfs.
 type subvolumes struct {
-	// pool is an open directory of the filesystem, for requests about quota groups: the kernel
-	// reserves their metadata in the subvolume of the directory, which fails in a full volume.
-	pool   *os.File
-	quotas *btrfs.Quotas
+	groups
+
 	mode   btrfs.Mode
 	reason string
 	// inspect means that nothing is changed.
@@ -59,7 +57,7 @@ func openSubvolumes(pool *os.File, inspect bool) (Directories, bool, error) {
 		return nil, false, err
 	}
 
-	s := &subvolumes{pool: pool, quotas: btrfs.QuotasOf(id), inspect: inspect, seen: newSightings()}
+	s := &subvolumes{groups: groups{pool, btrfs.QuotasOf(id)}, inspect: inspect, seen: newSightings()}
 	if s.mode, err = s.quotas.Mode(); err != nil {
 		return nil, false, err
 	}
@@ -192,15 +190,6 @@ func (s *subvolumes) Limit(directory *os.File, bytes int64) error {
 	return s.join(group)
 }
 
-// join makes the subvolume's own group a member of the group that limits it.
-func (s *subvolumes) join(group btrfs.Group) error {
-	if group.Level() == 0 {
-		return nil
-	}
-
-	return btrfs.Assign(s.pool, ownGroup(group), group)
-}
-
 func (s *subvolumes) Usage(directory *os.File) (Usage, bool, error) {
 	group, found, err := s.group(directory)
 	if err != nil || !found || s.mode == btrfs.QuotaOff {
@@ -325,7 +314,7 @@ func (s *subvolumes) RemoveStale(ctx context.Context) error {
 		return err
 	}
 
-	stale, err := s.staleGroups()
+	stale, err := s.stale()
 	if err != nil || len(stale) == 0 {
 		return err
 	}
@@ -335,7 +324,7 @@ func (s *subvolumes) RemoveStale(ctx context.Context) error {
 		return err
 	}
 
-	if stale, err = s.staleGroups(); err != nil {
+	if stale, err = s.stale(); err != nil {
 		return err
 	}
 
@@ -351,45 +340,6 @@ func (s *subvolumes) RemoveStale(ctx context.Context) error {
 	}
 
 	return nil
-}
-
-// staleGroups returns the groups without space of subvolumes, and of volumes, that do not exist any
-// more. Groups of administrators are not among them.
-func (s *subvolumes) staleGroups() ([]btrfs.Group, error) {
-	groups, err := btrfs.Groups(s.pool)
-	if err != nil {
-		return nil, err
-	}
-
-	ids, err := btrfs.From(s.pool, firstNumber)
-	if err != nil {
-		return nil, err
-	}
-
-	existing := make(map[uint64]bool, len(ids))
-	for _, id := range ids {
-		existing[id] = true
-	}
-
-	var stale []btrfs.Group
-
-	for _, group := range groups {
-		if group.Level() > groupLevel || group.Number() < firstNumber || existing[group.Number()] {
-			continue
-		}
-
-		counted, err := s.quotas.Read(group)
-
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return nil, err
-		case group.Level() == 0 && counted.Referenced == 0, counted.Limit == abandoned:
-			stale = append(stale, group)
-		}
-	}
-
-	return stale, nil
 }
 
 func (s *subvolumes) Close() error { return s.pool.Close() }
