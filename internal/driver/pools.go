@@ -146,7 +146,7 @@ func (o *opener) open(name string) error {
 	}
 
 	o.pools.Serve(opened)
-	directories := opened.DirectorySupport()
+	directories := opened.Directories.Support()
 	o.config.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity(),
 		"directoryVolumes", directories.Kind, "sizesLimited", directories.Limited, "notLimited", directories.Reason)
 
@@ -250,7 +250,7 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 		return nil, err
 	}
 
-	opened, err := pool.Open(name, directory, pool.EmbeddedIn(map[string]string{name: image}), pool.WithIdentity(known),
+	opened, err := pool.Open(name, directory, pool.EmbeddedIn(image), pool.WithIdentity(known),
 		pool.WithRemovalQueue(o.removals))
 	if errors.Is(err, pool.ErrNotDirectory) {
 		err = fmt.Errorf("%w: %w", ErrConfig, err)

@@ -55,7 +55,7 @@ func (r *components) upkeep(ctx context.Context, name string) {
 
 		released = time.Now()
 
-		_, err = operation.Await(ctx, func() (struct{}, error) { return struct{}{}, p.RemoveStaleQuotas(ctx) })
+		_, err = operation.Await(ctx, func() (struct{}, error) { return struct{}{}, p.Directories.RemoveStaleQuotas(ctx) })
 		if err != nil && ctx.Err() == nil {
 			r.config.Log.Warn("cannot remove the quotas of removed directories; it is tried again", "pool", name, "error", err)
 		}

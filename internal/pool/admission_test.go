@@ -42,7 +42,7 @@ func TestPoolIsMeasuredOnlyIfDecisive(t *testing.T) {
 
 	place := newPool(t, plain, 256*mebi)
 	full := imageOf(newID(t))
-	require.NoError(t, place.EnsureImage(full.ID, 64*mebi, true))
+	require.NoError(t, place.Images.Create(full.ID, 64*mebi, true))
 
 	capacity, err := place.Capacity()
 	require.NoError(t, err)
@@ -134,8 +134,8 @@ func TestAllocationCountsSharedBlocksOnce(t *testing.T) {
 
 			place := newPool(t, kind, 512*mebi)
 			image, missing, tree := imageOf(newID(t)), imageOf(newID(t)), directoryOf(newID(t))
-			require.NoError(t, place.EnsureImage(image.ID, size, false))
-			require.NoError(t, place.EnsureDirectory(tree.ID, 1<<30))
+			require.NoError(t, place.Images.Create(image.ID, size, false))
+			require.NoError(t, place.Directories.Create(tree.ID, 1<<30, false))
 
 			random := randomBytes(size)
 			require.NoError(t, os.WriteFile(placeOf(place, image), random, 0o600))

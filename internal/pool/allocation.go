@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
@@ -36,11 +37,12 @@ type span struct{ start, end uint64 }
 // that is in neither adds nothing. A directory that no quota counts takes time in proportion to the number
 // of its files. Errors: ctx's.
 func (a *Allocation) Add(ctx context.Context, from *Pool, object Object) error {
-	if err := checkID(object.ID); err != nil {
+	parent, err := from.parentOf(object)
+	if err != nil {
 		return err
 	}
 
-	for _, room := range []*os.Root{from.parentOf(object), from.scratch} {
+	for _, room := range []*os.Root{parent, from.roots[layout.Scratch]} {
 		err := a.addEntry(ctx, from, room, object.fileName())
 		if err == nil {
 			return nil
@@ -62,7 +64,7 @@ func (a *Allocation) addEntry(ctx context.Context, from *Pool, room *os.Root, na
 		return err
 	case info.IsDir():
 		return a.addTree(ctx, from, room, name)
-	case from.reflinks && allocatedBytes(info) > 0:
+	case from.Images.reflinks && allocatedBytes(info) > 0:
 		return a.addImage(ctx, room, name)
 	default:
 		a.bytes += allocatedBytes(info)
@@ -100,7 +102,7 @@ func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, nam
 	}
 	defer directory.Close()
 
-	counted, known, err := from.quotas.Allocated(directory)
+	counted, known, err := from.Directories.quotas.Allocated(directory)
 	if err != nil || known {
 		a.bytes += counted
 
@@ -108,7 +110,7 @@ func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, nam
 	}
 
 	var visit tree.FileVisitor
-	if from.reflinks {
+	if from.Images.reflinks {
 		visit = a.addFile
 	}
 

@@ -67,9 +67,9 @@ func benchmarkImage(b *testing.B, place *pool.Pool, size, stride int64) pool.Obj
 	b.Helper()
 
 	source := imageOf(newID(b))
-	require.NoError(b, place.EnsureImage(source.ID, size, false))
+	require.NoError(b, place.Images.Create(source.ID, size, false))
 
-	image, err := place.OpenImage(source.ID, os.O_RDWR)
+	image, err := place.Images.Open(source.ID, os.O_RDWR)
 	require.NoError(b, err)
 
 	defer image.Close()
@@ -115,9 +115,9 @@ func BenchmarkMeasure(b *testing.B) {
 
 			for i := range objects {
 				objects[i] = imageOf(newID(b))
-				require.NoError(b, place.EnsureImage(objects[i].ID, 16*mebi, false))
+				require.NoError(b, place.Images.Create(objects[i].ID, 16*mebi, false))
 
-				image, err := place.OpenImage(objects[i].ID, os.O_WRONLY)
+				image, err := place.Images.Open(objects[i].ID, os.O_WRONLY)
 				require.NoError(b, err)
 
 				for at := range int64(16) {

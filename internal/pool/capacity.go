@@ -1,7 +1,10 @@
 package pool
 
 import (
+	"io/fs"
+	"math"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +20,9 @@ type Capacity struct {
 }
 
 const (
+	// statBlock is the unit of stat's blocks, whatever the filesystem's is.
+	statBlock = 512
+
 	// A pool is nearly full if less than a twentieth of it is free, or less than 1 GiB if it is
 	// larger than 20 GiB.
 	nearlyFullPart  = 20
@@ -30,15 +36,19 @@ func (c Capacity) NearlyFull() bool {
 
 // Capacity returns the space of the pool's filesystem. For an embedded pool it is limited by the
 // space of the filesystem that has the pool's image.
-func (p *Pool) Capacity() (own Capacity, err error) {
-	defer errdefs.Wrapf(&err, "capacity of pool %q at %s", p.name, p.path)
+func (p *Pool) Capacity() (Capacity, error) { return CapacityOf(p.name, p.path, p.settings.hostImage) }
 
-	own, used, err := space(p.path)
-	if err != nil || p.hostImage == "" {
+// CapacityOf is Capacity of a pool that is not open, in a directory. hostImage is the image of an
+// embedded one.
+func CapacityOf(name, directory, hostImage string) (own Capacity, err error) {
+	defer errdefs.Wrapf(&err, "capacity of pool %q at %s", name, directory)
+
+	own, used, err := space(directory)
+	if err != nil || hostImage == "" {
 		return own, err
 	}
 
-	return own.limitedByHost(p.hostImage, used)
+	return own.limitedByHost(hostImage, used)
 }
 
 func space(path string) (whole Capacity, used int64, err error) {
@@ -75,4 +85,22 @@ func (c Capacity) limitedByHost(file string, used int64) (Capacity, error) {
 		Total:     min(c.Total, has+host.Available),
 		Available: max(0, min(c.Available, host.Available-owed)),
 	}, nil
+}
+
+func blocksToBytes(blocks uint64, blockSize int64) int64 {
+	if blockSize <= 0 || blocks > uint64(math.MaxInt64/blockSize) {
+		return math.MaxInt64
+	}
+
+	return int64(blocks) * blockSize
+}
+
+// allocatedBytes returns the space that a file takes in the pool.
+func allocatedBytes(info fs.FileInfo) int64 {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return math.MaxInt64
+	}
+
+	return stat.Blocks * statBlock
 }

@@ -61,7 +61,7 @@ func usageOf(t *testing.T, p *pool.Pool, object pool.Object) int64 {
 	t.Helper()
 	groupsOf(t, p) // what is counted is what was committed
 
-	usage, limited, err := p.DirectoryQuota(object.ID)
+	usage, limited, err := p.Directories.Quota(object.ID)
 	require.NoError(t, err)
 	require.True(t, limited, "want: the directory has a limit")
 	require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the directory has its limit")
@@ -94,8 +94,8 @@ func TestSubvolumesCannotStayOutsideOfTheLimit(t *testing.T) {
 
 			require.InDelta(t, limitBytes/2, usageOf(t, p, objects[0]), slack, "want: data in the foreign subvolume counts for the volume that has it")
 			require.InDelta(t, 0, usageOf(t, p, objects[1]), slack, "want: the other volume has no data")
-			require.Equal(t, name != "own twice", p.LimitEvadedFor(objects[0].ID) > 0, "want: the volume that evaded its limit is reported")
-			require.Zero(t, p.LimitEvadedFor(objects[1].ID), "want: the other volume has not evaded its limit")
+			require.Equal(t, name != "own twice", p.Directories.LimitEvadedFor(objects[0].ID) > 0, "want: the volume that evaded its limit is reported")
+			require.Zero(t, p.Directories.LimitEvadedFor(objects[1].ID), "want: the other volume has not evaded its limit")
 
 			require.NoError(t, write(filepath.Join(paths[1], "file"), limitBytes/2), "the other volume has its space")
 			require.ErrorIs(t, write(filepath.Join(paths[0], "inside", "more"), limitBytes), unix.EDQUOT)

@@ -6,11 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/linux/extent"
-	"github.com/touchstone-csi/touchstone/internal/pool/filecopy"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // CopyOptions describe the copy.
@@ -31,20 +27,34 @@ type CopyOptions struct {
 // scratch remains, which RemoveStaleScratch removes. If CopyData or Commit fails, it has called
 // Abort.
 type Copy struct {
-	pool           *Pool
+	*transfer
+
+	contents contents
+}
+
+// transfer is the source and the target of a copy.
+type transfer struct {
+	scratch        *scratch
 	source, target Object
 	options        CopyOptions
-	pointInTime    bool
-
+	// into is the directory of the target.
+	into *os.Root
 	// opened is the source: an image, or the root of a directory.
 	opened *os.File
 	// file is the scratch image; for a directory only its lock file.
 	file *os.File
-	// tree is the root of the scratch directory, opened before the first write, so that syncfs
-	// reports each write error since then.
-	tree *os.File
-	// allocated is the space of the scratch directory in bytes.
-	allocated int64
+}
+
+// contents copies what an object consists of: an image, or a directory tree.
+type contents interface {
+	// pointInTime reports whether copy is atomic.
+	pointInTime() bool
+	// prepare prepares the scratch, which is locked.
+	prepare() error
+	copy(ctx context.Context) error
+	// commit completes the copy, renames it into place and returns its space in bytes.
+	commit(ctx context.Context) (allocatedBytes int64, err error)
+	close() error
 }
 
 // NewCopy prepares a copy of source, in the pool from, as target in this pool.
@@ -54,70 +64,39 @@ func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (
 		return nil, fmt.Errorf("copy %s to %s: %w: %s to %s", source, target, errors.ErrUnsupported, source.Backing, target.Backing)
 	}
 
-	if err := checkID(target.ID); err != nil {
-		return nil, err
-	}
-
-	opened, err := from.open(source)
+	into, err := p.parentOf(target)
 	if err != nil {
 		return nil, err
 	}
 
-	if source.Backing == volume.BackingImage {
-		if err := checkLength(opened, options.SourceBytes); err != nil {
-			return nil, errors.Join(fmt.Errorf("copy %s to %s: %w", source, target, err), opened.Close())
-		}
+	opened, err := from.open(source, os.O_RDONLY)
+	if err != nil {
+		return nil, err
 	}
 
-	c := &Copy{
-		pool: p, source: source, target: target, options: options, opened: opened,
-	}
-	c.pointInTime = p == from && c.canShare()
+	t := &transfer{scratch: p.scratch, source: source, target: target, options: options, into: into, opened: opened}
 
-	if err := c.prepare(); err != nil {
+	copied, err := p.Backing(source.Backing).copyOf(t, p == from)
+	c := &Copy{transfer: t, contents: copied}
+
+	if err != nil {
+		return nil, c.failed("copy", err)
+	}
+
+	if c.file, err = p.acquire(target.ID); err == nil {
+		err = copied.prepare()
+	}
+
+	if err != nil {
 		return nil, c.failed("prepare the copy of", err)
 	}
 
 	return c, nil
 }
 
-// canShare reports whether the filesystem copies the source at one point in time, within its pool.
-func (c *Copy) canShare() bool {
-	if c.source.Backing == volume.BackingDirectory {
-		return c.pool.quotas.CanSnapshot(c.opened)
-	}
-
-	return c.pool.reflinks
-}
-
-func (c *Copy) prepare() error {
-	var err error
-	if c.file, err = c.pool.acquireScratch(c.target.ID); err != nil {
-		return err
-	}
-
-	if c.target.Backing == volume.BackingDirectory {
-		return c.prepareTree()
-	}
-
-	info, err := c.opened.Stat()
-	if err != nil {
-		return err
-	}
-
-	if c.pointInTime {
-		// FICLONE writes dirty pages first. Write most of them now, to shorten the time for which
-		// the filesystem is frozen. CopyData returns the errors.
-		_ = unix.SyncFileRange(int(c.opened.Fd()), 0, 0,
-			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
-	}
-
-	return copyOwner(info, c.file)
-}
-
 // PointInTime reports whether CopyData is atomic (FICLONE, or a snapshot of a subvolume), so that
 // the source may be written meanwhile.
-func (c *Copy) PointInTime() bool { return c.pointInTime }
+func (c *Copy) PointInTime() bool { return c.contents.pointInTime() }
 
 // File returns the scratch image, locked and at a path that no other process uses; for a directory
 // it is only the lock file. Abort closes it and removes the path.
@@ -127,107 +106,33 @@ func (c *Copy) File() *os.File { return c.file }
 // written meanwhile. CopyData does not sync the copy or make it visible. Errors: ErrNoSpace,
 // ErrTruncated, filecopy.ErrCloneUnsupported, ctx's.
 func (c *Copy) CopyData(ctx context.Context) error {
-	var err error
-
-	switch {
-	case c.target.Backing == volume.BackingDirectory && c.pointInTime:
-		err = c.snapshotTree()
-	case c.target.Backing == volume.BackingDirectory:
-		err = c.copyTree(ctx)
-	case c.pointInTime:
-		err = c.clone(c.opened)
-	default:
-		err = c.copyImage(ctx)
-	}
-
-	if err != nil {
+	if err := c.contents.copy(ctx); err != nil {
 		return c.failed("copy", err)
 	}
 
 	return nil
 }
 
-// clone shares the blocks of an opened source. Since NewCopy it may have been truncated: Commit would
-// fill what is missing with zeros.
-func (c *Copy) clone(source *os.File) error {
-	if err := filecopy.Clone(c.file, source); err != nil {
-		return err
-	}
-
-	return checkLength(source, c.options.SourceBytes)
-}
-
-func (c *Copy) copyImage(ctx context.Context) error {
-	info, err := c.opened.Stat()
-	if err != nil {
-		return err
-	}
-
-	// Grow the file first: a thick copy without enough space fails now.
-	if err := grow(c.file, max(info.Size(), c.options.SizeBytes), c.options.Thick); err != nil {
-		return err
-	}
-
-	var moving filecopy.Copier
-
-	if c.options.Progress != nil {
-		total, err := extent.DataBytes(c.opened, info.Size())
-		if err != nil {
-			return err
-		}
-
-		moving.ReportTo(c.options.Progress, total)
-	}
-
-	if err := moving.Copy(ctx, c.file, c.opened, info.Size()); err != nil {
-		return err
-	}
-
-	return checkLength(c.opened, c.options.SourceBytes)
-}
-
 // Commit syncs the copy and renames it into place, replacing what was there. It returns the space
 // of the copy in bytes, shared blocks included. Errors: ErrNoSpace, ctx's.
 func (c *Copy) Commit(ctx context.Context) (allocatedBytes int64, err error) {
-	if c.target.Backing == volume.BackingDirectory {
-		allocatedBytes, err = c.commitTree(ctx)
-	} else {
-		allocatedBytes, err = c.commitImage(ctx)
-	}
-
-	if err != nil {
+	if allocatedBytes, err = c.contents.commit(ctx); err != nil {
 		return 0, c.failed("complete the copy of", err)
 	}
 
 	return allocatedBytes, c.close()
 }
 
-func (c *Copy) commitImage(ctx context.Context) (int64, error) {
-	if err := grow(c.file, c.options.SizeBytes, c.options.Thick); err != nil {
-		return 0, err
+// publish renames the copy from scratch into place, durably. A directory that it replaces is then in
+// scratch.
+func (t *transfer) publish() (err error) {
+	defer errdefs.Wrapf(&err, "put %s in place", t.target)
+
+	if err := t.scratch.rename(t.into, t.target.fileName()); err != nil {
+		return err
 	}
 
-	// copy_file_range may share blocks, too.
-	if c.options.Thick && c.pool.reflinks {
-		if err := filecopy.Unshare(ctx, c.file); err != nil {
-			return 0, err
-		}
-	}
-
-	if err := c.file.Sync(); err != nil {
-		return 0, err
-	}
-
-	info, err := c.file.Stat()
-	if err != nil {
-		return 0, err
-	}
-
-	if err := c.pool.renameFromScratch(c.target); err != nil {
-		return 0, err
-	}
-
-	return allocatedBytes(info), nil
+	return t.scratch.syncDirectory(t.into)
 }
 
 // Abort removes a copy that is not committed. After Commit it does nothing.
@@ -236,7 +141,7 @@ func (c *Copy) Abort() error {
 
 	// Without the lock the scratch is another process's.
 	if c.file != nil {
-		err = c.pool.discardScratch(c.target.ID)
+		err = c.scratch.discard(c.target.ID)
 	}
 
 	// Closing a removed file frees its space.
@@ -244,18 +149,21 @@ func (c *Copy) Abort() error {
 }
 
 func (c *Copy) close() error {
-	var failures []error
+	return errors.Join(c.contents.close(), closeOnce(&c.opened), closeOnce(&c.file))
+}
 
-	for _, file := range []**os.File{&c.tree, &c.opened, &c.file} {
-		if *file != nil {
-			failures = append(failures, (*file).Close())
-			*file = nil
-		}
+// closeOnce closes a file unless it is closed.
+func closeOnce(file **os.File) error {
+	if *file == nil {
+		return nil
 	}
 
-	return errors.Join(failures...)
+	closed := *file
+	*file = nil
+
+	return closed.Close()
 }
 
 func (c *Copy) failed(doing string, err error) error {
-	return errors.Join(c.pool.spaceError(fmt.Errorf("%s %s to %s: %w", doing, c.source, c.target, err)), c.Abort())
+	return errors.Join(c.scratch.spaceError(fmt.Errorf("%s %s to %s: %w", doing, c.source, c.target, err)), c.Abort())
 }

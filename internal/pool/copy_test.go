@@ -61,7 +61,7 @@ func TestCopiesOfImages(t *testing.T) {
 				to = newPool(t, test.to, roomy)
 			}
 
-			require.Equal(t, test.from != plain, from.Reflinks(), "want: the filesystem reflinks as expected")
+			require.Equal(t, test.from != plain, from.Images.Reflinks(), "want: the filesystem reflinks as expected")
 
 			source := newImage(t, from, size)
 			require.NoError(t, os.Chown(placeOf(from, source), otherUser, otherUser))
@@ -82,7 +82,7 @@ func TestCopiesOfImages(t *testing.T) {
 			require.NoFileExists(t, placeOf(to, snapshot))
 
 			// What is written after the cut is no longer part of it.
-			image, err := from.OpenImage(source.ID, os.O_RDWR)
+			image, err := from.Images.Open(source.ID, os.O_RDWR)
 			require.NoError(t, err)
 			_, err = image.WriteAt([]byte("later"), 4096)
 			require.NoError(t, err)
@@ -203,7 +203,7 @@ func TestCopyReplacesAnEarlierCopy(t *testing.T) {
 func TestCancelledCopyLeavesNothing(t *testing.T) {
 	place := newPool(t, plain, roomy)
 	large := imageOf(newID(t))
-	require.NoError(t, place.EnsureImage(large.ID, 64*mebi, false))
+	require.NoError(t, place.Images.Create(large.ID, 64*mebi, false))
 	require.NoError(t, os.WriteFile(placeOf(place, large), randomBytes(64*mebi), 0o600))
 
 	for name, source := range map[string]pool.Object{"image": large, "directory": newDirectory(t, place, 40, 512*kibi)} {
@@ -331,7 +331,7 @@ func fullImage(t *testing.T, place *pool.Pool, bytes int64) pool.Object {
 	t.Helper()
 
 	object := imageOf(newID(t))
-	require.NoError(t, place.EnsureImage(object.ID, bytes, false))
+	require.NoError(t, place.Images.Create(object.ID, bytes, false))
 	require.NoError(t, os.WriteFile(placeOf(place, object), randomBytes(int(bytes)), 0o600))
 
 	return object
@@ -341,7 +341,7 @@ func fullImage(t *testing.T, place *pool.Pool, bytes int64) pool.Object {
 // point-in-time copy.
 func TestFailedReflinkIsAnError(t *testing.T) {
 	place := newPool(t, cow, roomy)
-	require.True(t, place.Reflinks(), "want: the pool has reflinks")
+	require.True(t, place.Images.Reflinks(), "want: the pool has reflinks")
 
 	// A file without checksums, on btrfs, shares no blocks with one that has.
 	images, err := os.Open(filepath.Join(place.Path(), "images"))
@@ -407,9 +407,9 @@ func TestSymlinkIsNoVolume(t *testing.T) {
 		case there.Snapshot:
 			_, err = place.OpenSnapshot(planted.ID)
 		case there.Backing == volume.BackingDirectory:
-			_, err = place.OpenDirectory(planted.ID)
+			_, err = place.Directories.Open(planted.ID)
 		default:
-			_, err = place.OpenImage(planted.ID, os.O_RDWR)
+			_, err = place.Images.Open(planted.ID, os.O_RDWR)
 		}
 
 		require.Error(t, err, "an open of a symlink to a %s", there.Backing)
@@ -475,7 +475,7 @@ func TestReadOnlyPoolRefusesChanges(t *testing.T) {
 	require.NoError(t, unix.Mount("", where, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 
 	again := openPool(t, place.Path())
-	require.False(t, again.Reflinks(), "want: the pool has no reflinks")
+	require.False(t, again.Images.Reflinks(), "want: the pool has no reflinks")
 
 	file, err := again.OpenSnapshot(snapshot.ID)
 	require.NoError(t, err)

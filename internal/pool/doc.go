@@ -19,12 +19,12 @@
 //   - Scratch: the process that makes an object locks the scratch image of its id until the object
 //     is in place. An image is replaced under this lock only.
 //   - Image: an image is locked while it is attached (internal/linux/loop), shared if that is
-//     read-only, and by FillImage from the check that it is blank until the new image has its
-//     name. Its content changes under this lock only. Its size may grow without it (GrowImage).
+//     read-only, and by Images.Fill from the check that it is blank until the new image has its
+//     name. Its content changes under this lock only. Its size may grow without it (Images.Grow).
 //
 // The locks are taken in this order: scratch, then image. A lock belongs to the file, not to its
 // name: the image may be replaced or removed between its opening and its locking, so the name is
-// compared after an image is locked (IsCurrentImage). Removal takes no lock; the controller removes
+// compared after an image is locked (Images.IsCurrent). Removal takes no lock; the controller removes
 // only what is attached nowhere (CheckDetached).
 //
 // The package contains storage only: it does not know who uses a volume, mounts nothing and decides

@@ -3,9 +3,16 @@ package pool
 import (
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
+
+// ephemeral is the pool inside another one, once it is used.
+type ephemeral struct {
+	mu     sync.Mutex
+	opened *Pool
+}
 
 // Ephemeral returns a set with, inside each pool, a pool of the same name for ephemeral volumes.
 // Only their node knows these volumes, so listings of the outer pool, which search for orphans, do
@@ -14,19 +21,44 @@ func (s *Set) Ephemeral() *Set { return &Set{parent: s} }
 
 // Ephemeral returns the pool inside this one and opens it at the first call.
 func (p *Pool) Ephemeral() (*Pool, error) {
-	p.ephemeralMu.Lock()
-	defer p.ephemeralMu.Unlock()
+	p.ephemeral.mu.Lock()
+	defer p.ephemeral.mu.Unlock()
 
-	if p.ephemeral == nil {
-		inherit := func(inner *Pool) { inner.hostImage, inner.removals = p.hostImage, p.removals }
-
-		opened, err := Open(p.name, filepath.Join(p.path, layout.Ephemeral), inherit)
+	if p.ephemeral.opened == nil {
+		opened, err := open(label{p.name, filepath.Join(p.path, layout.Ephemeral)},
+			settings{hostImage: p.settings.hostImage, removals: p.settings.removals})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 
-		p.ephemeral = opened
+		p.ephemeral.opened = opened
 	}
 
-	return p.ephemeral, nil
+	return p.ephemeral.opened, nil
+}
+
+// withEphemeral returns the pool, and the one inside of it if that is in use.
+func (p *Pool) withEphemeral() []*Pool {
+	p.ephemeral.mu.Lock()
+	defer p.ephemeral.mu.Unlock()
+
+	if p.ephemeral.opened == nil {
+		return []*Pool{p}
+	}
+
+	return []*Pool{p, p.ephemeral.opened}
+}
+
+func (e *ephemeral) close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if e.opened == nil {
+		return nil
+	}
+
+	opened := e.opened
+	e.opened = nil
+
+	return opened.Close()
 }

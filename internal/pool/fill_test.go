@@ -24,7 +24,7 @@ func imageOfSize(t *testing.T, place *pool.Pool, size int64, thick bool) string 
 
 	id, err := volume.NewID()
 	require.NoError(t, err)
-	require.NoError(t, place.EnsureImage(id, size, thick))
+	require.NoError(t, place.Images.Create(id, size, thick))
 
 	return id
 }
@@ -36,17 +36,17 @@ func TestFillImageLeavesAnAttachedImage(t *testing.T) {
 	place := openAt(t, t.TempDir())
 	id := imageOfSize(t, place, mebi, false)
 
-	attached, err := place.OpenImage(id, os.O_RDWR)
+	attached, err := place.Images.Open(id, os.O_RDWR)
 	require.NoError(t, err)
 	await.Flock(t, attached, unix.LOCK_EX)
 
-	filled, err := place.FillImage(t.Context(), id, filling(false, func(context.Context, string) error {
+	filled, err := place.Images.Fill(t.Context(), id, filling(false, func(context.Context, string) error {
 		return errors.New("an image that is attached was filled")
 	}))
 	require.ErrorIs(t, err, pool.ErrInUse)
 	require.False(t, filled, "want: the image was not filled")
 
-	current, err := place.IsCurrentImage(id, attached)
+	current, err := place.Images.IsCurrent(id, attached)
 	require.NoError(t, err)
 	require.True(t, current, "the image was replaced")
 	release(t, attached)
@@ -60,7 +60,7 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 	place := openAt(t, t.TempDir())
 	id := imageOfSize(t, place, mebi, false)
 
-	old, err := place.OpenImage(id, os.O_RDWR)
+	old, err := place.Images.Open(id, os.O_RDWR)
 	require.NoError(t, err)
 
 	defer old.Close()
@@ -69,7 +69,7 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 		require.ErrorIs(t, unix.Flock(int(old.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK, when)
 	}
 
-	filled, err := place.FillImage(t.Context(), id, pool.FillOptions{
+	filled, err := place.Images.Fill(t.Context(), id, pool.FillOptions{
 		Blank: func(*os.File) (bool, error) { locked("while it is checked"); return true, nil },
 		Fill:  func(context.Context, string) error { locked("while it is filled"); return nil },
 	})
@@ -77,7 +77,7 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 	require.True(t, filled, "want: the image was filled")
 
 	// What was opened before is not the volume's image any more.
-	current, err := place.IsCurrentImage(id, old)
+	current, err := place.Images.IsCurrent(id, old)
 	require.NoError(t, err)
 	require.False(t, current, "want: the image is not current")
 }
@@ -90,7 +90,7 @@ func TestFillImageLeavesWhatIsNotBlank(t *testing.T) {
 	place := openAt(t, directory)
 	id := imageOfSize(t, place, mebi, false)
 
-	filled, err := place.FillImage(t.Context(), id, pool.FillOptions{
+	filled, err := place.Images.Fill(t.Context(), id, pool.FillOptions{
 		Blank: func(*os.File) (bool, error) { return false, nil },
 		Fill:  func(context.Context, string) error { return errors.New("what is not blank was filled") },
 	})
@@ -109,7 +109,7 @@ func TestFillImageLeavesADeletedVolumeDeleted(t *testing.T) {
 	place := openAt(t, t.TempDir())
 	id := imageOfSize(t, place, mebi, false)
 
-	filled, err := place.FillImage(t.Context(), id, filling(false, func(ctx context.Context, _ string) error {
+	filled, err := place.Images.Fill(t.Context(), id, filling(false, func(ctx context.Context, _ string) error {
 		return place.Remove(ctx, pool.Object{ID: id, Backing: volume.BackingImage})
 	}))
 	require.ErrorIs(t, err, pool.ErrMissing)
@@ -136,11 +136,11 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			allocated := func() int64 { return allocatedBytes(t, place.VolumePath(id, volume.BackingImage)) }
 			require.GreaterOrEqual(t, allocated(), int64(size), "want: a thick image has all of its blocks")
 
-			require.NoError(t, place.EnsureImage(id, size, true), "again")
-			require.NoError(t, place.GrowImage(id, pool.Growth{To: size, Thick: true}), "to the size that it has")
+			require.NoError(t, place.Images.Create(id, size, true), "again")
+			require.NoError(t, place.Images.Grow(id, pool.Growth{To: size, Thick: true}), "to the size that it has")
 
 			// A hole is filled again, and only that takes space.
-			image, err := place.OpenImage(id, os.O_RDWR)
+			image, err := place.Images.Open(id, os.O_RDWR)
 			require.NoError(t, err)
 
 			defer image.Close()
@@ -149,17 +149,17 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 
 			require.NoError(t, unix.Fallocate(int(image.Fd()), hole, size/4, 10*mebi))
 			require.Less(t, allocated(), int64(size), "want: the punched hole is not allocated")
-			require.NoError(t, place.EnsureImage(id, size, true), "with a hole")
+			require.NoError(t, place.Images.Create(id, size, true), "with a hole")
 			require.GreaterOrEqual(t, allocated(), int64(size), "want: a thick image has the hole filled")
 
 			// What there is no space for leaves no trace.
-			require.ErrorIs(t, place.GrowImage(id, pool.Growth{To: 2 * size, Thick: true}), pool.ErrNoSpace)
+			require.ErrorIs(t, place.Images.Grow(id, pool.Growth{To: 2 * size, Thick: true}), pool.ErrNoSpace)
 
 			info, err := image.Stat()
 			require.NoError(t, err)
 			require.EqualValues(t, size, info.Size(), "want: the image keeps its size")
 
-			filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return nil }))
+			filled, err := place.Images.Fill(t.Context(), id, filling(true, func(context.Context, string) error { return nil }))
 			require.NoError(t, err)
 			require.True(t, filled, "want: the image was filled")
 			require.GreaterOrEqual(t, allocated(), int64(size), "want: the filled image has all of its blocks")
@@ -178,7 +178,7 @@ func TestAFailedFillKeepsTheReservation(t *testing.T) {
 	leaveFree(t, place, size/2)
 
 	refused := errors.New("mkfs fails")
-	filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return refused }))
+	filled, err := place.Images.Fill(t.Context(), id, filling(true, func(context.Context, string) error { return refused }))
 	require.ErrorIs(t, err, refused)
 	require.False(t, filled, "want: the image was not filled")
 	require.GreaterOrEqual(t, allocatedBytes(t, place.VolumePath(id, volume.BackingImage)), int64(size), "want: the failed fill keeps the reserved blocks")

@@ -10,10 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
-	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
 // ErrNoGroupCopy is returned if the pool cannot copy several images at one point in time.
@@ -27,9 +25,12 @@ var ErrNoGroupCopy = errdefs.New(errdefs.ErrFailedPrecondition, "the pool can't 
 // clones the images out of it, and Close removes it. After a crash only the snapshot remains, which
 // RemoveStaleScratch removes.
 type GroupCopy struct {
-	pool    *Pool
 	id      string
 	members []*Copy
+	// copies are what the members copy.
+	copies []*imageCopy
+	// stored are the images of the pool.
+	stored *Images
 
 	// lock is the lock file of the snapshot.
 	lock *os.File
@@ -41,7 +42,7 @@ type GroupCopy struct {
 // NewGroupCopy prepares a copy of the images that the members are copies of. id is one that no
 // object of the pool has. Errors: ErrNoGroupCopy, ErrInProgress.
 func (p *Pool) NewGroupCopy(id string, members []*Copy) (*GroupCopy, error) {
-	g := &GroupCopy{pool: p, id: id, members: members}
+	g := &GroupCopy{id: id, members: members, stored: p.Images}
 
 	if err := g.prepare(); err != nil {
 		return nil, errors.Join(fmt.Errorf("pool %q: %w", p.name, err), g.Close())
@@ -56,12 +57,15 @@ func (g *GroupCopy) prepare() error {
 	}
 
 	for _, member := range g.members {
-		if member.pool != g.pool || !member.pointInTime || member.source.Backing != volume.BackingImage {
+		image, isImage := member.contents.(*imageCopy)
+		if !isImage || !image.pointInTime() || member.scratch != g.stored.scratch {
 			return fmt.Errorf("%s: %w", member.source, ErrNoGroupCopy)
 		}
+
+		g.copies = append(g.copies, image)
 	}
 
-	images, err := g.pool.images.Open(".")
+	images, err := g.stored.root.Open(".")
 	if err != nil {
 		return err
 	}
@@ -76,11 +80,11 @@ func (g *GroupCopy) prepare() error {
 		return fmt.Errorf("%w: its filesystem is not btrfs", ErrNoGroupCopy)
 	}
 
-	if g.root, g.images, err = btrfs.OpenRoot(g.pool.images.Name()); err != nil {
+	if g.root, g.images, err = btrfs.OpenRoot(g.stored.root.Name()); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoGroupCopy, err)
 	}
 
-	if g.lock, err = g.pool.acquireScratch(g.id); err != nil {
+	if g.lock, err = g.stored.scratch.acquire(g.id); err != nil {
 		return err
 	}
 
@@ -94,7 +98,7 @@ func (g *GroupCopy) prepare() error {
 // Take fixes the point in time. It is one system call, which commits a transaction of the
 // filesystem. Errors: ErrNoGroupCopy, ErrNoSpace.
 func (g *GroupCopy) Take() error {
-	scratch, err := g.pool.scratch.Open(".")
+	scratch, err := g.stored.scratch.root.Open(".")
 	if err != nil {
 		return err
 	}
@@ -107,7 +111,7 @@ func (g *GroupCopy) Take() error {
 	}
 
 	if err != nil {
-		return g.pool.spaceError(fmt.Errorf("pool %q: %w", g.pool.name, err))
+		return g.stored.spaceError(fmt.Errorf("pool %q: %w", g.stored.name, err))
 	}
 
 	return nil
@@ -118,17 +122,17 @@ func (g *GroupCopy) Take() error {
 func (g *GroupCopy) CopyData(ctx context.Context) error {
 	images, err := g.openImages()
 	if err != nil {
-		return fmt.Errorf("pool %q: %w", g.pool.name, err)
+		return fmt.Errorf("pool %q: %w", g.stored.name, err)
 	}
 	defer images.Close()
 
-	for _, member := range g.members {
+	for i, image := range g.copies {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 
-		if err := member.cloneFrom(images); err != nil {
-			return member.failed("copy", err)
+		if err := image.cloneFrom(images); err != nil {
+			return g.members[i].failed("copy", err)
 		}
 	}
 
@@ -137,14 +141,14 @@ func (g *GroupCopy) CopyData(ctx context.Context) error {
 
 // openImages opens the pool's images in the snapshot.
 func (g *GroupCopy) openImages() (*os.Root, error) {
-	images, err := g.pool.scratch.OpenRoot(filepath.Join(g.id, g.images))
+	images, err := g.stored.scratch.root.OpenRoot(filepath.Join(g.id, g.images))
 	if err != nil {
 		return nil, err
 	}
 
 	// A snapshot keeps the numbers of inodes. A mount over a directory above the pool would have led to
 	// another subvolume.
-	live, err := inodeOf(g.pool.images)
+	live, err := inodeOf(g.stored.root)
 	if err == nil {
 		var taken uint64
 		if taken, err = inodeOf(images); err == nil && taken != live {
@@ -173,31 +177,14 @@ func inodeOf(directory *os.Root) (uint64, error) {
 	return found.Ino, nil
 }
 
-// cloneFrom clones the source as it is in another directory of images.
-func (c *Copy) cloneFrom(images *os.Root) error {
-	source, err := tree.OpenIn(images, c.source.fileName(), os.O_RDONLY, 0)
-	if err != nil {
-		return c.pool.notFoundError(c.source.String(), err)
-	}
-	defer source.Close()
-
-	return c.clone(source)
-}
-
 // Close removes the snapshot. It does not end the members' copies.
 func (g *GroupCopy) Close() error {
-	var failures []error
+	var err error
 
 	// Without the lock the scratch is another process's.
 	if g.lock != nil {
-		failures = append(failures, g.pool.discardScratch(g.id), g.lock.Close())
-		g.lock = nil
+		err = g.stored.scratch.discard(g.id)
 	}
 
-	if g.root != nil {
-		failures = append(failures, g.root.Close())
-		g.root = nil
-	}
-
-	return errors.Join(failures...)
+	return errors.Join(err, closeOnce(&g.lock), closeOnce(&g.root))
 }

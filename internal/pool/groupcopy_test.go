@@ -59,7 +59,7 @@ func TestGroupCopyIsOfOnePointInTime(t *testing.T) {
 
 	other := newImage(t, p, 16*mebi)
 	require.NoError(t, os.Rename(placeOf(p, other), placeOf(p, replaced)))
-	require.NoError(t, p.GrowImage(grown.ID, pool.Growth{To: 32 * mebi}))
+	require.NoError(t, p.Images.Grow(grown.ID, pool.Growth{To: 32 * mebi}))
 
 	require.NoError(t, group.CopyData(t.Context()))
 	require.NoError(t, group.Close())

@@ -28,8 +28,8 @@ const (
 // under that name.
 var ErrIdentity = errors.New("it is not the pool that the state knows")
 
-// identity is the content of the file.
-type identity struct {
+// identityFile is the content of the file.
+type identityFile struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
 }
@@ -37,23 +37,31 @@ type identity struct {
 // WithIdentity opens the pool only if it has that identity. The empty identity is for a pool that
 // the state does not have yet: Open then adopts the identity that it finds, or makes one.
 func WithIdentity(known string) Option {
-	return func(p *Pool) { p.identified, p.identity = true, known }
+	return func(s *settings) { s.identified, s.identity = true, known }
+}
+
+// identification compares the identity of a pool with the one that the state has.
+type identification struct {
+	label
+
+	// id is empty for a pool that the state does not have, until it has one.
+	id string
 }
 
 // Identity returns the identity of a pool that was opened WithIdentity. It is empty for a new pool
 // without space to store one.
-func (p *Pool) Identity() string { return p.identity }
+func (i *identification) Identity() string { return i.id }
 
 // Identify is Identity, but makes the identity of a new pool as soon as there is space. It must not run
 // beside itself or Identity.
-func (p *Pool) Identify() (string, error) {
-	if p.identity != "" {
-		return p.identity, nil
+func (i *identification) Identify() (string, error) {
+	if i.id != "" {
+		return i.id, nil
 	}
 
-	err := p.identify()
+	err := i.identify()
 
-	return p.identity, err
+	return i.id, err
 }
 
 // ReadIdentity returns the identity of the pool in a directory, "" where there is
@@ -110,47 +118,47 @@ func MoveIdentity(from, to string) (err error) {
 
 // identify compares the identity of the pool with the expected one, or makes one. It does not
 // create the directory of a pool that the state has.
-func (p *Pool) identify() error {
-	if p.identity == "" {
-		if err := p.ensureDirectory(p.path); err != nil {
+func (i *identification) identify() error {
+	if i.id == "" {
+		if err := ensureDirectory(i.path); err != nil {
 			return err
 		}
 	}
 
-	found, err := p.findIdentity()
+	found, err := i.findIdentity()
 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return p.mismatch("there is no such directory")
+		return i.mismatch("there is no such directory")
 	case err != nil:
-		return fmt.Errorf("identity of pool %q: %w", p.name, err)
-	case p.identity == "":
-		p.identity = found
+		return fmt.Errorf("identity of pool %q: %w", i.name, err)
+	case i.id == "":
+		i.id = found
 	case found == "":
-		return p.mismatch("there is no " + layout.Identity)
-	case found != p.identity:
-		return p.mismatch("its " + layout.Identity + " has the identity " + found)
+		return i.mismatch("there is no " + layout.Identity)
+	case found != i.id:
+		return i.mismatch("its " + layout.Identity + " has the identity " + found)
 	}
 
 	return nil
 }
 
-func (p *Pool) mismatch(found string) error {
+func (i *identification) mismatch(found string) error {
 	return fmt.Errorf("%w: that one has the identity %s, and at %s %s; mount its disk or put its data back, "+
 		"or, if its volumes are lost, stop the driver and run `touchstone state forget-pool %s`",
-		ErrIdentity, p.identity, p.path, found, p.name)
+		ErrIdentity, i.id, i.path, found, i.name)
 }
 
 // findIdentity returns the pool's identity, made if the state knows none, or "".
-func (p *Pool) findIdentity() (string, error) {
-	root, err := os.OpenRoot(p.path)
+func (i *identification) findIdentity() (string, error) {
+	root, err := os.OpenRoot(i.path)
 	if err != nil {
 		return "", err
 	}
 	defer root.Close()
 
 	found, err := readIdentity(root)
-	if err != nil || p.identity != "" {
+	if err != nil || i.id != "" {
 		return found, err
 	}
 
@@ -184,7 +192,7 @@ func readIdentity(root *os.Root) (string, error) {
 		return "", err
 	}
 
-	var read identity
+	var read identityFile
 
 	err = json.Unmarshal(text, &read)
 	if err == nil && (read.Version != identityVersion || uuid.Validate(read.ID) != nil) {
@@ -201,7 +209,7 @@ func readIdentity(root *os.Root) (string, error) {
 // makeIdentity writes an identity durably, unless there is one. Of several processes that do so
 // concurrently one succeeds, and all return the identity that it has written.
 func makeIdentity(root *os.Root, wanted string) (string, error) {
-	text, err := json.Marshal(identity{Version: identityVersion, ID: wanted})
+	text, err := json.Marshal(identityFile{Version: identityVersion, ID: wanted})
 	if err != nil {
 		return "", err
 	}

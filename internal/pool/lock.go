@@ -22,20 +22,28 @@ const ownerBytes = 8192
 // ErrControllerRunning is returned if another process is the controller of the pool.
 var ErrControllerRunning = errors.New("a pool has one controller at a time")
 
+// controllerLock is the lock of a pool's controller.
+type controllerLock struct {
+	label
+
+	// file is open while this process holds the lock.
+	file *os.File
+}
+
 // LockAsController makes this process the only controller of the pool until Close or the end of the
 // process. To another controller the volumes of this one would be orphans. owner describes the
 // process in the error of the second one. Errors: ErrControllerRunning, ErrNoLocks.
-func (p *Pool) LockAsController(owner string) error {
-	file, err := p.openLock(os.O_RDWR | os.O_CREATE)
+func (c *controllerLock) LockAsController(owner string) error {
+	file, err := c.openLock(os.O_RDWR | os.O_CREATE)
 	if err != nil {
 		return err
 	}
 
-	if err = p.flock(file, unix.LOCK_EX); err != nil {
-		return errors.Join(fmt.Errorf("take pool %q: %w", p.name, err), file.Close())
+	if err = c.flock(file, unix.LOCK_EX); err != nil {
+		return errors.Join(fmt.Errorf("take pool %q: %w", c.name, err), file.Close())
 	}
 
-	p.controllerLock = file
+	c.file = file
 
 	writeOwner(file, owner)
 
@@ -58,8 +66,8 @@ func writeOwner(file *os.File, owner string) {
 
 // LockForReading excludes controllers until Close, while the pool is inspected. Errors:
 // ErrControllerRunning.
-func (p *Pool) LockForReading() error {
-	file, err := p.openLock(os.O_RDONLY)
+func (c *controllerLock) LockForReading() error {
+	file, err := c.openLock(os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it never had a controller of this version
 	}
@@ -68,24 +76,24 @@ func (p *Pool) LockForReading() error {
 		return err
 	}
 
-	if err = p.flock(file, unix.LOCK_SH); err != nil {
-		return errors.Join(fmt.Errorf("stat pool %q: %w", p.name, err), file.Close())
+	if err = c.flock(file, unix.LOCK_SH); err != nil {
+		return errors.Join(fmt.Errorf("stat pool %q: %w", c.name, err), file.Close())
 	}
 
-	p.controllerLock = file
+	c.file = file
 
 	return nil
 }
 
 // unlock releases the lock for the next controller (see flock.Unlock). The file stays: removing a
 // lock file would race with a process that opens it.
-func (p *Pool) unlock() error {
-	if p.controllerLock == nil {
+func (c *controllerLock) unlock() error {
+	if c.file == nil {
 		return nil
 	}
 
-	file := p.controllerLock
-	p.controllerLock = nil
+	file := c.file
+	c.file = nil
 
 	err := flock.Unlock(file)
 
@@ -99,29 +107,29 @@ func (p *Pool) unlock() error {
 	return nil
 }
 
-func (p *Pool) openLock(flag int) (*os.File, error) {
-	root, err := os.OpenRoot(p.path)
+func (c *controllerLock) openLock(flag int) (*os.File, error) {
+	root, err := os.OpenRoot(c.path)
 	if err != nil {
-		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
+		return nil, fmt.Errorf("lock pool %q: %w", c.name, err)
 	}
 	defer root.Close()
 
 	file, err := tree.OpenIn(root, layout.ControllerLock, flag, imageMode)
 	if err != nil {
-		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
+		return nil, fmt.Errorf("lock pool %q: %w", c.name, err)
 	}
 
 	return file, nil
 }
 
-func (p *Pool) flock(file *os.File, how int) error {
+func (c *controllerLock) flock(file *os.File, how int) error {
 	err := flock.Lock(file, how)
 
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", p.path, readOwner(file), ErrControllerRunning)
+		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", c.path, readOwner(file), ErrControllerRunning)
 	case err != nil:
-		return lockError(filepath.Join(p.path, layout.ControllerLock), err)
+		return lockError(filepath.Join(c.path, layout.ControllerLock), err)
 	default:
 		return nil
 	}

@@ -102,12 +102,12 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 	p := openAt(t, t.TempDir())
 	id, err := volume.NewID()
 	require.NoError(t, err)
-	require.NoError(t, p.EnsureImage(id, 1<<20, false))
+	require.NoError(t, p.Images.Create(id, 1<<20, false))
 
 	entry := pool.Entry{ID: id, Backing: volume.BackingImage}
 
 	for name, how := range map[string]int{"by a writer": unix.LOCK_EX, "by a reader": unix.LOCK_SH} {
-		user, err := p.OpenImage(id, os.O_RDONLY)
+		user, err := p.Images.Open(id, os.O_RDONLY)
 		require.NoError(t, err)
 		await.Flock(t, user, how)
 
@@ -159,10 +159,14 @@ func TestScratchInUseIsNoLeftover(t *testing.T) {
 	require.NoError(t, err)
 	await.Flock(t, maker, unix.LOCK_EX)
 
+	inspected, err := pool.Inspect("default", p.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, inspected.Close()) })
+
 	for _, inMaking := range []bool{true, false} {
 		var found []pool.ScratchObject
 
-		require.NoError(t, p.ListScratch(t.Context(), func(each pool.ScratchObject) error {
+		require.NoError(t, inspected.ListScratch(t.Context(), func(each pool.ScratchObject) error {
 			found = append(found, each)
 
 			return nil

@@ -154,7 +154,7 @@ func TestKeyedLocks(t *testing.T) {
 func TestSpaceErrors(t *testing.T) {
 	t.Parallel()
 
-	p := &Pool{name: "default", path: "/pool"}
+	p := label{name: "default", path: "/pool"}
 
 	for _, cause := range []error{unix.ENOSPC, unix.EDQUOT, fmt.Errorf("write: %w", unix.ENOSPC)} {
 		err := p.spaceError(cause)

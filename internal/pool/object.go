@@ -1,15 +1,19 @@
 package pool
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -30,98 +34,297 @@ func (o Object) String() string {
 	return "volume " + o.ID
 }
 
-// fileName is the object's name in its directory.
-func (o Object) fileName() string {
+// form is what the objects of a backing are in the pool.
+type form struct {
+	backing volume.Backing
+	// directory is the one with volumes, in which an object has its id and the suffix as its name.
+	directory, suffix string
+	fileType          fs.FileMode
+	// openFlag has the kernel refuse what is of another type.
+	openFlag int
+}
+
+// forms are those of images and of directories.
+var forms = [...]form{
+	{backing: volume.BackingImage, directory: layout.Images, suffix: layout.ImageSuffix},
+	{backing: volume.BackingDirectory, directory: layout.Directories, fileType: fs.ModeDir, openFlag: unix.O_DIRECTORY},
+}
+
+func (o Object) form() form {
 	if o.Backing == volume.BackingDirectory {
-		return o.ID
+		return forms[1]
 	}
 
-	return o.ID + layout.ImageSuffix
+	return forms[0]
 }
 
-// parentOf returns the directory of the pool that contains the object.
-func (p *Pool) parentOf(object Object) *os.Root {
-	switch {
-	case object.Snapshot:
-		return p.snapshots
-	case object.Backing == volume.BackingDirectory:
-		return p.directories
-	default:
-		return p.images
+// fileName is the object's name in its directory.
+func (o Object) fileName() string { return o.ID + o.form().suffix }
+
+// directory is the name of the pool's directory that contains the object.
+func (o Object) directory() string {
+	if o.Snapshot {
+		return layout.Snapshots
 	}
+
+	return o.form().directory
 }
 
-// open opens an object for reading: an image, or the root of a directory.
-// Errors: ErrMissing.
-func (p *Pool) open(object Object) (*os.File, error) {
+// objects are the objects of a pool, as far as they have the same for every backing.
+type objects struct {
+	label
+
+	// roots are the directories that the pool has, by their names.
+	roots map[string]*os.Root
+}
+
+// openObjects opens directories of a pool by a function. One for which it returns neither a directory nor
+// an error is left out.
+func openObjects(of label, open func(of label, name string) (*os.Root, error), directories ...string) (objects, error) {
+	o := objects{label: of, roots: map[string]*os.Root{}}
+
+	for _, name := range directories {
+		root, err := open(of, name)
+		if err != nil {
+			return objects{}, errors.Join(err, o.close())
+		}
+
+		if root != nil {
+			o.roots[name] = root
+		}
+	}
+
+	return o, nil
+}
+
+// close closes the directories.
+func (o *objects) close() error {
+	var failures []error
+	for _, root := range o.roots {
+		failures = append(failures, root.Close())
+	}
+
+	return errors.Join(failures...)
+}
+
+// parentOf returns the directory of the pool that contains the object. Errors: ErrMissing.
+func (o *objects) parentOf(object Object) (*os.Root, error) {
 	if err := checkID(object.ID); err != nil {
 		return nil, err
 	}
 
-	flag := os.O_RDONLY
-	if object.Backing == volume.BackingDirectory {
-		flag |= unix.O_DIRECTORY
+	root, found := o.roots[object.directory()]
+	if !found {
+		return nil, o.notFoundError(object.String(), fs.ErrNotExist)
 	}
 
-	file, err := tree.OpenIn(p.parentOf(object), object.fileName(), flag, 0)
+	return root, nil
+}
+
+// open opens an object without following a symlink: an image, or the root of a directory. Errors:
+// ErrMissing.
+func (o *objects) open(object Object, flag int) (*os.File, error) {
+	parent, err := o.parentOf(object)
 	if err != nil {
-		return nil, p.notFoundError(object.String(), err)
+		return nil, err
+	}
+
+	file, err := tree.OpenIn(parent, object.fileName(), flag|object.form().openFlag, 0)
+	if err != nil {
+		return nil, o.notFoundError(object.String(), err)
 	}
 
 	return file, nil
 }
 
-// ObjectPath returns the absolute path of an object, for messages.
-func (p *Pool) ObjectPath(object Object) string {
-	return filepath.Join(p.parentOf(object).Name(), object.fileName())
+func (o *objects) lstat(object Object) (fs.FileInfo, error) {
+	parent, err := o.parentOf(object)
+	if err != nil {
+		return nil, err
+	}
+
+	info, err := parent.Lstat(object.fileName())
+	if err != nil {
+		return nil, o.notFoundError(object.String(), err)
+	}
+
+	return info, nil
 }
 
-// renameFromScratch renames the object from scratch into place, durably. A directory that it
-// replaces is then in scratch.
-func (p *Pool) renameFromScratch(object Object) (err error) {
-	scratch, err := p.scratch.Open(".")
-	if err != nil {
-		return err
-	}
-	defer scratch.Close()
+// ObjectPath returns the absolute path of an object, for messages.
+func (o *objects) ObjectPath(object Object) string {
+	return filepath.Join(o.path, object.directory(), object.fileName())
+}
 
-	room, err := p.parentOf(object).Open(".")
-	if err != nil {
-		return err
-	}
-	defer room.Close()
-	defer errdefs.Wrapf(&err, "put %s in place", object)
+// VolumePath returns the absolute path of a volume's image or directory, for messages and for tools
+// that take a path.
+func (o *objects) VolumePath(id string, backing volume.Backing) string {
+	return o.ObjectPath(Object{ID: id, Backing: backing})
+}
 
-	name := object.fileName()
+// SnapshotPath returns the absolute path of a snapshot's image or directory, for messages.
+func (o *objects) SnapshotPath(id string, backing volume.Backing) string {
+	return o.ObjectPath(Object{ID: id, Backing: backing, Snapshot: true})
+}
 
-	err = unix.Renameat(int(scratch.Fd()), name, int(room.Fd()), name)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
-		// A directory replaces only an empty one.
-		err = unix.Renameat2(int(scratch.Fd()), name, int(room.Fd()), name, unix.RENAME_EXCHANGE)
-	}
-
-	if err != nil {
-		return err
-	}
-
-	return room.Sync()
+// OpenSnapshot opens the image of a snapshot for reading, without following a symlink. Errors:
+// ErrMissing.
+func (o *objects) OpenSnapshot(id string) (*os.File, error) {
+	return o.open(Object{ID: id, Backing: volume.BackingImage, Snapshot: true}, os.O_RDONLY)
 }
 
 // Stat returns the file information of a volume's image or directory with one system call, without
 // following a symlink. Errors: ErrMissing.
-func (p *Pool) Stat(id string, backing volume.Backing) (fs.FileInfo, error) {
-	return p.lstat(Object{ID: id, Backing: backing})
+func (o *objects) Stat(id string, backing volume.Backing) (fs.FileInfo, error) {
+	return o.lstat(Object{ID: id, Backing: backing})
 }
 
-func (p *Pool) lstat(object Object) (fs.FileInfo, error) {
-	if err := checkID(object.ID); err != nil {
-		return nil, err
-	}
-
-	info, err := p.parentOf(object).Lstat(object.fileName())
+// Size returns the size of the object's image; for a directory it only checks that it exists. It
+// opens nothing: 3 µs. Errors: ErrMissing, also if the file is of another type.
+func (o *objects) Size(object Object) (int64, error) {
+	info, err := o.lstat(object)
 	if err != nil {
-		return nil, p.notFoundError(object.String(), err)
+		return 0, err
 	}
 
-	return info, nil
+	if info.Mode().Type() != object.form().fileType {
+		return 0, fmt.Errorf("%s: %w %q at %s: a file of another type (%s) has its path",
+			object, ErrMissing, o.name, o.path, info.Mode())
+	}
+
+	return info.Size(), nil
+}
+
+// CheckGrowth returns filesystem.ErrGrowLimit if the filesystem of an image cannot become as large.
+// Errors: ErrMissing.
+func (o *objects) CheckGrowth(object Object, bytes int64) error {
+	image, err := o.open(object, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	if err := filesystem.CheckGrowth(image, bytes); err != nil {
+		return fmt.Errorf("%s: %w", object, err)
+	}
+
+	return nil
+}
+
+// Usage measures what has the name of an object, whatever it is. For a directory
+// it takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
+func (o *objects) Usage(ctx context.Context, object Object) (tree.Usage, error) {
+	parent, err := o.parentOf(object)
+	if err != nil {
+		return tree.Usage{}, err
+	}
+
+	usage, err := usageIn(ctx, parent, object.fileName())
+	if err != nil {
+		return tree.Usage{}, o.notFoundError(object.String(), err)
+	}
+
+	return usage, nil
+}
+
+func usageIn(ctx context.Context, parent *os.Root, name string) (tree.Usage, error) {
+	info, err := parent.Lstat(name)
+	if err != nil {
+		return tree.Usage{}, err
+	}
+
+	if !info.IsDir() {
+		return tree.Usage{Bytes: allocatedBytes(info), Inodes: 1}, nil
+	}
+
+	directory, err := tree.OpenIn(parent, name, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return tree.Usage{}, err
+	}
+	defer directory.Close()
+
+	return tree.Measure(ctx, directory, nil)
+}
+
+// checkID validates an id before a path is made of it; callers have validated it as well.
+func checkID(id string) error {
+	if !volume.IsID(id) {
+		return fmt.Errorf("%q: %w", id, volume.ErrInvalidID)
+	}
+
+	return nil
+}
+
+// listBatch bounds the memory that a pool with very many volumes takes.
+const listBatch = 4096
+
+// Entry is a file or directory in the pool that is named like a volume.
+type Entry struct {
+	ID      string
+	Backing volume.Backing
+}
+
+// List calls visit for every volume in the pool, in no order, until visit returns an error.
+func (o *objects) List(ctx context.Context, visit func(Entry) error) error {
+	return o.list(ctx, false, visit)
+}
+
+// ListSnapshots calls visit for every snapshot in the pool, in no order, until visit returns an
+// error.
+func (o *objects) ListSnapshots(ctx context.Context, visit func(Entry) error) error {
+	return o.list(ctx, true, visit)
+}
+
+func (o *objects) list(ctx context.Context, snapshots bool, visit func(Entry) error) error {
+	for _, form := range forms {
+		directory := Object{Backing: form.backing, Snapshot: snapshots}.directory()
+
+		root, found := o.roots[directory]
+		if !found {
+			continue
+		}
+
+		err := listIDs(ctx, root, form.suffix, func(id string) error { return visit(Entry{ID: id, Backing: form.backing}) })
+		if err != nil {
+			return fmt.Errorf("list %s of pool %q: %w", directory, o.name, err)
+		}
+	}
+
+	return nil
+}
+
+func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id string) error) error {
+	return listNames(ctx, root, func(name string) error {
+		if id, ok := strings.CutSuffix(name, suffix); ok && volume.IsID(id) {
+			return visit(id)
+		}
+
+		return nil
+	})
+}
+
+func listNames(ctx context.Context, root *os.Root, visit func(name string) error) error {
+	directory, err := root.Open(".")
+	if err != nil {
+		return fmt.Errorf("open %s: %w", root.Name(), err)
+	}
+	defer directory.Close()
+
+	for {
+		names, err := directory.Readdirnames(listBatch)
+		for _, name := range names {
+			if err := visit(name); err != nil {
+				return err
+			}
+		}
+
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read %s: %w", root.Name(), err)
+		case ctx.Err() != nil:
+			return fmt.Errorf("read %s: %w", root.Name(), ctx.Err())
+		}
+	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // listed returns what the lists of a pool have, in order, and the first error.
-func listed(ctx context.Context, p *pool.Pool) ([]string, error) {
+func listed(ctx context.Context, p *pool.Inspection) ([]string, error) {
 	var found []string
 
 	entry := func(kind string) func(pool.Entry) error {
@@ -64,14 +64,21 @@ var onceListed = []string{
 
 // onceReads are what a driver reads from a pool and decides by.
 var onceReads = map[string]syscallfault.Operation{
-	"lists": inPool(func(ctx context.Context, p *pool.Pool) error {
-		found, err := listed(ctx, p)
+	"lists": func(directory string) (run, end func() error, err error) {
+		p, err := pool.Inspect("once", directory)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 
-		return syscallfault.Differs("the lists", onceListed, found)
-	}),
+		return func() error {
+			found, err := listed(context.Background(), p)
+			if err != nil {
+				return err
+			}
+
+			return syscallfault.Differs("the lists", onceListed, found)
+		}, p.Close, nil
+	},
 	"read attributes": inPool(func(_ context.Context, p *pool.Pool) error {
 		found, err := p.Mutable(onceID)
 		if err != nil {
@@ -112,20 +119,20 @@ var onceReads = map[string]syscallfault.Operation{
 	}),
 	"probe": inPool(func(_ context.Context, p *pool.Pool) error { return p.Probe() }),
 	"current image": inPool(func(_ context.Context, p *pool.Pool) error {
-		image, err := p.OpenImage(onceID, os.O_RDONLY)
+		image, err := p.Images.Open(onceID, os.O_RDONLY)
 		if err != nil {
 			return err
 		}
 		defer image.Close()
 
-		current, err := p.IsCurrentImage(onceID, image)
+		current, err := p.Images.IsCurrent(onceID, image)
 		if err != nil {
 			return err
 		}
 
 		return syscallfault.Differs("current", true, current)
 	}),
-	"detached image":   inPool(func(ctx context.Context, p *pool.Pool) error { return p.CheckDetached(ctx, onceID) }),
+	"detached image":   inPool(func(ctx context.Context, p *pool.Pool) error { return p.Images.CheckDetached(ctx, onceID) }),
 	"growth of a copy": inPool(func(_ context.Context, p *pool.Pool) error { return p.CheckGrowth(imageOf(onceID), 2*onceBytes) }),
 	"empty orphans": inPool(func(ctx context.Context, p *pool.Pool) error {
 		removed, err := p.RemoveEmptyOrphan(ctx, pool.Entry{ID: onceCopyID, Backing: volume.BackingImage})
@@ -185,7 +192,7 @@ func measureOnce(ctx context.Context, p *pool.Pool, object pool.Object, inodes i
 		return err
 	}
 
-	bytes, err := p.AllocatedBytes(ctx, object.ID, object.Backing)
+	bytes, err := p.Backing(object.Backing).AllocatedBytes(ctx, object.ID)
 	if err != nil {
 		return err
 	}

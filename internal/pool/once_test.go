@@ -134,29 +134,29 @@ var onceOperations = map[string]syscallfault.Operation{
 	"moved identity":   moveOnce,
 	"synced removal":   syncOnce,
 	"thin image": inPool(func(_ context.Context, p *pool.Pool) error {
-		err := p.EnsureImage(onceID, onceBytes, false)
+		err := p.Images.Create(onceID, onceBytes, false)
 		if err == nil {
-			err = p.SyncImage(onceID)
+			err = p.Images.Sync(onceID)
 		}
 
 		return err
 	}),
-	"thick image": inPool(func(_ context.Context, p *pool.Pool) error { return p.EnsureImage(onceID, onceBytes, true) }),
+	"thick image": inPool(func(_ context.Context, p *pool.Pool) error { return p.Images.Create(onceID, onceBytes, true) }),
 	"thin growth": inPool(func(_ context.Context, p *pool.Pool) error {
-		return p.GrowImage(onceID, pool.Growth{From: onceBytes, To: 2 * onceBytes})
+		return p.Images.Grow(onceID, pool.Growth{From: onceBytes, To: 2 * onceBytes})
 	}),
 	"thick growth": inPool(func(_ context.Context, p *pool.Pool) error {
-		return p.GrowImage(onceID, pool.Growth{From: onceBytes, To: 2 * onceBytes, Thick: true})
+		return p.Images.Grow(onceID, pool.Growth{From: onceBytes, To: 2 * onceBytes, Thick: true})
 	}),
 	"filled image": inPool(func(ctx context.Context, p *pool.Pool) error {
-		_, err := p.FillImage(ctx, onceID, onceFilling)
+		_, err := p.Images.Fill(ctx, onceID, onceFilling)
 
 		return err
 	}),
 	"directory": inPool(func(_ context.Context, p *pool.Pool) error {
-		err := p.EnsureDirectory(onceID, onceBytes)
+		err := p.Directories.Create(onceID, onceBytes, false)
 		if err == nil {
-			err = p.SyncDirectory(onceID)
+			err = p.Directories.Sync(onceID)
 		}
 
 		return err
@@ -212,9 +212,9 @@ func verified(verify func(t *testing.T, p *pool.Pool)) func(t *testing.T, direct
 
 func onceImage(t *testing.T, p *pool.Pool) {
 	t.Helper()
-	require.NoError(t, p.EnsureImage(onceID, onceBytes, false))
+	require.NoError(t, p.Images.Create(onceID, onceBytes, false))
 
-	image, err := p.OpenImage(onceID, os.O_RDWR)
+	image, err := p.Images.Open(onceID, os.O_RDWR)
 	require.NoError(t, err)
 
 	for _, at := range []int64{0, onceBytes / 2} {
@@ -227,7 +227,7 @@ func onceImage(t *testing.T, p *pool.Pool) {
 
 func onceDirectory(t *testing.T, p *pool.Pool) {
 	t.Helper()
-	require.NoError(t, p.EnsureDirectory(onceID, onceBytes))
+	require.NoError(t, p.Directories.Create(onceID, onceBytes, false))
 
 	root := placeOf(p, directoryOf(onceID))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "sub", "subsub"), 0o750))
@@ -241,7 +241,7 @@ func onceSized(size int64, thick bool) func(t *testing.T, directory string) {
 	return verified(func(t *testing.T, p *pool.Pool) {
 		t.Helper()
 
-		image, err := p.OpenImage(onceID, os.O_RDONLY)
+		image, err := p.Images.Open(onceID, os.O_RDONLY)
 		require.NoError(t, err)
 
 		defer image.Close()
@@ -348,7 +348,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 			Operation: "filled image", Lossy: scratch, Verify: onceSized(onceBytes, true),
 			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
 				t.Helper()
-				require.NoError(t, p.EnsureImage(onceID, onceBytes, false))
+				require.NoError(t, p.Images.Create(onceID, onceBytes, false))
 			}),
 		},
 		{Operation: "directory", Verify: verified(func(t *testing.T, p *pool.Pool) {

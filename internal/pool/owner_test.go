@@ -30,11 +30,11 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 
 	id, err := volume.NewID()
 	require.NoError(t, err)
-	require.NoError(t, place.EnsureImage(id, size, false))
+	require.NoError(t, place.Images.Create(id, size, false))
 
 	image := filepath.Join(directory, "images", id+layout.ImageSuffix)
 	require.NoError(t, os.Chown(image, otherUser, otherUser))
-	filled, err := place.FillImage(t.Context(), id, filling(false, func(_ context.Context, path string) error {
+	filled, err := place.Images.Fill(t.Context(), id, filling(false, func(_ context.Context, path string) error {
 		return os.WriteFile(path, []byte("filled"), 0o600)
 	}))
 	require.NoError(t, err)

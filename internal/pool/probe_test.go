@@ -28,8 +28,8 @@ func TestSizeIsOfTheStoredObject(t *testing.T) {
 		require.ErrorIs(t, err, pool.ErrMissing)
 	}
 
-	require.NoError(t, opened.EnsureImage(id, mebi, false))
-	require.NoError(t, opened.EnsureDirectory(id, 1<<30))
+	require.NoError(t, opened.Images.Create(id, mebi, false))
+	require.NoError(t, opened.Directories.Create(id, 1<<30, false))
 
 	size, err := opened.Size(image)
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ func TestReasonWithoutProjectQuotas(t *testing.T) {
 		{name: "xfs", kind: reflink, remedy: []string{"unmount", "option prjquota", "rootflags=prjquota", "CONFIG_XFS_QUOTA"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			support := newPool(t, test.kind, 512*mebi).DirectorySupport()
+			support := newPool(t, test.kind, 512*mebi).Directories.Support()
 
 			require.Equal(t, quota.Plain, support.Kind)
 			require.False(t, support.Limited, "want: the pool cannot limit directories")

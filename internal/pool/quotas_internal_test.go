@@ -92,10 +92,10 @@ func newQuotaPool(t *testing.T) (*Pool, *fakeQuotas) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 
-	f := &fakeQuotas{Directories: p.quotas, kind: quota.Project, limits: map[string]int64{}}
-	p.quotas = f
+	f := &fakeQuotas{Directories: p.Directories.quotas, kind: quota.Project, limits: map[string]int64{}}
+	p.Directories.quotas, p.quotas = f, f
 
-	require.NoError(t, p.EnsureDirectory(quotaID, 10))
+	require.NoError(t, p.Directories.Create(quotaID, 10, false))
 	require.NoError(t, os.WriteFile(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file"), []byte("content"), 0o600))
 
 	f.calls = nil
@@ -114,15 +114,15 @@ func TestEachQuotaCallFails(t *testing.T) {
 		failing []string
 	}{
 		"EnsureDirectory": {
-			run:     func(_ context.Context, p *Pool) error { return p.EnsureDirectory(quotaOtherID, 10) },
+			run:     func(_ context.Context, p *Pool) error { return p.Directories.Create(quotaOtherID, 10, false) },
 			failing: []string{"Make", "Limit", "Confine"},
 		},
 		"LimitDirectory": {
-			run:     func(_ context.Context, p *Pool) error { return p.LimitDirectory(quotaID, 20) },
+			run:     func(_ context.Context, p *Pool) error { return p.Directories.Limit(quotaID, 20) },
 			failing: []string{"Limit", "Confine"},
 		},
 		"ConfineDirectory": {
-			run:     func(_ context.Context, p *Pool) error { return p.ConfineDirectory(quotaID) },
+			run:     func(_ context.Context, p *Pool) error { return p.Directories.Confine(quotaID) },
 			failing: []string{"Confine"},
 		},
 		"ConfineGrown": {
@@ -142,12 +142,12 @@ func TestEachQuotaCallFails(t *testing.T) {
 			failing: []string{"Sweep"},
 		},
 		"SyncDirectory": {
-			run:     func(_ context.Context, p *Pool) error { return p.SyncDirectory(quotaID) },
+			run:     func(_ context.Context, p *Pool) error { return p.Directories.Sync(quotaID) },
 			failing: []string{"Sync"},
 		},
 		"DirectoryQuota": {
 			run: func(_ context.Context, p *Pool) error {
-				_, _, err := p.DirectoryQuota(quotaID)
+				_, _, err := p.Directories.Quota(quotaID)
 
 				return err
 			},
@@ -155,7 +155,7 @@ func TestEachQuotaCallFails(t *testing.T) {
 		},
 		"AllocatedBytes": {
 			run: func(ctx context.Context, p *Pool) error {
-				_, err := p.AllocatedBytes(ctx, quotaID, volume.BackingDirectory)
+				_, err := p.Directories.AllocatedBytes(ctx, quotaID)
 
 				return err
 			},
@@ -166,7 +166,7 @@ func TestEachQuotaCallFails(t *testing.T) {
 			failing: []string{"Allocated"},
 		},
 		"RemoveStaleQuotas": {
-			run:     func(ctx context.Context, p *Pool) error { return p.RemoveStaleQuotas(ctx) },
+			run:     func(ctx context.Context, p *Pool) error { return p.Directories.RemoveStaleQuotas(ctx) },
 			failing: []string{"RemoveStale"},
 		},
 		"Remove": {
@@ -221,16 +221,16 @@ func TestEvadedLimits(t *testing.T) {
 			t.Parallel()
 
 			p, f := newQuotaPool(t)
-			require.NoError(t, p.EnsureDirectory(quotaOtherID, 10))
+			require.NoError(t, p.Directories.Create(quotaOtherID, 10, false))
 
 			inner, err := p.Ephemeral()
 			require.NoError(t, err)
 
 			const innerID = "01a20000-0000-7000-8000-000000000003"
 
-			inside := &fakeQuotas{Directories: inner.quotas, kind: quota.Project, limits: map[string]int64{}, evaded: []string{innerID}}
-			inner.quotas = inside
-			require.NoError(t, inner.EnsureDirectory(innerID, 10))
+			inside := &fakeQuotas{Directories: inner.Directories.quotas, kind: quota.Project, limits: map[string]int64{}, evaded: []string{innerID}}
+			inner.Directories.quotas, inner.quotas = inside, inside
+			require.NoError(t, inner.Directories.Create(innerID, 10, false))
 
 			f.grown = []string{"no volume", quotaID, quotaOtherID, innerID, "01a20000-0000-7000-8000-000000000009"}
 			f.evaded = []string{quotaID}
@@ -238,10 +238,10 @@ func TestEvadedLimits(t *testing.T) {
 			evaded, err := search(t.Context(), p)
 			require.NoError(t, err)
 			require.ElementsMatch(t, []string{quotaID, innerID}, evaded)
-			require.Positive(t, p.LimitEvadedFor(quotaID), "want: the volume is reported for a time")
-			require.LessOrEqual(t, p.LimitEvadedFor(quotaID), evasionHold, "want: the volume is not reported for longer than it is held")
-			require.Zero(t, p.LimitEvadedFor(quotaOtherID), "want: the other volume has not evaded its limit")
-			require.Positive(t, inner.LimitEvadedFor(innerID), "want: the inner pool reports its volume")
+			require.Positive(t, p.Directories.LimitEvadedFor(quotaID), "want: the volume is reported for a time")
+			require.LessOrEqual(t, p.Directories.LimitEvadedFor(quotaID), evasionHold, "want: the volume is not reported for longer than it is held")
+			require.Zero(t, p.Directories.LimitEvadedFor(quotaOtherID), "want: the other volume has not evaded its limit")
+			require.Positive(t, inner.Directories.LimitEvadedFor(innerID), "want: the inner pool reports its volume")
 
 			// What one directory fails with does not hide what others have.
 			f.failing = "Confine"
@@ -251,7 +251,7 @@ func TestEvadedLimits(t *testing.T) {
 			require.Contains(t, evaded, quotaID)
 
 			require.NoError(t, p.Remove(t.Context(), Object{ID: quotaID, Backing: volume.BackingDirectory}))
-			require.Zero(t, p.LimitEvadedFor(quotaID), "want: a removed volume is not reported")
+			require.Zero(t, p.Directories.LimitEvadedFor(quotaID), "want: a removed volume is not reported")
 		})
 	}
 
@@ -278,19 +278,19 @@ func TestCountedSpace(t *testing.T) {
 	p, f := newQuotaPool(t)
 	f.evaded = []string{quotaID}
 
-	usage, limited, err := p.DirectoryQuota(quotaID)
+	usage, limited, err := p.Directories.Quota(quotaID)
 	require.NoError(t, err)
 	require.True(t, limited, "want: the directory is limited")
 	require.Equal(t, quota.Usage{LimitBytes: 10, Bytes: 77}, usage)
-	require.Positive(t, p.LimitEvadedFor(quotaID), "want: the usage finds what has evaded the limit")
+	require.Positive(t, p.Directories.LimitEvadedFor(quotaID), "want: the usage finds what has evaded the limit")
 
-	bytes, err := p.AllocatedBytes(t.Context(), quotaID, volume.BackingDirectory)
+	bytes, err := p.Directories.AllocatedBytes(t.Context(), quotaID)
 	require.NoError(t, err)
 	require.EqualValues(t, 77, bytes, "want: the usage is what the kernel counts")
 
 	delete(f.limits, quotaID)
 
-	bytes, err = p.AllocatedBytes(t.Context(), quotaID, volume.BackingDirectory)
+	bytes, err = p.Directories.AllocatedBytes(t.Context(), quotaID)
 	require.NoError(t, err)
 	require.NotEqualValues(t, 77, bytes, "want: a directory without a limit is measured")
 
@@ -384,7 +384,7 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	p, _ := newQuotaPool(t)
 	require.NoError(t, os.WriteFile(p.VolumePath(quotaOtherID, volume.BackingDirectory), []byte("a file"), 0o600))
 
-	_, err := p.OpenDirectory(quotaOtherID)
+	_, err := p.Directories.Open(quotaOtherID)
 	require.ErrorIs(t, err, unix.ENOTDIR)
 	require.NotErrorIs(t, err, ErrMissing)
 
@@ -407,6 +407,6 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 
 	require.NoDirExists(t, p.VolumePath(quotaID, volume.BackingDirectory))
 
-	_, err = p.OpenDirectory(quotaID)
+	_, err = p.Directories.Open(quotaID)
 	require.ErrorIs(t, err, ErrMissing)
 }

@@ -19,11 +19,11 @@ var byID = map[string]struct {
 	run     func(ctx context.Context, p *pool.Pool, id string) error
 }{
 	"grow an image": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error {
-		return p.GrowImage(id, pool.Growth{To: mebi})
+		return p.Images.Grow(id, pool.Growth{To: mebi})
 	}},
-	"sync an image": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.SyncImage(id) }},
+	"sync an image": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.Images.Sync(id) }},
 	"open an image": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error {
-		_, err := p.OpenImage(id, os.O_RDONLY)
+		_, err := p.Images.Open(id, os.O_RDONLY)
 
 		return err
 	}},
@@ -33,20 +33,20 @@ var byID = map[string]struct {
 		return err
 	}},
 	"fill an image": {pool.ErrMissing, func(ctx context.Context, p *pool.Pool, id string) error {
-		_, err := p.FillImage(ctx, id, onceFilling)
+		_, err := p.Images.Fill(ctx, id, onceFilling)
 
 		return err
 	}},
-	"limit a directory":   {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.LimitDirectory(id, mebi) }},
-	"confine a directory": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.ConfineDirectory(id) }},
-	"sync a directory":    {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.SyncDirectory(id) }},
+	"limit a directory":   {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.Directories.Limit(id, mebi) }},
+	"confine a directory": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.Directories.Confine(id) }},
+	"sync a directory":    {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.Directories.Sync(id) }},
 	"quota of a directory": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error {
-		_, _, err := p.DirectoryQuota(id)
+		_, _, err := p.Directories.Quota(id)
 
 		return err
 	}},
 	"usage of a directory": {pool.ErrMissing, func(ctx context.Context, p *pool.Pool, id string) error {
-		_, err := p.DirectoryUsage(ctx, id)
+		_, err := p.Directories.Usage(ctx, id)
 
 		return err
 	}},
@@ -56,12 +56,12 @@ var byID = map[string]struct {
 		return err
 	}},
 	"space of an image": {pool.ErrMissing, func(ctx context.Context, p *pool.Pool, id string) error {
-		_, err := p.AllocatedBytes(ctx, id, volume.BackingImage)
+		_, err := p.Images.AllocatedBytes(ctx, id)
 
 		return err
 	}},
 	"space of a directory": {pool.ErrMissing, func(ctx context.Context, p *pool.Pool, id string) error {
-		_, err := p.AllocatedBytes(ctx, id, volume.BackingDirectory)
+		_, err := p.Directories.AllocatedBytes(ctx, id)
 
 		return err
 	}},
@@ -83,7 +83,7 @@ var byID = map[string]struct {
 
 		return err
 	}},
-	"detached image": {nil, func(ctx context.Context, p *pool.Pool, id string) error { return p.CheckDetached(ctx, id) }},
+	"detached image": {nil, func(ctx context.Context, p *pool.Pool, id string) error { return p.Images.CheckDetached(ctx, id) }},
 	"attributes": {nil, func(_ context.Context, p *pool.Pool, id string) error {
 		_, err := p.Mutable(id)
 
@@ -99,8 +99,8 @@ var byID = map[string]struct {
 	"stale scratch":     {nil, func(_ context.Context, p *pool.Pool, id string) error { return removed(p.RemoveStaleScratchOf(id)) }},
 	"empty image":       {nil, emptyOrphan(volume.BackingImage)},
 	"empty directory":   {nil, emptyOrphan(volume.BackingDirectory)},
-	"make an image":     {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.EnsureImage(id, mebi, false) }},
-	"make a directory":  {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.EnsureDirectory(id, mebi) }},
+	"make an image":     {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.Images.Create(id, mebi, false) }},
+	"make a directory":  {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.Directories.Create(id, mebi, false) }},
 	"change attributes": {nil, func(_ context.Context, p *pool.Pool, id string) error { return p.SetMutable(id, onceMutable) }},
 	"copy to an image": {nil, func(_ context.Context, p *pool.Pool, id string) error {
 		making, err := p.NewCopy(p, imageOf(onceID), imageOf(id), pool.CopyOptions{})
@@ -197,17 +197,17 @@ func TestGrownImages(t *testing.T) {
 			t.Parallel()
 
 			p := openPool(t, t.TempDir())
-			require.NoError(t, p.EnsureImage(onceID, onceBytes, false))
-			require.Zero(t, p.LastResized(onceID), "want: an image that is missing was never resized")
-			require.ErrorIs(t, p.GrowImage(onceID, test.growth), test.err)
+			require.NoError(t, p.Images.Create(onceID, onceBytes, false))
+			require.Zero(t, p.Images.LastResized(onceID), "want: an image that is missing was never resized")
+			require.ErrorIs(t, p.Images.Grow(onceID, test.growth), test.err)
 
 			info, err := p.Stat(onceID, volume.BackingImage)
 			require.NoError(t, err)
 			require.Equal(t, test.size, info.Size())
-			require.Equal(t, test.err != nil, p.LastResized(onceID).IsZero(), "nothing was resized")
+			require.Equal(t, test.err != nil, p.Images.LastResized(onceID).IsZero(), "nothing was resized")
 
 			require.NoError(t, p.Remove(t.Context(), imageOf(onceID)))
-			require.Zero(t, p.LastResized(onceID), "the volume was removed")
+			require.Zero(t, p.Images.LastResized(onceID), "the volume was removed")
 		})
 	}
 }

@@ -65,7 +65,7 @@ func newTree(tb testing.TB, p *pool.Pool) (object pool.Object, path string) {
 	tb.Helper()
 
 	object = directoryOf(newID(tb))
-	require.NoError(tb, p.EnsureDirectory(object.ID, 1<<30))
+	require.NoError(tb, p.Directories.Create(object.ID, 1<<30, false))
 
 	return object, placeOf(p, object)
 }

@@ -16,18 +16,28 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
-// acquireScratch locks the scratch of id for this process until the returned file is closed, and
+// scratch is where objects are made. An object in it is locked by the process that makes it.
+type scratch struct {
+	label
+
+	// root is the directory of that name.
+	root *os.Root
+	// trash removes what is discarded.
+	trash *trash
+}
+
+// acquire locks the scratch of id for this process until the returned file is closed, and
 // removes what a crash left of it. It returns ErrInProgress if another process has it. The file is
 // the image to be made, or stands for the directory of that id: not every filesystem can lock a
 // directory between machines.
-func (p *Pool) acquireScratch(id string) (*os.File, error) {
+func (s *scratch) acquire(id string) (*os.File, error) {
 	for {
-		file, err := p.lockScratch(id)
+		file, err := s.lock(id)
 		if err != nil {
 			return nil, err
 		}
 
-		claimed, err := p.claimScratch(id, file)
+		claimed, err := s.claim(id, file)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("scratch of %s: %w", id, err), file.Close())
 		}
@@ -40,15 +50,15 @@ func (p *Pool) acquireScratch(id string) (*os.File, error) {
 	}
 }
 
-// claimScratch empties the scratch that file, which is locked, is of. It returns false if the file
+// claim empties the scratch that file, which is locked, is of. It returns false if the file
 // is an object in place: its previous owner has renamed it, or a power failure has kept both names.
-func (p *Pool) claimScratch(id string, file *os.File) (bool, error) {
+func (s *scratch) claim(id string, file *os.File) (bool, error) {
 	held, err := file.Stat()
 	if err != nil {
 		return false, err
 	}
 
-	current, err := lstatNow(p.scratch, id+layout.ImageSuffix)
+	current, err := lstatNow(s.root, id+layout.ImageSuffix)
 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -58,9 +68,9 @@ func (p *Pool) claimScratch(id string, file *os.File) (bool, error) {
 	case !os.SameFile(held, current):
 		return false, nil
 	case hasOtherName(held):
-		return false, p.scratch.Remove(id + layout.ImageSuffix)
+		return false, s.root.Remove(id + layout.ImageSuffix)
 	default:
-		return true, errors.Join(p.discardScratchDirectories(id), file.Truncate(0))
+		return true, errors.Join(s.discardDirectories(id), file.Truncate(0))
 	}
 }
 
@@ -73,8 +83,8 @@ func hasOtherName(file fs.FileInfo) bool {
 	return ok && stat.Nlink > 1
 }
 
-func (p *Pool) lockScratch(id string) (*os.File, error) {
-	file, err := tree.OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+func (s *scratch) lock(id string) (*os.File, error) {
+	file, err := tree.OpenIn(s.root, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("make scratch of %s: %w", id, err)
 	}
@@ -95,36 +105,60 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 	return file, nil
 }
 
-// discardScratch removes the scratch that this process has locked, also if the caller was
+// rename renames a name of scratch into a directory of the pool. A directory that it replaces is then
+// in scratch.
+func (s *scratch) rename(into *os.Root, name string) error {
+	from, err := s.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+
+	to, err := into.Open(".")
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+
+	err = unix.Renameat(int(from.Fd()), name, int(to.Fd()), name)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
+		// A directory replaces only an empty one.
+		err = unix.Renameat2(int(from.Fd()), name, int(to.Fd()), name, unix.RENAME_EXCHANGE)
+	}
+
+	return err
+}
+
+// discard removes the scratch that this process has locked, also if the caller was
 // cancelled. A directory is removed in the background.
-func (p *Pool) discardScratch(id string) (err error) {
-	defer errdefs.Wrapf(&err, "clear scratch of %s in pool %q", id, p.name)
+func (s *scratch) discard(id string) (err error) {
+	defer errdefs.Wrapf(&err, "clear scratch of %s in pool %q", id, s.name)
 
 	ctx := context.Background()
 
-	moved, err := p.unlinkScratch(ctx, id)
+	moved, err := s.unlink(ctx, id)
 	if err != nil || !moved {
 		return err
 	}
 
-	return p.purgeOrSchedule(ctx, id)
+	return s.trash.complete(ctx, id)
 }
 
-// discardScratchDirectories discards the scratch directories of an id.
-func (p *Pool) discardScratchDirectories(id string) error {
+// discardDirectories discards the scratch directories of an id.
+func (s *scratch) discardDirectories(id string) error {
 	ctx := context.Background()
 
-	moved, err := p.moveScratchDirectories(ctx, id)
+	moved, err := s.moveDirectories(ctx, id)
 	if err != nil || !moved {
 		return err
 	}
 
-	return p.purgeOrSchedule(ctx, id)
+	return s.trash.complete(ctx, id)
 }
 
-func (p *Pool) moveScratchDirectories(ctx context.Context, id string) (moved bool, err error) {
+func (s *scratch) moveDirectories(ctx context.Context, id string) (moved bool, err error) {
 	for _, name := range []string{id, id + layout.LinksSuffix} {
-		one, err := p.moveToRemoving(ctx, p.scratch, name, id)
+		one, err := s.trash.move(ctx, s.root, name, id)
 		if err != nil {
 			return false, err
 		}
@@ -135,15 +169,15 @@ func (p *Pool) moveScratchDirectories(ctx context.Context, id string) (moved boo
 	return moved, nil
 }
 
-// unlinkScratch removes the scratch of an id. It returns true if a directory remains for purge. The
+// unlink removes the scratch of an id. It returns true if a directory remains for purge. The
 // lock file goes last: scratch without it could not be locked.
-func (p *Pool) unlinkScratch(ctx context.Context, id string) (moved bool, err error) {
-	moved, err = p.moveScratchDirectories(ctx, id)
+func (s *scratch) unlink(ctx context.Context, id string) (moved bool, err error) {
+	moved, err = s.moveDirectories(ctx, id)
 	if err != nil {
 		return false, err
 	}
 
-	if err := p.scratch.Remove(id + layout.ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.root.Remove(id + layout.ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 
@@ -152,34 +186,48 @@ func (p *Pool) unlinkScratch(ctx context.Context, id string) (moved bool, err er
 
 // RemoveStaleScratchOf removes what a crash left of an object in scratch. It returns false while
 // another process is making the object.
-func (p *Pool) RemoveStaleScratchOf(id string) (bool, error) {
+func (s *scratch) RemoveStaleScratchOf(id string) (bool, error) {
 	if err := checkID(id); err != nil {
 		return false, err
 	}
 
-	file, err := p.acquireScratch(id)
+	file, err := s.acquire(id)
 	if errors.Is(err, ErrInProgress) {
 		return false, nil
 	}
 
 	if err != nil {
-		return false, fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
+		return false, fmt.Errorf("clear scratch of pool %q: %w", s.name, err)
 	}
 
-	return true, errors.Join(p.discardScratch(id), file.Close())
+	return true, errors.Join(s.discard(id), file.Close())
 }
 
-// RemoveStaleScratch removes what a crash left in scratch, except objects that another process is
-// making, and the quotas of directories that do not exist any more.
-func (p *Pool) RemoveStaleScratch(ctx context.Context) error {
+// removeStale is RemoveStaleScratchOf for all objects.
+func (s *scratch) removeStale(ctx context.Context) error {
 	clearOne := func(id string) error {
-		_, err := p.RemoveStaleScratchOf(id)
+		_, err := s.RemoveStaleScratchOf(id)
 
 		return err
 	}
 
 	// The lock of a directory is made before it and goes after it, but a power
 	// failure may have kept only the directory.
-	return errors.Join(listIDs(ctx, p.scratch, layout.ImageSuffix, clearOne), listIDs(ctx, p.scratch, "", clearOne),
-		p.quotas.RemoveStale(ctx))
+	return errors.Join(listIDs(ctx, s.root, layout.ImageSuffix, clearOne), listIDs(ctx, s.root, "", clearOne))
+}
+
+// checkWritable creates a file without a name, so that nothing is left after a crash.
+func (s *scratch) checkWritable() error {
+	file, err := s.root.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, imageMode)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = unix.Access(s.root.Name(), unix.W_OK)
+	}
+
+	if err != nil {
+		return fmt.Errorf("pool %q at %s is not writable: %w", s.name, s.path, err)
+	}
+
+	_ = file.Close() // nil without O_TMPFILE
+
+	return nil
 }

@@ -215,28 +215,6 @@ func (s *Set) notify() {
 	s.changed = make(chan struct{})
 }
 
-// LockAsController locks all pools. Errors: ErrControllerRunning.
-func (s *Set) LockAsController(owner string) error {
-	for _, each := range s.Served() {
-		if err := each.LockAsController(owner); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// LockForReading excludes controllers from all pools until Close. Errors: ErrControllerRunning.
-func (s *Set) LockForReading() error {
-	for _, each := range s.Served() {
-		if err := each.LockForReading(); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
 var errClosed = errors.New("the driver is ending")
 
 // Close closes the pools' file descriptors.

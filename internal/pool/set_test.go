@@ -93,8 +93,8 @@ func TestSetServesOpenedPools(t *testing.T) {
 	_, err = set.Get("one")
 	require.ErrorIs(t, err, reason)
 	require.ErrorIs(t, err, pool.ErrUnavailable)
-	require.ErrorIs(t, opened.EnsureImage(newID(t), mebi, false), os.ErrClosed, "a pool that has failed is closed")
-	require.ErrorIs(t, within.EnsureImage(newID(t), mebi, false), os.ErrClosed, "and the one inside")
+	require.ErrorIs(t, opened.Images.Create(newID(t), mebi, false), os.ErrClosed, "a pool that has failed is closed")
+	require.ErrorIs(t, within.Images.Create(newID(t), mebi, false), os.ErrClosed, "and the one inside")
 	require.NoError(t, set.Fail("one", reason), "it fails again")
 	require.NoError(t, set.Close())
 }
@@ -115,9 +115,9 @@ func TestOpenSet(t *testing.T) {
 
 	second, err := pool.OpenSet(map[string]string{"two": filepath.Join(root, "two")})
 	require.NoError(t, err)
-	require.NoError(t, second.LockAsController("another"))
-	require.ErrorIs(t, set.LockAsController("the first"), pool.ErrControllerRunning)
-	require.ErrorIs(t, set.LockForReading(), pool.ErrControllerRunning)
+	require.NoError(t, second.Served()[0].LockAsController("another"))
+	require.ErrorIs(t, set.Served()[1].LockAsController("the first"), pool.ErrControllerRunning)
+	require.ErrorIs(t, set.Served()[1].LockForReading(), pool.ErrControllerRunning)
 	require.NoError(t, second.Close())
 	require.NoError(t, set.Close())
 	require.Empty(t, set.Served(), "want: a closed set serves no pool")
@@ -129,15 +129,15 @@ func TestOpenSet(t *testing.T) {
 	require.ErrorIs(t, err, pool.ErrNotDirectory)
 }
 
-// TestNoCreate opens a directory without changing anything: what is missing is empty.
-func TestNoCreate(t *testing.T) {
+// TestInspect opens a directory without changing anything: what is missing is empty.
+func TestInspect(t *testing.T) {
 	t.Parallel()
 
 	for name, directory := range map[string]string{"empty": t.TempDir(), "missing": filepath.Join(t.TempDir(), "missing")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			p, err := pool.Open("default", directory, pool.NoCreate)
+			p, err := pool.Inspect("default", directory)
 			require.NoError(t, err)
 
 			found, err := listed(t.Context(), p)
@@ -189,7 +189,7 @@ func TestCapacityOfAnEmbeddedPool(t *testing.T) {
 			require.NoError(t, os.Truncate(image, int64(test.size)*mebi))
 			require.NoError(t, os.WriteFile(filepath.Join(inside, "ballast"), make([]byte, test.used*mebi), 0o600))
 
-			p, err := pool.Open("default", inside, pool.EmbeddedIn(map[string]string{"default": image, "other": "/none"}))
+			p, err := pool.Open("default", inside, pool.EmbeddedIn(image))
 			require.NoError(t, err)
 
 			found, err := p.Capacity()

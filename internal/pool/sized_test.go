@@ -27,8 +27,8 @@ func TestSizedAtReportsEachOwnWrite(t *testing.T) {
 
 	id, err := volume.NewID()
 	require.NoError(t, err)
-	require.NoError(t, place.EnsureImage(id, size, true))
-	require.Zero(t, place.LastResized(id), "want: a new image has not been resized")
+	require.NoError(t, place.Images.Create(id, size, true))
+	require.Zero(t, place.Images.LastResized(id), "want: a new image has not been resized")
 
 	watcher, err := fsnotify.NewWatcher()
 	require.NoError(t, err)
@@ -40,13 +40,13 @@ func TestSizedAtReportsEachOwnWrite(t *testing.T) {
 
 	for name, write := range map[string]func() error{
 		"fill": func() error {
-			_, err := place.FillImage(t.Context(), id, filling(true, func(_ context.Context, path string) error {
+			_, err := place.Images.Fill(t.Context(), id, filling(true, func(_ context.Context, path string) error {
 				return os.WriteFile(path, []byte("filled"), 0o600)
 			}))
 
 			return err
 		},
-		"grow": func() error { return place.GrowImage(id, pool.Growth{To: 2 * size, Thick: true}) },
+		"grow": func() error { return place.Images.Grow(id, pool.Growth{To: 2 * size, Thick: true}) },
 	} {
 		began := time.Now()
 		require.NoError(t, write(), name)
@@ -57,6 +57,6 @@ func TestSizedAtReportsEachOwnWrite(t *testing.T) {
 			}
 		}
 
-		require.WithinRange(t, place.LastResized(id), began, time.Now(), name)
+		require.WithinRange(t, place.Images.LastResized(id), began, time.Now(), name)
 	}
 }

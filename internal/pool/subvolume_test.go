@@ -29,7 +29,7 @@ func newLimited(tb testing.TB, p *pool.Pool) (object pool.Object, path string) {
 	tb.Helper()
 
 	object = directoryOf(newID(tb))
-	require.NoError(tb, p.EnsureDirectory(object.ID, limitBytes))
+	require.NoError(tb, p.Directories.Create(object.ID, limitBytes, false))
 
 	return object, placeOf(p, object)
 }
@@ -76,10 +76,10 @@ func groupsOf(tb testing.TB, p *pool.Pool) []btrfs.Group {
 
 func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 	p := newPool(t, cow, 512*mebi)
-	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, p.DirectorySupport())
+	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, p.Directories.Support())
 
 	object, path := newLimited(t, p)
-	require.NoError(t, p.SyncDirectory(object.ID))
+	require.NoError(t, p.Directories.Sync(object.ID))
 
 	t.Run("write beyond the limit", func(t *testing.T) {
 		require.NoError(t, write(filepath.Join(path, "half"), limitBytes/2))
@@ -91,7 +91,7 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 		output, err := child.Command(t, "sync", "-f", path).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 
-		usage, limited, err := p.DirectoryQuota(object.ID)
+		usage, limited, err := p.Directories.Quota(object.ID)
 		require.NoError(t, err)
 		require.True(t, limited, "want: the directory has a limit")
 		require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the directory has its limit")
@@ -109,22 +109,22 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 	t.Run("restart", func(t *testing.T) {
 		opened := openPool(t, p.Path())
 
-		usage, limited, err := opened.DirectoryQuota(object.ID)
+		usage, limited, err := opened.Directories.Quota(object.ID)
 		require.NoError(t, err)
 		require.True(t, limited, "want: the directory has a limit")
 		require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the limit survives a restart")
 	})
 
 	t.Run("expansion", func(t *testing.T) {
-		require.NoError(t, p.LimitDirectory(object.ID, 2*limitBytes))
-		require.NoError(t, p.SyncDirectory(object.ID))
+		require.NoError(t, p.Directories.Limit(object.ID, 2*limitBytes))
+		require.NoError(t, p.Directories.Sync(object.ID))
 		require.NoError(t, write(filepath.Join(path, "more"), limitBytes))
 	})
 
 	t.Run("a limit is never lowered", func(t *testing.T) {
-		require.NoError(t, p.EnsureDirectory(object.ID, limitBytes))
+		require.NoError(t, p.Directories.Create(object.ID, limitBytes, false))
 
-		usage, _, err := p.DirectoryQuota(object.ID)
+		usage, _, err := p.Directories.Quota(object.ID)
 		require.NoError(t, err)
 		require.EqualValues(t, 2*limitBytes, usage.LimitBytes, "want: the limit has grown")
 	})
@@ -136,22 +136,22 @@ func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	p := openPool(t, filesystemOf(t, cow, 512*mebi, "mkfs.btrfs", "-q", "-R", "quota"))
-	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, p.DirectorySupport())
+	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, p.Directories.Support())
 
 	before := groupsOf(t, p)
 	object, path := newLimited(t, p)
-	require.NoError(t, p.SyncDirectory(object.ID))
+	require.NoError(t, p.Directories.Sync(object.ID))
 	require.NoError(t, write(filepath.Join(path, "half"), limitBytes/2))
 	require.ErrorIs(t, write(filepath.Join(path, "more"), limitBytes), unix.EDQUOT)
 	require.NoError(t, os.Remove(filepath.Join(path, "more")))
 
 	clone := directoryOf(newID(t))
 	copied(t, p, p, object, clone, pool.CopyOptions{})
-	require.NoError(t, p.LimitDirectory(clone.ID, limitBytes))
-	require.NoError(t, p.SyncDirectory(clone.ID))
+	require.NoError(t, p.Directories.Limit(clone.ID, limitBytes))
+	require.NoError(t, p.Directories.Sync(clone.ID))
 
 	for _, each := range []pool.Object{object, clone} {
-		usage, limited, err := p.DirectoryQuota(each.ID)
+		usage, limited, err := p.Directories.Quota(each.ID)
 		require.NoError(t, err)
 		require.True(t, limited, "want: the directory has a limit")
 		require.EqualValues(t, limitBytes, usage.LimitBytes, "want: the directory has its limit")
@@ -159,7 +159,7 @@ func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
 		require.ErrorIs(t, write(filepath.Join(placeOf(p, each), "more"), limitBytes), unix.EDQUOT)
 	}
 
-	require.NoError(t, p.LimitDirectory(object.ID, 4*limitBytes))
+	require.NoError(t, p.Directories.Limit(object.ID, 4*limitBytes))
 	require.NoError(t, write(filepath.Join(path, "more"), limitBytes))
 
 	for _, each := range []pool.Object{object, clone} {
@@ -245,7 +245,7 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 		copied(t, p, p, snapshot, restored, pool.CopyOptions{SizeBytes: 2 * limitBytes})
 		require.Equal(t, before, describe(t, placeOf(p, restored)))
 
-		usage, limited, err := p.DirectoryQuota(restored.ID)
+		usage, limited, err := p.Directories.Quota(restored.ID)
 		require.NoError(t, err)
 		require.True(t, limited, "want: the directory has a limit")
 		require.EqualValues(t, 2*limitBytes, usage.LimitBytes, "want: the copy has the larger limit")
@@ -275,9 +275,9 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 		old := directoryOf(newID(t))
 		require.NoError(t, os.Mkdir(placeOf(p, old), 0o755))
 		require.NoError(t, write(filepath.Join(placeOf(p, old), "file"), 2*limitBytes))
-		require.NoError(t, p.EnsureDirectory(old.ID, limitBytes))
+		require.NoError(t, p.Directories.Create(old.ID, limitBytes, false))
 
-		_, limited, err := p.DirectoryQuota(old.ID)
+		_, limited, err := p.Directories.Quota(old.ID)
 		require.NoError(t, err)
 		require.False(t, limited, "want: an old directory has no limit")
 

@@ -136,9 +136,9 @@ func newImage(tb testing.TB, p *pool.Pool, size int64) pool.Object {
 	tb.Helper()
 
 	object := imageOf(newID(tb))
-	require.NoError(tb, p.EnsureImage(object.ID, size, false))
+	require.NoError(tb, p.Images.Create(object.ID, size, false))
 
-	image, err := p.OpenImage(object.ID, os.O_RDWR)
+	image, err := p.Images.Open(object.ID, os.O_RDWR)
 	require.NoError(tb, err)
 
 	defer image.Close()
@@ -159,7 +159,7 @@ func newDirectory(tb testing.TB, p *pool.Pool, files, length int) pool.Object {
 	tb.Helper()
 
 	object := directoryOf(newID(tb))
-	require.NoError(tb, p.EnsureDirectory(object.ID, 1<<30))
+	require.NoError(tb, p.Directories.Create(object.ID, 1<<30, false))
 
 	for i := range files {
 		name := filepath.Join(placeOf(p, object), fmt.Sprintf("%04d", i%10), fmt.Sprintf("file-%04d", i))

@@ -43,7 +43,7 @@ func TestHardLinksTakeNoMemory(t *testing.T) {
 		require.NoError(t, unix.Linkat(at, fmt.Sprint("a", i), at, fmt.Sprint("b", i), 0))
 	}
 
-	usage, err := p.DirectoryUsage(t.Context(), object.ID)
+	usage, err := p.Directories.Usage(t.Context(), object.ID)
 	require.NoError(t, err)
 	require.EqualValues(t, files+9, usage.Inodes, "want: each file is counted however many links it has")
 

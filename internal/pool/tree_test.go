@@ -51,7 +51,7 @@ func TestCopiesOfDirectories(t *testing.T) {
 				require.NoError(t, os.Mkdir(placeOf(from, source), 0o755))
 			}
 
-			require.NoError(t, from.EnsureDirectory(source.ID, 1<<30))
+			require.NoError(t, from.Directories.Create(source.ID, 1<<30, false))
 			furnish(t, placeOf(from, source))
 
 			// An ACL that the pool's owner has set on its directories is not the volume's.
@@ -281,7 +281,7 @@ func TestCopyStopsAtMounts(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(filepath.Join(foreign, "file"), randomBytes(mebi), 0o600))
 
-	usage, err := place.DirectoryUsage(t.Context(), source.ID)
+	usage, err := place.Directories.Usage(t.Context(), source.ID)
 	require.NoError(t, err)
 	require.Less(t, usage.Bytes, int64(mebi), "what is mounted there is not the volume's")
 

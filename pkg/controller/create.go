@@ -90,7 +90,7 @@ func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 	}
 
 	if wanted.parameters.Backing == volume.BackingDirectory {
-		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.DirectorySupport().Limited)
+		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.Directories.Support().Limited)
 	}
 
 	return fresh, nil

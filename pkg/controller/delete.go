@@ -87,7 +87,7 @@ func (s *Service) checkDetached(ctx context.Context, p *pool.Pool, v *record.Vol
 		return nil
 	}
 
-	err := p.CheckDetached(ctx, v.ID)
+	err := p.Images.CheckDetached(ctx, v.ID)
 	if errors.Is(err, pool.ErrInUse) {
 		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))
 	}

@@ -98,7 +98,7 @@ func TestOrphansAreCollected(t *testing.T) {
 	empty, full, creating, unknown := newID(t), newID(t), newID(t), newID(t)
 
 	for _, id := range []string{empty, full, creating} {
-		require.NoError(t, p.EnsureImage(id, mib, false))
+		require.NoError(t, p.Images.Create(id, mib, false))
 	}
 
 	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))

@@ -217,7 +217,7 @@ func TestUnrecordedObjectsAreLogged(t *testing.T) {
 	knownSnapshot := s.snapshot("known", known)
 	full, empty, unknown := newID(t), newID(t), newID(t)
 
-	require.NoError(t, p.EnsureImage(empty, mib, false))
+	require.NoError(t, p.Images.Create(empty, mib, false))
 	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
 	require.NoError(t, os.WriteFile(p.SnapshotPath(unknown, volume.BackingImage), nil, 0o600))
 

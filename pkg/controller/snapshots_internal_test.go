@@ -315,7 +315,7 @@ func TestDirectoriesSayWhetherTheirSizeIsLimited(t *testing.T) {
 	s := newSite(t)
 
 	for backing, want := range map[string]volume.SizeLimit{
-		"image": "", "directory": volume.SizeLimitOf(s.served().DirectorySupport().Limited),
+		"image": "", "directory": volume.SizeLimitOf(s.served().Directories.Support().Limited),
 	} {
 		v, err := s.catalog.FindVolume(s.create(backing, with("backing", backing)))
 		require.NoError(t, err)

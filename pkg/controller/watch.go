@@ -172,18 +172,18 @@ func (w *Watch) observe(ctx context.Context, v *record.Volume) (stored, error) {
 		err = keepLimit(v, p)
 	}
 
-	return stored{sizeBytes: size, evadedFor: p.LimitEvadedFor(v.ID)}, err
+	return stored{sizeBytes: size, evadedFor: p.Directories.LimitEvadedFor(v.ID)}, err
 }
 
 // keepLimit has the size limit of the volume's directory count all files in it, and sets the limit again
 // that an interruption has left unset.
 func keepLimit(v *record.Volume, p *pool.Pool) error {
-	_, limited, err := p.DirectoryQuota(v.ID)
+	_, limited, err := p.Directories.Quota(v.ID)
 	if err != nil || limited || v.SizeLimit != volume.SizeByQuota {
 		return err
 	}
 
-	return p.LimitDirectory(v.ID, v.CapacityBytes)
+	return p.Directories.Limit(v.ID, v.CapacityBytes)
 }
 
 func (w *Watch) unreachable(poolName string) bool {

@@ -124,7 +124,7 @@ func growImage(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.
 		}
 	}
 
-	return stored.GrowImage(v.ObjectID(), pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick})
+	return stored.Images.Grow(v.ObjectID(), pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick})
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.

@@ -139,12 +139,12 @@ func (n *onceNode) create() error {
 	case err != nil || n.kind.isInline():
 		return err
 	case n.kind.name == "directory":
-		return stored.EnsureDirectory(n.kind.id(), n.kind.size())
+		return stored.Directories.Create(n.kind.id(), n.kind.size(), false)
 	}
 
 	_, err = stored.Size(pool.Object{ID: n.kind.id(), Backing: volume.BackingImage})
 	if errors.Is(err, pool.ErrMissing) {
-		err = stored.EnsureImage(n.kind.id(), n.kind.size(), false)
+		err = stored.Images.Create(n.kind.id(), n.kind.size(), false)
 	}
 
 	if err != nil {

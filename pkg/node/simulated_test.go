@@ -46,8 +46,8 @@ func newSimulated(t *testing.T, change func(*node.Config)) *simulated {
 
 	s := &simulated{directory: t.TempDir()}
 	s.start(t, change)
-	require.NoError(t, s.pool.EnsureImage(imageID, imageBytes, false))
-	require.NoError(t, s.pool.EnsureDirectory(directoryID, imageBytes))
+	require.NoError(t, s.pool.Images.Create(imageID, imageBytes, false))
+	require.NoError(t, s.pool.Directories.Create(directoryID, imageBytes, false))
 
 	return s
 }
@@ -397,7 +397,7 @@ func TestSimulatedRestart(t *testing.T) {
 
 	s := &simulated{directory: t.TempDir()}
 	stop := s.start(t, nil)
-	require.NoError(t, s.pool.EnsureImage(imageID, imageBytes, false))
+	require.NoError(t, s.pool.Images.Create(imageID, imageBytes, false))
 	s.up(t, imageID)
 	stop()
 

@@ -72,9 +72,9 @@ func copyCommittedInScratch(t *testing.T, path string, content []byte) pool.Obje
 	source := pool.Object{ID: newID(t), Backing: volumes.BackingImage}
 	target := pool.Object{ID: newID(t), Backing: volumes.BackingImage, Snapshot: true}
 
-	require.NoError(t, made.EnsureImage(source.ID, int64(len(content)), false))
+	require.NoError(t, made.Images.Create(source.ID, int64(len(content)), false))
 
-	image, err := made.OpenImage(source.ID, os.O_RDWR)
+	image, err := made.Images.Open(source.ID, os.O_RDWR)
 	require.NoError(t, err)
 	_, err = image.WriteAt(content, 0)
 	require.NoError(t, err)

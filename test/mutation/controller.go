@@ -90,7 +90,7 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/attached-before-durable", in: "objects.AllocateDurably",
-			old:    `return p.SyncImage(v.ID)`,
+			old:    `return p.Backing(v.Parameters.Backing).Sync(v.ID)`,
 			new:    `return nil`,
 			breaks: "an attached volume's image is lost in a power failure",
 			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),

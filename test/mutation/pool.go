@@ -4,16 +4,16 @@ package main
 func poolMutants() []regression {
 	return []regression{
 		{
-			name: "pool/new-image-not-synced", in: "pool.Pool.syncImage",
+			name: "pool/new-image-not-synced", in: "pool.Images.sync",
 			old: `	if err := file.Sync(); err != nil {
-		return p.spaceError`,
+		return i.spaceError`,
 			new: `	if err := error(nil); err != nil {
-		return p.spaceError`,
+		return i.spaceError`,
 			breaks: "an attached volume's image has another size after a power failure",
 			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
-			name: "pool/growth-not-synced", in: "pool.Pool.growOnce",
+			name: "pool/growth-not-synced", in: "pool.Images.growOnce",
 			old: `	if err := file.Sync(); err != nil {
 		return false,`,
 			new: `	if err := error(nil); err != nil {
@@ -22,9 +22,9 @@ func poolMutants() []regression {
 			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
-			name: "pool/new-filesystem-not-synced", in: "pool.Pool.fillScratch",
-			old:    `return fresh.Sync()`,
-			new:    `return nil`,
+			name: "pool/new-filesystem-not-synced", in: "pool.Images.fillScratch",
+			old:    `err = fresh.Sync()`,
+			new:    `err = nil`,
 			breaks: "a filesystem that was just made is lost in a power failure",
 			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
@@ -50,7 +50,7 @@ func poolMutants() []regression {
 			tests:  in("internal/pool", "TestSizeIsOfTheStoredObject", "TestCopyOfAMissingSourceFails", "TestSnapshotsOfAPool"),
 		},
 		{
-			name: "pool/orphan-in-use-removed", in: "pool.Pool.removeUnused",
+			name: "pool/orphan-in-use-removed", in: "pool.Images.removeUnused",
 			old: `	if errors.Is(err, unix.EWOULDBLOCK) {
 		return false, nil
 	}
@@ -62,34 +62,34 @@ func poolMutants() []regression {
 		},
 		{
 			name: "pool/group-of-live-images", in: "pool.GroupCopy.CopyData",
-			old:    `member.cloneFrom(images)`,
-			new:    `member.cloneFrom(g.pool.images)`,
+			old:    `image.cloneFrom(images)`,
+			new:    `image.cloneFrom(g.stored.root)`,
 			breaks: "the members of a group are of different moments",
 			tests:  in("internal/pool", "TestGroupCopyIsOfOnePointInTime"),
 		},
 		{
-			name: "pool/two-make-one-image", in: "pool.Pool.lockScratch",
+			name: "pool/two-make-one-image", in: "pool.scratch.lock",
 			old:    `flock.TryLock(file, unix.LOCK_EX)`,
 			new:    `flock.TryLock(file, unix.LOCK_SH)`,
 			breaks: "what another process is making is cleared",
 			tests:  in("internal/pool", "TestScratchInUseIsNoLeftover", "TestLeftoversOfACrashAreCleared", "TestScratchCopyIsReadAndAborted"),
 		},
 		{
-			name: "pool/kept-scratch-name-is-a-leftover", in: "pool.Pool.claimScratch",
+			name: "pool/kept-scratch-name-is-a-leftover", in: "pool.scratch.claim",
 			old:    `case hasOtherName(held):`,
 			new:    `case false:`,
 			breaks: "a new image is emptied after a power failure on btrfs",
 			tests:  in("internal/pool", "TestImageWithAScratchNameIsRecovered"),
 		},
 		{
-			name: "pool/two-controllers", in: "pool.Pool.LockAsController",
-			old:    `p.flock(file, unix.LOCK_EX)`,
-			new:    `p.flock(file, unix.LOCK_SH)`,
+			name: "pool/two-controllers", in: "pool.controllerLock.LockAsController",
+			old:    `c.flock(file, unix.LOCK_EX)`,
+			new:    `c.flock(file, unix.LOCK_SH)`,
 			breaks: "two controllers serve one pool",
 			tests:  in("internal/pool", "TestAPoolHasOneController"),
 		},
 		{
-			name: "pool/served-without-locks", in: "pool.Pool.flock",
+			name: "pool/served-without-locks", in: "pool.controllerLock.flock",
 			old: `	case err != nil:
 		return lockError(`,
 			new: `	case err != nil && !flock.Unsupported(err):
@@ -160,7 +160,7 @@ func poolMutants() []regression {
 			tests:  in("internal/pool", "TestProcessesAgreeOnAnIdentity"),
 		},
 		{
-			name: "pool/full-pool-is-another-error", in: "pool.Pool.spaceError",
+			name: "pool/full-pool-is-another-error", in: "pool.label.spaceError",
 			old:    `if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {`,
 			new:    `if errors.Is(err, unix.EDQUOT) {`,
 			breaks: "a full pool is INTERNAL and not RESOURCE_EXHAUSTED",
@@ -216,16 +216,16 @@ func poolMutants() []regression {
 			tests:  command{pkg: "./test/driver/removal", run: "^TestDeepTreesAreRemovedWithFewDescriptors$/^volume$"},
 		},
 		{
-			name: "pool/missing-identity-accepted", in: "pool.Pool.identify",
-			old:    `return p.mismatch("there is no " + layout.Identity)`,
+			name: "pool/missing-identity-accepted", in: "pool.identification.identify",
+			old:    `return i.mismatch("there is no " + layout.Identity)`,
 			new:    `return nil`,
 			breaks: "a mount point without its mount is served as an empty pool",
 			tests:  in("test/driver/pools", "TestUnmountedPoolIsNotServed"),
 		},
 		{
-			name: "pool/another-identity-accepted", in: "pool.Pool.identify",
-			old:    `case found != p.identity:`,
-			new:    `case found != p.identity && found == "":`,
+			name: "pool/another-identity-accepted", in: "pool.identification.identify",
+			old:    `case found != i.id:`,
+			new:    `case found != i.id && found == "":`,
 			breaks: "a pool is served under the name of another one",
 			tests:  in("test/driver/pools", "TestSwappedPoolsAreRefused"),
 		},

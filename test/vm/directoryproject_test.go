@@ -40,14 +40,14 @@ func TestDirectoryProjects(t *testing.T) {
 			// Killed before the directory belonged to a project.
 			require.NoError(t, os.Mkdir(path, directoryMode))
 			requireLimited(t, p, id, 0)
-			require.NoError(t, p.EnsureDirectory(id, 16*mib))
+			require.NoError(t, p.Directories.Create(id, 16*mib, false))
 			requireLimited(t, p, id, 16*mib)
 
 			// Another directory has the first project of the volume.
 			first := projectOf(t, path)
 			moved := filepath.Join(disk, "moved")
 			require.NoError(t, os.Rename(path, moved))
-			require.NoError(t, p.EnsureDirectory(id, 32*mib))
+			require.NoError(t, p.Directories.Create(id, 32*mib, false))
 			requireLimited(t, p, id, 32*mib)
 			require.NotEqual(t, first, projectOf(t, path), "want: the new directory has a project of its own")
 
@@ -60,7 +60,7 @@ func TestDirectoryProjects(t *testing.T) {
 			// A directory with files that has no project never gets one.
 			other := newID(t)
 			require.NoError(t, os.MkdirAll(filepath.Join(p.VolumePath(other, volume.BackingDirectory), "file"), directoryMode))
-			require.NoError(t, p.EnsureDirectory(other, 16*mib))
+			require.NoError(t, p.Directories.Create(other, 16*mib, false))
 			requireLimited(t, p, other, 0)
 
 			require.NoError(t, projectquota.SetLimits(openDirectory(t, disk), first, projectquota.Amount{}))
@@ -121,7 +121,7 @@ func TestDirectoriesMadeAtOnce(t *testing.T) {
 				making.Go(func() error {
 					var failures []error
 					for _, id := range ids[i] {
-						failures = append(failures, p.EnsureDirectory(id, 16*mib))
+						failures = append(failures, p.Directories.Create(id, 16*mib, false))
 					}
 
 					return errors.Join(failures...)
@@ -150,7 +150,7 @@ func TestDirectoriesMadeAtOnce(t *testing.T) {
 func requireLimited(t *testing.T, p *pool.Pool, id string, size int64) {
 	t.Helper()
 
-	found, limited, err := p.DirectoryQuota(id)
+	found, limited, err := p.Directories.Quota(id)
 	require.NoError(t, err)
 	require.Equal(t, size > 0, limited, "want: the directory has a limit if it has a size")
 	require.Equal(t, size, found.LimitBytes, "want: the limit is the size of the directory")
@@ -179,12 +179,12 @@ func TestDirectoryLimitsAfterPowerFailure(t *testing.T) {
 			made, expanded := newID(t), newID(t)
 
 			for _, id := range []string{expanded, made} {
-				require.NoError(t, p.EnsureDirectory(id, 16*mib))
-				require.NoError(t, p.SyncDirectory(id))
+				require.NoError(t, p.Directories.Create(id, 16*mib, false))
+				require.NoError(t, p.Directories.Sync(id))
 			}
 
-			require.NoError(t, p.LimitDirectory(expanded, 32*mib))
-			require.NoError(t, p.SyncDirectory(expanded))
+			require.NoError(t, p.Directories.Limit(expanded, 32*mib))
+			require.NoError(t, p.Directories.Sync(expanded))
 
 			root := openDirectory(t, disk)
 			require.NoError(t, unix.IoctlSetPointerInt(int(root.Fd()), shutDown, shutDownWithoutLog))

@@ -29,7 +29,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 
 			ids, paths := [2]string{newID(t), newID(t)}, [2]string{}
 			for i, id := range ids {
-				require.NoError(t, p.EnsureDirectory(id, 16*mib))
+				require.NoError(t, p.Directories.Create(id, 16*mib, false))
 				paths[i] = p.VolumePath(id, volume.BackingDirectory)
 				harness.GiveToTenant(t, paths[i])
 			}
@@ -42,7 +42,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 				return evaded
 			}
 			used := func(id string) int64 {
-				usage, limited, err := p.DirectoryQuota(id)
+				usage, limited, err := p.Directories.Quota(id)
 				require.NoError(t, err)
 				require.True(t, limited, "want: the directory has a limit")
 
@@ -66,8 +66,8 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			require.Equal(t, []string{ids[0]}, sweep())
 			require.InDelta(t, 3*written, used(ids[0]), quotaSlack, "want: the bytes count again for the directory that has them")
 			require.InDelta(t, 0, used(ids[1]), quotaSlack, "want: the other directory has none of the bytes")
-			require.Positive(t, p.LimitEvadedFor(ids[0]), "want: the evaded limit is reported")
-			require.Zero(t, p.LimitEvadedFor(ids[1]), "want: the other directory has not evaded its limit")
+			require.Positive(t, p.Directories.LimitEvadedFor(ids[0]), "want: the evaded limit is reported")
+			require.Zero(t, p.Directories.LimitEvadedFor(ids[1]), "want: the other directory has not evaded its limit")
 			require.Empty(t, sweep(), "want: the evaded limit is reported once")
 
 			// The directory of the volume itself.

@@ -28,25 +28,25 @@ func TestNFSRenamedImage(t *testing.T) {
 		pools[node] = opened
 	}
 
-	require.NoError(t, pools[c.a].EnsureImage(id, mib, false))
+	require.NoError(t, pools[c.a].Images.Create(id, mib, false))
 
-	old, err := pools[c.b].OpenImage(id, os.O_RDWR)
+	old, err := pools[c.b].Images.Open(id, os.O_RDWR)
 	require.NoError(t, err)
 
 	defer old.Close()
 
-	isCurrent, err := pools[c.b].IsCurrentImage(id, old)
+	isCurrent, err := pools[c.b].Images.IsCurrent(id, old)
 	require.NoError(t, err)
 	require.True(t, isCurrent, "want: the name has the image that is open")
 
-	filled, err := pools[c.a].FillImage(t.Context(), id, pool.FillOptions{
+	filled, err := pools[c.a].Images.Fill(t.Context(), id, pool.FillOptions{
 		Blank: func(*os.File) (bool, error) { return true, nil },
 		Fill:  func(_ context.Context, path string) error { return os.WriteFile(path, []byte("filled"), fileMode) },
 	})
 	require.NoError(t, err)
 	require.True(t, filled, "want: the image is filled")
 
-	isCurrent, err = pools[c.b].IsCurrentImage(id, old)
+	isCurrent, err = pools[c.b].Images.IsCurrent(id, old)
 	require.NoError(t, err)
 	require.False(t, isCurrent, "the image was replaced by another client")
 	require.NoError(t, os.Remove(filepath.Join(c.server.export, "images", id+".img")))

@@ -45,7 +45,7 @@ func Repair(ctx context.Context, stateDir string, pools map[string]string) (Repa
 	return done, err
 }
 
-func lockForRepair(set *pool.Set) error { return set.LockAsController("touchstone state repair") }
+func lockForRepair(p *pool.Inspection) error { return p.LockAsController("touchstone state repair") }
 
 // fix applies the fix of a finding and reports whether the object is removed.
 func (c *comparison) fix(ctx context.Context, found Finding) (bool, error) {
@@ -53,14 +53,15 @@ func (c *comparison) fix(ctx context.Context, found Finding) (bool, error) {
 		return false, nil
 	}
 
-	p, err := c.set.Get(found.Pool)
-
-	switch {
-	case err != nil:
+	p, err := pool.Open(found.Pool, c.Compared[found.Pool], pool.KeepQuotas)
+	if err != nil {
 		return false, fmt.Errorf("repair %s: %w", found.ID, err)
-	case found.Kind == Scratch:
-		return p.RemoveStaleScratchOf(found.ID)
-	default:
-		return p.RemoveEmptyOrphan(ctx, pool.Entry{ID: found.ID, Backing: found.object.Backing})
 	}
+	defer p.Close()
+
+	if found.Kind == Scratch {
+		return p.RemoveStaleScratchOf(found.ID)
+	}
+
+	return p.RemoveEmptyOrphan(ctx, pool.Entry{ID: found.ID, Backing: found.object.Backing})
 }

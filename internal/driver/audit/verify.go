@@ -23,14 +23,14 @@ import (
 // as while a driver uses it: with *state.LockedError, pool.ErrControllerRunning,
 // embedded.ErrNotMounted, ErrNoPool or ErrNotComparable.
 func Verify(ctx context.Context, stateDir string, pools map[string]string) (Report, error) {
-	return withPools(ctx, stateDir, pools, (*pool.Set).LockForReading, func(*comparison) error { return nil })
+	return withPools(ctx, stateDir, pools, (*pool.Inspection).LockForReading, func(*comparison) error { return nil })
 }
 
 // comparison compares pools with a state.
 type comparison struct {
 	*Pools
 
-	set     *pool.Set
+	opened  map[string]*pool.Inspection
 	records *records
 	// mismatched are the names of pools that are not those that the state knows.
 	mismatched map[string]bool
@@ -39,17 +39,12 @@ type comparison struct {
 // withPools compares the pools with the state and calls then with the result. Lock keeps controllers
 // from using the pools until it returns.
 func withPools(ctx context.Context, stateDir string, pools map[string]string,
-	lock func(*pool.Set) error, then func(*comparison) error,
+	lock func(*pool.Inspection) error, then func(*comparison) error,
 ) (Report, error) {
-	set, err := openPools(pools)
+	opened, err := openPools(pools, lock)
+	defer closePools(opened)
+
 	if err != nil {
-		return Report{}, err
-	}
-
-	defer func() { _ = set.Close() }()
-
-	// Before the state is read: a driver needs both.
-	if err := lock(set); err != nil {
 		return Report{}, err
 	}
 
@@ -72,8 +67,8 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 	}
 
 	compared := &comparison{
-		Pools: &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}},
-		set:   set, records: known, mismatched: map[string]bool{},
+		Pools:  &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}},
+		opened: opened, records: known, mismatched: map[string]bool{},
 	}
 	if err := compared.compare(ctx); err != nil {
 		return report, err
@@ -84,20 +79,38 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 	return report, then(compared)
 }
 
-// openPools opens pools without creating or changing anything.
-func openPools(directories map[string]string) (*pool.Set, error) {
-	found := make(map[string]string, len(directories))
+// openPools opens pools without creating or changing anything, and locks them, which a driver needs
+// before it reads its state. It returns what it has opened also with an error.
+func openPools(directories map[string]string, lock func(*pool.Inspection) error) (map[string]*pool.Inspection, error) {
+	opened := make(map[string]*pool.Inspection, len(directories))
 
 	for name, directory := range directories {
 		where, err := locate(directory)
 		if err != nil {
-			return nil, fmt.Errorf("pool %q: %w", name, err)
+			return opened, fmt.Errorf("pool %q: %w", name, err)
 		}
 
-		found[name] = where
+		found, err := pool.Inspect(name, where)
+		if err != nil {
+			return opened, err
+		}
+
+		opened[name] = found
 	}
 
-	return pool.OpenSet(found, pool.NoCreate)
+	for _, name := range slices.Sorted(maps.Keys(opened)) {
+		if err := lock(opened[name]); err != nil {
+			return opened, err
+		}
+	}
+
+	return opened, nil
+}
+
+func closePools(opened map[string]*pool.Inspection) {
+	for _, each := range opened {
+		_ = each.Close()
+	}
 }
 
 // locate returns the directory of the pool, mounted for an embedded one.
@@ -121,8 +134,8 @@ func locate(directory string) (string, error) {
 }
 
 func (c *comparison) compare(ctx context.Context) error {
-	for _, name := range c.set.Names() {
-		p, _ := c.set.Get(name)
+	for _, name := range slices.Sorted(maps.Keys(c.opened)) {
+		p := c.opened[name]
 		c.Compared[name] = p.Path()
 
 		// Compared with another pool, each record would be lost and each object an orphan.
@@ -162,7 +175,7 @@ func (c *comparison) compare(ctx context.Context) error {
 
 // compareIdentity reports whether the pool has the identity that the state has for its name, and adds
 // a finding if not.
-func (c *comparison) compareIdentity(p *pool.Pool) (bool, error) {
+func (c *comparison) compareIdentity(p *pool.Inspection) (bool, error) {
 	known := c.records.identities[p.Name()]
 
 	found, err := pool.ReadIdentity(p.Path())
@@ -185,7 +198,7 @@ func (c *comparison) compareIdentity(p *pool.Pool) (bool, error) {
 
 func (c *comparison) note(path, reason string) { c.Notes = append(c.Notes, Note{path, reason}) }
 
-func (c *comparison) findOrphans(ctx context.Context, p *pool.Pool) error {
+func (c *comparison) findOrphans(ctx context.Context, p *pool.Inspection) error {
 	for snapshot, list := range map[bool]func(context.Context, func(pool.Entry) error) error{
 		false: p.List, true: p.ListSnapshots,
 	} {
@@ -206,7 +219,7 @@ func (c *comparison) findOrphans(ctx context.Context, p *pool.Pool) error {
 }
 
 // orphan adds a finding for an object without a record.
-func (c *comparison) orphan(ctx context.Context, p *pool.Pool, here object) error {
+func (c *comparison) orphan(ctx context.Context, p *pool.Inspection, here object) error {
 	usage, err := p.Usage(ctx, here.Object)
 	if errors.Is(err, pool.ErrMissing) {
 		return nil
@@ -246,7 +259,7 @@ func describe(o object) string {
 	return what + "'s " + string(o.Backing)
 }
 
-func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) (err error) {
+func (c *comparison) findScratch(ctx context.Context, p *pool.Inspection) (err error) {
 	defer errdefs.Wrapf(&err, "look for leftovers")
 
 	err = p.ListScratch(ctx, func(left pool.ScratchObject) error {
@@ -278,8 +291,8 @@ func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) (err error) 
 // findLost adds a finding for each record whose object is missing in its pool.
 func (c *comparison) findLost() {
 	for wanted := range c.records.required {
-		p, err := c.set.Get(wanted.pool)
-		if err != nil || c.mismatched[wanted.pool] {
+		p, given := c.opened[wanted.pool]
+		if !given || c.mismatched[wanted.pool] {
 			continue
 		}
 

@@ -59,6 +59,11 @@ const (
 	LinksSuffix = ".links"
 )
 
+// Subdirectories returns the directories that every pool has.
+func Subdirectories() []string {
+	return []string{Images, Directories, Snapshots, Scratch, Removing, Mutable}
+}
+
 // VolumeDirectories returns the directories, relative to the pool's, whose entries are volumes or
 // snapshots, those of ephemeral volumes included.
 func VolumeDirectories() []string {

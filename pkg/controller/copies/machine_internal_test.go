@@ -91,7 +91,7 @@ func TestFailuresOfEachPhase(t *testing.T) {
 		"prepare: no image": func(b *bench, source *record.Volume) func() {
 			require.NoError(b.t, os.Remove(b.served().VolumePath(source.ID, volume.BackingImage)))
 
-			return func() { require.NoError(b.t, b.served().EnsureImage(source.ID, source.CapacityBytes, false)) }
+			return func() { require.NoError(b.t, b.served().Images.Create(source.ID, source.CapacityBytes, false)) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ func (m *Machine) NewSnapshot(ctx context.Context, source *record.Volume, consis
 	}
 
 	// What is missing has allocated nothing: prepare makes it again if it was never used, or fails.
-	allocated, err := p.AllocatedBytes(ctx, source.ID, source.Parameters.Backing)
+	allocated, err := p.Backing(source.Parameters.Backing).AllocatedBytes(ctx, source.ID)
 	if err != nil && !errors.Is(err, pool.ErrMissing) {
 		return nil, err
 	}

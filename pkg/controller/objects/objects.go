@@ -17,11 +17,7 @@ import (
 
 // Allocate creates the volume's image or directory if it is missing.
 func Allocate(v *record.Volume, p *pool.Pool) error {
-	if v.Parameters.Backing == volume.BackingDirectory {
-		return p.EnsureDirectory(v.ID, v.CapacityBytes)
-	}
-
-	return p.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
+	return p.Backing(v.Parameters.Backing).Create(v.ID, v.CapacityBytes, v.IsThick())
 }
 
 // AllocateDurably makes the pool object of a volume that is about to be used durable: until now a
@@ -31,28 +27,19 @@ func AllocateDurably(v *record.Volume, p *pool.Pool) error {
 		return err
 	}
 
-	if v.Parameters.Backing == volume.BackingDirectory {
-		return p.SyncDirectory(v.ID)
-	}
-
-	return p.SyncImage(v.ID)
+	return p.Backing(v.Parameters.Backing).Sync(v.ID)
 }
 
 // Enlarge makes the bytes of a volume be as many as its record is about to say.
 // Should the record not follow, the retry finds them there.
 func Enlarge(found, larger *record.Volume, p *pool.Pool) error {
-	switch {
-	case larger.Pristine:
+	if larger.Pristine {
 		return Allocate(larger, p)
-	case larger.Parameters.Backing == volume.BackingDirectory:
-		if err := p.LimitDirectory(larger.ID, larger.CapacityBytes); err != nil {
-			return err
-		}
-
-		return p.SyncDirectory(larger.ID)
-	default:
-		return p.GrowImage(larger.ID, pool.Growth{From: found.CapacityBytes, To: larger.CapacityBytes, Thick: larger.IsThick()})
 	}
+
+	growth := pool.Growth{From: found.CapacityBytes, To: larger.CapacityBytes, Thick: larger.IsThick()}
+
+	return p.Backing(larger.Parameters.Backing).Grow(larger.ID, growth)
 }
 
 // CheckGrowth returns OUT_OF_RANGE if the filesystem of an image cannot become as large. An image that

@@ -180,9 +180,9 @@ func (f *fixture) makeObject(t *testing.T) {
 	t.Helper()
 
 	if f.V.IsImage() {
-		require.NoError(t, f.pool.EnsureImage(f.V.VolumeID, size, false))
+		require.NoError(t, f.pool.Images.Create(f.V.VolumeID, size, false))
 	} else {
-		require.NoError(t, f.pool.EnsureDirectory(f.V.VolumeID, 1<<30))
+		require.NoError(t, f.pool.Directories.Create(f.V.VolumeID, 1<<30, false))
 	}
 }
 

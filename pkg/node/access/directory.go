@@ -87,7 +87,7 @@ func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detach
 		return nil, err
 	}
 
-	directory, err := stored.OpenDirectory(v.ObjectID())
+	directory, err := stored.Directories.Open(v.ObjectID())
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (d *Directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Targe
 		return Stats{}, err
 	}
 
-	counted, limited, err := stored.DirectoryQuota(v.ObjectID())
+	counted, limited, err := stored.Directories.Quota(v.ObjectID())
 	if err != nil {
 		return Stats{}, err
 	}
@@ -125,7 +125,7 @@ func (d *Directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Targe
 		return Stats{Usage: withQuota(filesystem, counted), Filesystem: &filesystem}, nil
 	}
 
-	own, err := stored.DirectoryUsage(ctx, v.ObjectID())
+	own, err := stored.Directories.Usage(ctx, v.ObjectID())
 	if err != nil {
 		return Stats{}, err
 	}
@@ -176,7 +176,7 @@ func (d *Directory) CheckStored(v *staged.Volume) error {
 		return err
 	}
 
-	directory, err := stored.OpenDirectory(v.ObjectID())
+	directory, err := stored.Directories.Open(v.ObjectID())
 	if err != nil {
 		return err
 	}

@@ -204,7 +204,7 @@ func formattedLife(t *testing.T, direct bool) *life {
 func (l *life) image() *os.File {
 	l.t.Helper()
 
-	image, err := l.pool.OpenImage(l.V.VolumeID, os.O_RDONLY)
+	image, err := l.pool.Images.Open(l.V.VolumeID, os.O_RDONLY)
 	require.NoError(l.t, err)
 	l.t.Cleanup(func() { _ = image.Close() })
 

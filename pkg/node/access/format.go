@@ -39,7 +39,7 @@ func (f *Filesystems) FormatIfBlank(ctx context.Context, v *staged.Volume, wante
 		return false, err
 	}
 
-	image, err := stored.OpenImage(v.ObjectID(), os.O_RDONLY)
+	image, err := stored.Images.Open(v.ObjectID(), os.O_RDONLY)
 	if err != nil {
 		return false, err
 	}
@@ -92,7 +92,7 @@ func (f *Filesystems) format(ctx context.Context, v *staged.Volume, stored *pool
 		return false, errdefs.Errorf(errdefs.ErrInvalidArgument, "%s: %w", volume.KeyMkfsOptions, err)
 	}
 
-	filled, err := stored.FillImage(ctx, v.ObjectID(), pool.FillOptions{
+	filled, err := stored.Images.Fill(ctx, v.ObjectID(), pool.FillOptions{
 		Thick: v.Parameters.Provisioning == volume.Thick,
 		Blank: func(image *os.File) (bool, error) {
 			return mayFormat(image, wanted, f.checker.HasRecord(v.VolumeID))

@@ -96,7 +96,7 @@ func (d *Devices) attachOnce(
 		flag = os.O_RDONLY
 	}
 
-	image, err := stored.OpenImage(v.ObjectID(), flag)
+	image, err := stored.Images.Open(v.ObjectID(), flag)
 	if err != nil {
 		return nil, false, err
 	}
@@ -107,7 +107,7 @@ func (d *Devices) attachOnce(
 		return nil, false, err
 	}
 
-	isCurrent, err := stored.IsCurrentImage(v.ObjectID(), image)
+	isCurrent, err := stored.Images.IsCurrent(v.ObjectID(), image)
 	if err != nil {
 		return nil, false, errors.Join(err, device.Close(), d.detachNew(ctx, v, device.Number))
 	}

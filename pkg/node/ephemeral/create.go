@@ -170,7 +170,7 @@ func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
 	}
 
 	if !r.StagedVolume().IsImage() {
-		return stored.EnsureDirectory(string(r.ContentID), r.SizeBytes)
+		return stored.Directories.Create(string(r.ContentID), r.SizeBytes, false)
 	}
 
 	made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)
@@ -179,7 +179,7 @@ func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
 	}
 
 	thick := r.Parameters.Provisioning == volume.Thick
-	if err := stored.EnsureImage(string(r.ContentID), r.SizeBytes, thick); err != nil {
+	if err := stored.Images.Create(string(r.ContentID), r.SizeBytes, thick); err != nil {
 		return err
 	}
 
@@ -189,5 +189,5 @@ func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
 	}
 
 	// mkfs may have zeroed blocks of a thick image by punching holes.
-	return stored.EnsureImage(string(r.ContentID), r.SizeBytes, thick)
+	return stored.Images.Create(string(r.ContentID), r.SizeBytes, thick)
 }

@@ -76,7 +76,7 @@ func TestRefusedChecks(t *testing.T) {
 		}, codes.Unavailable, "it hangs"},
 		"directory": {fsck.HowOnline, func(f *fixture) {
 			require.NoError(f.t, os.Remove(f.image()))
-			require.NoError(f.t, f.pool.EnsureDirectory(f.id, 0))
+			require.NoError(f.t, f.pool.Directories.Create(f.id, 0, false))
 		}, codes.FailedPrecondition, "directory"},
 		"no filesystem": {fsck.HowOnline, func(f *fixture) {
 			require.NoError(f.t, os.Truncate(f.image(), 0))
@@ -169,7 +169,7 @@ func TestOfflineVerdicts(t *testing.T) {
 			t.Parallel()
 
 			f := newFixture(t, time.Hour)
-			if f.pool.Reflinks() && test.prepare != nil {
+			if f.pool.Images.Reflinks() && test.prepare != nil {
 				return // it copies without a tool
 			}
 

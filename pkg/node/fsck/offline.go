@@ -23,7 +23,7 @@ func (r *run) fsTypeOffline() (string, error) {
 		return record.FSType, nil
 	}
 
-	image, err := r.pool.OpenImage(r.volumeID, os.O_RDONLY)
+	image, err := r.pool.Images.Open(r.volumeID, os.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
@@ -79,7 +79,7 @@ func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
 // checkUUIDComplete refuses a copy whose change of the filesystem's UUID a crash has
 // interrupted: no check can judge it before staging has completed the change.
 func (r *run) checkUUIDComplete() error {
-	image, err := r.pool.OpenImage(r.volumeID, os.O_RDONLY)
+	image, err := r.pool.Images.Open(r.volumeID, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ const lockAttempts = 13
 // imageVersion returns loop.ErrImageLocked for an image that is attached for writing,
 // here or on another node.
 func (r *run) imageVersion(ctx context.Context) (imageVersion, error) {
-	image, err := r.pool.OpenImage(r.volumeID, os.O_RDONLY)
+	image, err := r.pool.Images.Open(r.volumeID, os.O_RDONLY)
 	if err != nil {
 		return imageVersion{}, err
 	}

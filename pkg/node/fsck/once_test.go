@@ -153,7 +153,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 
 					stored, err := pools.Get("first")
 					require.NoError(t, err)
-					require.NoError(t, stored.EnsureImage(onceID, 16<<20, false))
+					require.NoError(t, stored.Images.Create(onceID, 16<<20, false))
 
 					image := stored.VolumePath(onceID, volume.BackingImage)
 					output, err := child.Command(t, "mkfs.ext4", "-q", "-F", "-b", "1024", image).CombinedOutput()

@@ -94,7 +94,7 @@ func TestOnlineChecksWithoutReflinks(t *testing.T) {
 			t.Parallel()
 
 			f := newFixture(t, 0)
-			if f.pool.Reflinks() {
+			if f.pool.Images.Reflinks() {
 				return // it copies the whole image
 			}
 

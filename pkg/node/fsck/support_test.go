@@ -214,7 +214,7 @@ func (f *fixture) newVolume() string {
 
 	id, err := volume.NewID()
 	require.NoError(f.t, err)
-	require.NoError(f.t, f.pool.EnsureImage(id, 1<<20, false))
+	require.NoError(f.t, f.pool.Images.Create(id, 1<<20, false))
 
 	output, err := child.Command(f.t, "mkfs.ext4", "-q", "-F", "-b", "1024", f.imageOf(id)).CombinedOutput()
 	require.NoError(f.t, err, string(output))

@@ -67,8 +67,8 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 // confine has the size limit of a directory count all files in it, and reports for a while that some
 // have evaded it.
 func (s *probeState) confine() error {
-	err := s.pool.ConfineDirectory(s.volume.ObjectID())
-	if left := s.pool.LimitEvadedFor(s.volume.ObjectID()); left > 0 {
+	err := s.pool.Directories.Confine(s.volume.ObjectID())
+	if left := s.pool.Directories.LimitEvadedFor(s.volume.ObjectID()); left > 0 {
 		s.add(health.SizeLimitEvaded, pool.LimitEvaded)
 		s.probeAgainAfter(left)
 	}

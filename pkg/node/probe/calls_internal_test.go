@@ -88,7 +88,7 @@ func TestVolumeWithoutAReasonIsNotProbed(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	require.NoError(t, f.first.EnsureImage(f.id, 1<<20, false))
+	require.NoError(t, f.first.Images.Create(f.id, 1<<20, false))
 	f.observations.SetUsage(f.id, health.Usage{Bytes: health.Amount{Total: 7}})
 
 	observed, err := f.probe(t.Context(), f.id)
@@ -111,7 +111,7 @@ func TestAFailedStagingRequestsAProbe(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	require.NoError(t, f.first.EnsureImage(f.id, 1<<20, false))
+	require.NoError(t, f.first.Images.Create(f.id, 1<<20, false))
 	f.run()
 	require.NoError(t, f.monitor.AwaitRelist(t.Context()))
 

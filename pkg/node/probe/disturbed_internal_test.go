@@ -136,7 +136,7 @@ func TestProbesFindDisturbances(t *testing.T) {
 		"image replaced": {
 			kind: "image", seen: true, happen: func(d *disturbed) {
 				d.move()
-				require.NoError(d.t, d.used().pool.EnsureImage(d.kind.id(), onceBytes, false))
+				require.NoError(d.t, d.used().pool.Images.Create(d.kind.id(), onceBytes, false))
 			},
 			want: []health.Reason{health.BackingFileMissing}, message: "its image was replaced by another file; ",
 		},
@@ -155,7 +155,7 @@ func TestProbesFindDisturbances(t *testing.T) {
 		"directory replaced": {
 			kind: "directory", seen: true, happen: func(d *disturbed) {
 				d.move()
-				require.NoError(d.t, d.used().pool.EnsureDirectory(d.kind.id(), 0))
+				require.NoError(d.t, d.used().pool.Directories.Create(d.kind.id(), 0, false))
 			},
 			want: []health.Reason{health.VolumeNotFound}, message: "its directory was replaced by another one; ",
 		},

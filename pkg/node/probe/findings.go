@@ -187,7 +187,7 @@ func resize(in *pool.Pool, v *staged.Volume) growth {
 		return growth{}
 	}
 
-	at := in.LastResized(v.ObjectID())
+	at := in.Images.LastResized(v.ObjectID())
 
 	return growth{after: at.Add(-growthSettleTime), until: at.Add(growthSettleTime)}
 }

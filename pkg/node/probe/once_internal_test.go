@@ -338,7 +338,7 @@ func (k onceKind) prepare(t *testing.T, directory string) {
 	source, fsType, flags := stored.VolumePath(k.id(), used.Parameters.Backing), "", uintptr(unix.MS_BIND)
 
 	if used.IsImage() {
-		require.NoError(t, stored.EnsureImage(k.id(), onceBytes, false))
+		require.NoError(t, stored.Images.Create(k.id(), onceBytes, false))
 
 		made, err := child.Command(t, "mkfs.ext4", "-q", "-F", "-b", "4096", source).CombinedOutput()
 		require.NoError(t, err, string(made))
@@ -347,7 +347,7 @@ func (k onceKind) prepare(t *testing.T, directory string) {
 			source, fsType, flags = k.attach(t, stored, &devices), filesystem.Ext4, 0
 		}
 	} else {
-		require.NoError(t, stored.EnsureDirectory(k.id(), 0))
+		require.NoError(t, stored.Directories.Create(k.id(), 0, false))
 	}
 
 	text := fmt.Sprintln(devices.Staged, devices.StagedSequence, devices.ReadOnly, devices.ReadOnlySequence)
@@ -390,7 +390,7 @@ func (k onceKind) attach(t *testing.T, stored *pool.Pool, devices *device.Attach
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: onceLoop})
 	attach := func(readOnly bool) *loop.Device {
-		image, err := stored.OpenImage(k.id(), os.O_RDWR)
+		image, err := stored.Images.Open(k.id(), os.O_RDWR)
 		require.NoError(t, err)
 
 		defer image.Close()

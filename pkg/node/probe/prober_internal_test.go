@@ -228,7 +228,7 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 			}
 		}
 	}
-	image := func(f *fixture) { require.NoError(f.t, f.first.EnsureImage(f.id, size, false)) }
+	image := func(f *fixture) { require.NoError(f.t, f.first.Images.Create(f.id, size, false)) }
 	formatted := func(f *fixture) {
 		image(f)
 
@@ -247,8 +247,8 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 		want    []health.Reason
 	}{
 		"an image":               {nil, image, codes.OK, nil},
-		"a directory":            {nil, func(f *fixture) { require.NoError(f.t, f.second.EnsureDirectory(f.id, 0)) }, codes.OK, nil},
-		"in the second pool":     {nil, func(f *fixture) { require.NoError(f.t, f.second.EnsureImage(f.id, size, false)) }, codes.OK, nil},
+		"a directory":            {nil, func(f *fixture) { require.NoError(f.t, f.second.Directories.Create(f.id, 0, false)) }, codes.OK, nil},
+		"in the second pool":     {nil, func(f *fixture) { require.NoError(f.t, f.second.Images.Create(f.id, size, false)) }, codes.OK, nil},
 		"unknown":                {nil, func(*fixture) {}, codes.NotFound, nil},
 		"no id":                  {nil, func(f *fixture) { f.id = "another" }, codes.NotFound, nil},
 		"not registered":         {unregistered, func(*fixture) {}, codes.NotFound, nil},
@@ -256,12 +256,12 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 		"too short":              {registered(volume.BackingImage, size+1), image, codes.OK, []health.Reason{health.BackingFileTruncated}},
 		"missing":                {registered(volume.BackingImage, size), func(*fixture) {}, codes.OK, []health.Reason{health.BackingFileMissing}},
 		"missing directory":      {registered(volume.BackingDirectory, size), func(*fixture) {}, codes.OK, []health.Reason{health.VolumeNotFound}},
-		"in another pool":        {registered(volume.BackingImage, size), func(f *fixture) { require.NoError(f.t, f.second.EnsureImage(f.id, size, false)) }, codes.OK, []health.Reason{health.BackingFileMissing}},
+		"in another pool":        {registered(volume.BackingImage, size), func(f *fixture) { require.NoError(f.t, f.second.Images.Create(f.id, size, false)) }, codes.OK, []health.Reason{health.BackingFileMissing}},
 		"unknown, a pool failed": {nil, fails, codes.Unavailable, nil},
 		"known, its pool failed": {registered(volume.BackingImage, size), fails, codes.OK, []health.Reason{health.ProbeTimedOut}},
 		"checked, a pool failed": {nil, func(f *fixture) { f.checked(fsck.Result{}); fails(f) }, codes.OK, []health.Reason{health.ProbeTimedOut}},
 		"found, though a pool failed": {nil, func(f *fixture) {
-			require.NoError(f.t, f.second.EnsureImage(f.id, size, false))
+			require.NoError(f.t, f.second.Images.Create(f.id, size, false))
 			fails(f)
 		}, codes.OK, nil},
 		"suspected":         {nil, func(f *fixture) { image(f); f.checked(fsck.Result{Suspicion: suspected()}) }, codes.OK, []health.Reason{health.FilesystemErrors}},
@@ -344,7 +344,7 @@ func TestAVolumeIsFoundInAnyPool(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, found, "want: no pool has the volume")
 
-	require.NoError(t, f.second.EnsureImage(f.id, 1<<20, false))
+	require.NoError(t, f.second.Images.Create(f.id, 1<<20, false))
 	found, err = stored()
 	require.NoError(t, err)
 	require.True(t, found, "want: the second pool has the volume")
@@ -385,7 +385,7 @@ func TestAnUnreachablePoolIsNotProbed(t *testing.T) {
 	require.ErrorIs(t, stored.CheckReachable("first"), pool.ErrUnreachable)
 	require.NoError(t, stored.CheckReachable("second"))
 
-	require.NoError(t, f.second.EnsureImage(f.id, 1<<20, false))
+	require.NoError(t, f.second.Images.Create(f.id, 1<<20, false))
 
 	found, err := f.IsStored(t.Context(), f.id)
 	require.NoError(t, err)
@@ -427,7 +427,7 @@ func TestProbesOfUnusedVolumes(t *testing.T) {
 
 	f := newFixture(t)
 	f.checked(fsck.Result{Verdict: fsck.VerdictDamaged})
-	require.NoError(t, f.first.EnsureImage(f.id, 1<<20, false))
+	require.NoError(t, f.first.Images.Create(f.id, 1<<20, false))
 
 	observed, err := f.probe(t.Context(), f.id)
 	require.NoError(t, err)

@@ -45,7 +45,7 @@ func (f *fixture) raw() *staged.Volume {
 func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 	t.Parallel()
 
-	image := func(f *fixture) { require.NoError(f.t, f.first.EnsureImage(f.id, 1<<20, false)) }
+	image := func(f *fixture) { require.NoError(f.t, f.first.Images.Create(f.id, 1<<20, false)) }
 	directory := func(f *fixture) *staged.Volume {
 		used := f.image()
 		used.Parameters.Backing, used.Ephemeral = volume.BackingDirectory, true
@@ -63,7 +63,7 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 		"raw, and its image":  {(*fixture).raw, func(*fixture) {}, nil, []health.Reason{health.DeviceMissing, health.BackingFileMissing}},
 		"raw, in no pool":     {(*fixture).raw, func(f *fixture) { f.node.pool = nil }, pool.ErrUnknown, nil},
 		"not revoked":         {(*fixture).raw, func(f *fixture) { f.node.revoking = os.ErrPermission }, os.ErrPermission, nil},
-		"inline directory":    {directory, func(f *fixture) { require.NoError(f.t, f.first.EnsureDirectory(f.id, 0)) }, nil, nil},
+		"inline directory":    {directory, func(f *fixture) { require.NoError(f.t, f.first.Directories.Create(f.id, 0, false)) }, nil, nil},
 		"no inline directory": {directory, func(*fixture) {}, nil, []health.Reason{health.VolumeNotFound}},
 		"unstaged meanwhile":  {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { delete(f.node.inUse, f.id) } }, health.ErrGone, nil},
 		"removed meanwhile": {func(f *fixture) *staged.Volume {
@@ -116,7 +116,7 @@ func TestProbesDuringAnOperation(t *testing.T) {
 
 	inline := f.image()
 	inline.Parameters.Backing, inline.Ephemeral = volume.BackingDirectory, true
-	require.NoError(t, f.first.EnsureDirectory(f.id, 0))
+	require.NoError(t, f.first.Directories.Create(f.id, 0, false))
 	f.node.pool, f.node.inUse[f.id] = f.first, inline
 	f.during(func() {
 		observed, err := f.probe(t.Context(), f.id)
@@ -196,13 +196,13 @@ func TestHealthOfAVolume(t *testing.T) {
 			prepare: func(f *fixture) { f.node.inUse[f.id], f.node.pool = f.raw(), nil }, want: []health.Reason{health.ProbeTimedOut},
 		},
 		"unknown": {prepare: func(*fixture) {}, code: codes.NotFound},
-		"stored":  {prepare: func(f *fixture) { require.NoError(f.t, f.first.EnsureImage(f.id, 1<<20, false)) }},
+		"stored":  {prepare: func(f *fixture) { require.NoError(f.t, f.first.Images.Create(f.id, 1<<20, false)) }},
 		"deleted, and damaged": {
 			prepare: func(f *fixture) { f.checked(fsck.Result{Verdict: fsck.VerdictDamaged}) }, code: codes.NotFound,
 		},
 		"being staged": {prepare: func(f *fixture) { f.node.inUse[f.id] = f.raw() }, busy: true, isNil: true},
 		"being staged again": {prepare: func(f *fixture) {
-			require.NoError(f.t, f.first.EnsureImage(f.id, 1<<20, false))
+			require.NoError(f.t, f.first.Images.Create(f.id, 1<<20, false))
 			f.StagingFailed(f.image(), errors.New("broken"))
 		}, busy: true, want: []health.Reason{health.StagingFailed}},
 	} {

@@ -69,14 +69,14 @@ func TestWritesAreExplained(t *testing.T) {
 		"of a directory":        {func(s *probeState) { s.volume.Parameters.Backing = volume.BackingDirectory }, false, true},
 		"of an ephemeral image": {func(s *probeState) { s.volume.Ephemeral = true }, false, true},
 		"by a resize that this process tries": {func(s *probeState) {
-			_ = s.pool.GrowImage(s.view.id, pool.Growth{To: 2 << 20})
+			_ = s.pool.Images.Grow(s.view.id, pool.Growth{To: 2 << 20})
 		}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			f := newFixture(t)
-			require.NoError(t, f.first.EnsureImage(f.id, 1<<20, false))
+			require.NoError(t, f.first.Images.Create(f.id, 1<<20, false))
 			f.observations.Attach(f.id, Attachment{Number: 1, Sequence: 1}, 0, false)
 			f.observations.recordWrite(f.id, time.Now().Add(time.Second))
 

@@ -212,7 +212,7 @@ func filesystemBytes(stored *pool.Pool, id, fsType string) (int64, error) {
 		return 0, nil
 	}
 
-	image, err := stored.OpenImage(id, os.O_RDONLY)
+	image, err := stored.Images.Open(id, os.O_RDONLY)
 	if errors.Is(err, pool.ErrMissing) {
 		return 0, nil
 	}

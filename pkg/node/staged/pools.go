@@ -52,7 +52,7 @@ func (p Pools) OpenImage(v *Volume, flag int) (*os.File, error) {
 		return nil, err
 	}
 
-	return stored.OpenImage(v.ObjectID(), flag)
+	return stored.Images.Open(v.ObjectID(), flag)
 }
 
 // CheckImage returns NOT_FOUND unless the pool stores the volume's image.

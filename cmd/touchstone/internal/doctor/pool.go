@@ -154,13 +154,7 @@ func checkPoolSpace(_ context.Context, c *Config, name string) Finding {
 		return skippedWithoutPool(err)
 	}
 
-	opened, err := pool.Open(name, s.root, pool.NoCreate, pool.EmbeddedIn(map[string]string{name: s.image}))
-	if err != nil {
-		return skippedWithoutPool(err)
-	}
-	defer opened.Close()
-
-	capacity, err := opened.Capacity()
+	capacity, err := pool.CapacityOf(name, s.root, s.image)
 	usage, usageErr := usageOf(s.root)
 
 	if err := cmp.Or(err, usageErr); err != nil {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -20,25 +19,33 @@ import (
 // maxMutableBytes is many times the size of all mutable parameters.
 const maxMutableBytes = 64 << 10
 
+// attributes are the mutable parameters of the volumes of a pool.
+type attributes struct {
+	label
+
+	mutable *os.Root
+	volumes objects
+}
+
 // MutablePath returns the absolute path of the directory with the mutable parameters of volumes,
 // to be watched. A file in it is replaced, never changed.
-func (p *Pool) MutablePath() string { return filepath.Join(p.path, layout.Mutable) }
+func (a *attributes) MutablePath() string { return a.mutable.Name() }
 
 // SetMutable stores the mutable parameters of a volume durably, for every node that uses the
 // pool.
-func (p *Pool) SetMutable(id string, wanted volume.Mutable) error {
+func (a *attributes) SetMutable(id string, wanted volume.Mutable) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
 
-	if err := p.replaceMutable(id, wanted); err != nil {
-		return p.spaceError(fmt.Errorf("write the mutable parameters of volume %s into pool %q: %w", id, p.name, err))
+	if err := a.replaceMutable(id, wanted); err != nil {
+		return a.spaceError(fmt.Errorf("write the mutable parameters of volume %s into pool %q: %w", id, a.name, err))
 	}
 
-	return p.syncDirectory(p.mutable)
+	return a.syncDirectory(a.mutable)
 }
 
-func (p *Pool) replaceMutable(id string, wanted volume.Mutable) error {
+func (a *attributes) replaceMutable(id string, wanted volume.Mutable) error {
 	fresh := id + layout.MutableScratchSuffix
 
 	text, err := json.MarshalIndent(wanted, "", "  ")
@@ -46,35 +53,35 @@ func (p *Pool) replaceMutable(id string, wanted volume.Mutable) error {
 		return err
 	}
 
-	file, err := p.mutable.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, imageMode)
+	file, err := a.mutable.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, imageMode)
 	if err != nil {
 		return err
 	}
 
 	_, err = file.Write(append(text, '\n'))
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return errors.Join(err, p.mutable.Remove(fresh))
+		return errors.Join(err, a.mutable.Remove(fresh))
 	}
 
-	return p.mutable.Rename(fresh, id+layout.MutableSuffix)
+	return a.mutable.Rename(fresh, id+layout.MutableSuffix)
 }
 
 // Mutable returns the mutable parameters of a volume, the zero value if none were set.
-func (p *Pool) Mutable(id string) (found volume.Mutable, err error) {
+func (a *attributes) Mutable(id string) (found volume.Mutable, err error) {
 	if err := checkID(id); err != nil {
 		return volume.Mutable{}, err
 	}
 
-	file, err := p.mutable.OpenFile(id+layout.MutableSuffix, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	file, err := a.mutable.OpenFile(id+layout.MutableSuffix, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return volume.Mutable{}, nil
 	}
 
 	if err != nil {
-		return volume.Mutable{}, fmt.Errorf("mutable parameters of volume %s in pool %q: %w", id, p.name, err)
+		return volume.Mutable{}, fmt.Errorf("mutable parameters of volume %s in pool %q: %w", id, a.name, err)
 	}
 	defer file.Close()
-	defer errdefs.Wrapf(&err, "mutable parameters of volume %s in %s", id, p.MutablePath())
+	defer errdefs.Wrapf(&err, "mutable parameters of volume %s in %s", id, a.MutablePath())
 
 	text, err := io.ReadAll(io.LimitReader(file, maxMutableBytes))
 	if err != nil {
@@ -89,27 +96,26 @@ func (p *Pool) Mutable(id string) (found volume.Mutable, err error) {
 }
 
 // RemoveUnusedMutable removes the mutable parameters of volumes that are neither known nor in the pool.
-func (p *Pool) RemoveUnusedMutable(ctx context.Context, known func(id string) bool) error {
-	return listIDs(ctx, p.mutable, layout.MutableSuffix, func(id string) error {
+func (a *attributes) RemoveUnusedMutable(ctx context.Context, known func(id string) bool) error {
+	return listIDs(ctx, a.mutable, layout.MutableSuffix, func(id string) error {
 		if known(id) {
 			return nil
 		}
 
 		for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
-			object := Object{ID: id, Backing: backing}
-			if _, err := p.parentOf(object).Lstat(object.fileName()); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := a.volumes.Stat(id, backing); !errors.Is(err, ErrMissing) {
 				return nil // it may be there
 			}
 		}
 
-		return p.removeMutable(id)
+		return a.removeMutable(id)
 	})
 }
 
-func (p *Pool) removeMutable(id string) error {
+func (a *attributes) removeMutable(id string) error {
 	for _, name := range []string{id + layout.MutableSuffix, id + layout.MutableScratchSuffix} {
-		if err := p.mutable.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the mutable parameters of volume %s from pool %q: %w", id, p.name, err)
+		if err := a.mutable.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the mutable parameters of volume %s from pool %q: %w", id, a.name, err)
 		}
 	}
 

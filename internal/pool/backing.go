@@ -1,0 +1,64 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+)
+
+// Backing is the volumes of a pool with one backing.
+type Backing interface {
+	// Create makes what stores the volume, or completes it. A thick one has all of its blocks when Create
+	// returns. The name of any other is durable after Sync. Errors: ErrNoSpace.
+	Create(id string, size int64, thick bool) error
+	// Grow grows the volume, durably. It never shrinks one. Errors: ErrMissing, ErrTruncated, ErrNoSpace.
+	Grow(id string, growth Growth) error
+	// Sync makes the name and the size of the volume durable. Errors: ErrMissing.
+	Sync(id string) error
+	// AllocatedBytes returns the space of a volume in the pool. For a directory without a size limit it
+	// takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
+	AllocatedBytes(ctx context.Context, id string) (int64, error)
+
+	// removeEmpty removes a volume that has no data and is not in use. It reports whether it did, or
+	// whether there is none.
+	removeEmpty(ctx context.Context, id string) (bool, error)
+	// copyOf returns the copy of an opened object, which is in the same pool or not. Errors: ErrTruncated.
+	copyOf(t *transfer, within bool) (contents, error)
+	// forget drops what is remembered of a volume that is removed.
+	forget(id string)
+}
+
+// Growth describes how a volume grows.
+type Growth struct {
+	// From is what an image has at least. One that is shorter was truncated, and stays as it is.
+	From int64
+	// To is what it has at least afterwards.
+	To int64
+	// Thick allocates all blocks of an image.
+	Thick bool
+}
+
+// Backing returns the volumes of a backing.
+func (p *Pool) Backing(of volume.Backing) Backing {
+	if of == volume.BackingDirectory {
+		return p.Directories
+	}
+
+	return p.Images
+}
+
+// RemoveEmptyOrphan removes an orphan that has no data: an image without blocks that is not
+// attached, or an empty directory. It reports whether it did.
+func (p *Pool) RemoveEmptyOrphan(ctx context.Context, entry Entry) (bool, error) {
+	if err := checkID(entry.ID); err != nil {
+		return false, err
+	}
+
+	removed, err := p.Backing(entry.Backing).removeEmpty(ctx, entry.ID)
+	if err != nil {
+		return false, fmt.Errorf("orphan %s in pool %q: %w", entry.ID, p.name, err)
+	}
+
+	return removed, nil
+}
