@@ -36,7 +36,7 @@ func (s *Service) ControllerPublishVolume(
 		return nil, err
 	}
 
-	if !s.knowsNode(nodeID) {
+	if nodeID != s.config.NodeID && !slices.Contains(s.config.Nodes, nodeID) {
 		return nil, rpc.Errorf(codes.NotFound, "node %q does not exist; name it with --nodes", nodeID)
 	}
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -165,7 +164,3 @@ func (s *Service) Health() *Watch { return s.health }
 
 // Catalog returns the records.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
-
-func (s *Service) knowsNode(id string) bool {
-	return id == s.config.NodeID || slices.Contains(s.config.Nodes, id)
-}

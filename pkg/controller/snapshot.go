@@ -34,7 +34,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		return nil, err
 	}
 
-	if err := s.checkSameSnapshot(made, wanted); err != nil {
+	if err := checkSameSnapshot(made, wanted); err != nil {
 		return nil, err
 	}
 
@@ -44,7 +44,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (*record.Snapshot, error) {
 	id, existing, exists := s.catalog.Snapshots.Lookup(record.NameIndex, wanted.name)
 	if exists {
-		err := s.checkSameSnapshot(existing, wanted)
+		err := checkSameSnapshot(existing, wanted)
 
 		switch {
 		case existing.Phase == record.PhaseCreating:
@@ -93,7 +93,7 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 }
 
 // checkSameSnapshot returns ALREADY_EXISTS unless found is what is wanted.
-func (s *Service) checkSameSnapshot(found *record.Snapshot, wanted *snapshotRequest) error {
+func checkSameSnapshot(found *record.Snapshot, wanted *snapshotRequest) error {
 	exists := func(what string, has, asked any) error {
 		return rpc.Errorf(codes.AlreadyExists, "snapshot %q exists as %s with %s %v, not %v; choose another name or delete it",
 			wanted.name, found.ID, what, has, asked)
