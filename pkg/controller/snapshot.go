@@ -70,6 +70,11 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 		return nil, fmt.Errorf("create snapshot %q: %w", wanted.name, err)
 	}
 
+	// Those of the snapshot, which may have been other ones when the volume was made.
+	if err := source.Segments.CheckRequirement(wanted.topology); err != nil {
+		return nil, err
+	}
+
 	fresh, err := s.copies.NewSnapshot(ctx, source, wanted.consistency)
 	if err != nil {
 		return nil, fmt.Errorf("create snapshot %q: %w", wanted.name, err)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -138,6 +139,60 @@ func TestAcceptIsRefusedAfterADeletion(t *testing.T) {
 	require.Equal(t, record.PhaseDeleting, b.phases()["snapshot taken"], "its deletion forgets it")
 }
 
+// TestADeletionEndsCommit of the copy that it stops.
+func TestADeletionEndsCommit(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	source := b.create("source")
+	fresh := b.wanted("taken", source)
+	taking := b.taking(nil, fresh)
+	taking.sources = []*record.Volume{source}
+	taking.Point = func(ctx context.Context, _ operation.Point, _ ...string) error { return context.Cause(ctx) }
+
+	require.NoError(t, taking.reserve(t.Context()))
+	require.NoError(t, taking.prepare(t.Context()))
+	require.NoError(t, taking.take(t.Context()))
+
+	stopped, stop := context.WithCancelCause(t.Context())
+	stop(catalog.ErrDeleted)
+
+	taking.copying = stopped
+	err := taking.commit(t.Context())
+	require.ErrorIs(t, err, catalog.ErrDeleted)
+	require.ErrorIs(t, taking.undo(t.Context(), err), catalog.ErrDeleted)
+	require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
+}
+
+// TestOnlyACopyThatRunsIsAcknowledged: each turn of a call has a grace of its own.
+func TestOnlyACopyThatRunsIsAcknowledged(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	b.Grace = time.Millisecond
+	taken := b.snapshot("taken", b.create("source"), record.PhaseCreating)
+	turns := []string{"another", taken.ID}
+
+	found, err := b.Await(t.Context(), "taken", func(ctx context.Context) (*record.Snapshot, error) {
+		require.Equal(t, record.PhaseCreating, b.phases()["snapshot taken"], "want: it is not acknowledged yet")
+
+		_, end := b.Running.Start(t.Context(), turns[0], "taken")
+		turns = turns[1:]
+
+		await.Receive(t, ctx.Done(), "the end of the grace")
+
+		if len(turns) > 0 {
+			end()
+		}
+
+		return nil, ctx.Err()
+	})
+	require.NoError(t, err)
+	require.Equal(t, taken.ID, found.ID)
+	require.Equal(t, record.PhaseCopying, found.Phase)
+	require.Empty(t, turns, "want: two turns")
+}
+
 // TestVolumesOfCopies: each phase of a clone and a restore is recorded, and a failed one leaves nothing.
 func TestVolumesOfCopies(t *testing.T) {
 	t.Parallel()
@@ -165,9 +220,9 @@ func TestVolumesOfCopies(t *testing.T) {
 		require.NotContains(t, b.phases(), "volume failed", "the failed copy is forgotten")
 		require.NoError(t, os.Rename(path+".aside", path))
 
-		larger := b.describe("larger")
-		larger.CapacityBytes = source.CapacityBytes - 1
-		rpccode.Require(t, b.Clone(t.Context(), larger, b.served(), source.ID, volume.ConsistencyNone), codes.Aborted,
+		smaller := b.describe("smaller")
+		smaller.CapacityBytes = source.CapacityBytes - 1
+		rpccode.Require(t, b.Clone(t.Context(), smaller, b.served(), source.ID, volume.ConsistencyNone), codes.Aborted,
 			"the source was expanded")
 	}
 }

@@ -21,6 +21,7 @@ type Running struct {
 }
 
 type runningCopy struct {
+	// name is empty once the copy is stopped: another snapshot may have its name by then.
 	name  string
 	stop  context.CancelCauseFunc
 	ended chan struct{}
@@ -80,10 +81,7 @@ func (r *Running) Has(id string) bool {
 
 // Stop cancels the copy with catalog.ErrDeleted and waits until it has ended. Errors: those of ctx.
 func (r *Running) Stop(ctx context.Context, id string) error {
-	r.mu.Lock()
-	entry := r.copies[id]
-	r.mu.Unlock()
-
+	entry := r.disown(id)
 	if entry == nil {
 		return nil
 	}
@@ -96,6 +94,27 @@ func (r *Running) Stop(ctx context.Context, id string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait until the copy has ended: %w", context.Cause(ctx))
 	}
+}
+
+// disown ends the waiting for the copy, and returns it; nil if there is none.
+func (r *Running) disown(id string) *runningCopy {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	entry := r.copies[id]
+	if entry == nil {
+		return nil
+	}
+
+	for each, of := range r.waiters {
+		if of == entry.name && each.timer != nil && each.timer.Stop() {
+			each.timer = nil
+		}
+	}
+
+	entry.name = ""
+
+	return entry
 }
 
 // untilSlow returns a context that ends once the copy of that name has run for the grace since the call of
@@ -146,32 +165,32 @@ func (w *waiter) begin() {
 func (m *Machine) Await(
 	ctx context.Context, name string, take func(context.Context) (*record.Snapshot, error),
 ) (*record.Snapshot, error) {
-	if copying, ok := m.acknowledged(name); ok {
-		return copying, nil
+	for {
+		if found, copying := m.running(name); copying && found.Phase == record.PhaseCopying {
+			return found, nil
+		}
+
+		waiting, leave := m.Running.untilSlow(ctx, name, m.Grace)
+		made, err := take(waiting)
+
+		if slow := leave(); err == nil || !slow {
+			return made, err
+		}
+
+		// Of a copy that has ended meanwhile the next turn returns what has become of it.
+		if _, copying := m.running(name); !copying {
+			continue
+		}
+
+		if err := m.Catalog.AcknowledgeSnapshot(ctx, name); err != nil {
+			return nil, err
+		}
 	}
-
-	waiting, leave := m.Running.untilSlow(ctx, name, m.Grace)
-	made, err := take(waiting)
-
-	if slow := leave(); err == nil || !slow {
-		return made, err
-	}
-
-	if err := m.Catalog.AcknowledgeSnapshot(ctx, name); err != nil {
-		return nil, err
-	}
-
-	if copying, ok := m.acknowledged(name); ok {
-		return copying, nil
-	}
-
-	// The copy has ended meanwhile: take returns what has become of it.
-	return take(ctx)
 }
 
-// acknowledged returns the snapshot of that name if it is being copied and a CO knows of it.
-func (m *Machine) acknowledged(name string) (*record.Snapshot, bool) {
+// running returns the snapshot of that name, and whether it is being copied.
+func (m *Machine) running(name string) (found *record.Snapshot, copying bool) {
 	_, found, ok := m.Catalog.Snapshots.Lookup(record.NameIndex, name)
 
-	return found, ok && found.Phase == record.PhaseCopying && m.Running.Has(found.ID)
+	return found, ok && m.Running.Has(found.ID)
 }

@@ -98,3 +98,37 @@ func TestCallsBecomeSlow(t *testing.T) {
 		require.Empty(t, copies.waiters, "want: no call waits")
 	})
 }
+
+// TestAStoppedCopyIsNotWaitedFor, as another snapshot may have its name by then.
+func TestAStoppedCopyIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+
+	const grace = time.Second
+
+	synctest.Test(t, func(t *testing.T) {
+		copies := NewRunning()
+		_, endStopped := copies.Start(t.Context(), "a", "snapshot")
+		before, leaveBefore := copies.untilSlow(t.Context(), "snapshot", grace)
+		stopped := make(chan error, 1)
+
+		go func() { stopped <- copies.Stop(t.Context(), "a") }()
+
+		synctest.Wait()
+
+		after, leaveAfter := copies.untilSlow(t.Context(), "snapshot", grace)
+
+		time.Sleep(2 * grace)
+		require.NoError(t, before.Err(), "want: the grace of a call ends with its copy")
+		require.NoError(t, after.Err(), "want: a stopped copy begins no grace")
+
+		_, end := copies.Start(t.Context(), "b", "snapshot")
+
+		time.Sleep(grace)
+		synctest.Wait()
+		require.True(t, leaveBefore() && leaveAfter(), "want: the grace begins with the other copy")
+		endStopped()
+		require.NoError(t, <-stopped)
+		require.True(t, copies.Has("b"), "want: the other copy runs")
+		end()
+	})
+}

@@ -100,8 +100,10 @@ type snapshots struct {
 	group   *record.Group
 	sources []*record.Volume
 	fresh   []*record.Snapshot
-	// end ends a copy that takes long; nil without one.
-	end func()
+	// end ends a copy that takes long; nil without one. Until then copying is its context, which its
+	// deletion ends.
+	end     func()
+	copying context.Context //nolint:containedctx // from take to commit
 }
 
 func (m *Machine) takeSnapshots(ctx context.Context, t *snapshots) error {
@@ -140,21 +142,29 @@ func (t *snapshots) prepare(context.Context) error {
 }
 
 func (t *snapshots) take(ctx context.Context) error {
-	stoppable := ctx
+	t.copying = ctx
 
 	if t.group == nil && len(t.plan.frozen) == 0 && !t.copies[0].copy.PointInTime() {
-		stoppable, t.end = t.Running.Start(ctx, t.fresh[0].ID, t.fresh[0].Name)
+		t.copying, t.end = t.Running.Start(ctx, t.fresh[0].ID, t.fresh[0].Name)
 	}
 
-	err := t.taking.take(stoppable)
-	if err != nil && errors.Is(context.Cause(stoppable), catalog.ErrDeleted) {
+	return t.unlessDeleted(t.taking.take(t.copying)) //nolint:contextcheck // ends with the copy, too
+}
+
+// unlessDeleted returns that the snapshot was deleted if that is why its copy failed.
+func (t *snapshots) unlessDeleted(err error) error {
+	if err != nil && errors.Is(context.Cause(t.copying), catalog.ErrDeleted) {
 		return catalog.SnapshotDeleted(t.fresh[0].ID)
 	}
 
 	return err
 }
 
-func (t *snapshots) commit(ctx context.Context) (err error) {
+func (t *snapshots) commit(context.Context) error {
+	return t.unlessDeleted(t.commitEach(t.copying)) //nolint:contextcheck // ends with the copy, too
+}
+
+func (t *snapshots) commitEach(ctx context.Context) (err error) {
 	for i, each := range t.fresh {
 		each.CreatedAt = t.copies[i].at
 
