@@ -148,10 +148,10 @@ func (g *GroupCopy) openImages() (*os.Root, error) {
 
 	// A snapshot keeps the numbers of inodes. A mount over a directory above the pool would have led to
 	// another subvolume.
-	live, err := inodeOf(g.stored.root)
+	live, err := statIn(g.stored.root, ".")
 	if err == nil {
-		var taken uint64
-		if taken, err = inodeOf(images); err == nil && taken != live {
+		var taken *syscall.Stat_t
+		if taken, err = statIn(images, "."); err == nil && taken.Ino != live.Ino {
 			err = fmt.Errorf("%w: %s in the snapshot is another directory; is a filesystem mounted over it?", ErrNoGroupCopy, g.images)
 		}
 	}
@@ -161,20 +161,6 @@ func (g *GroupCopy) openImages() (*os.Root, error) {
 	}
 
 	return images, nil
-}
-
-func inodeOf(directory *os.Root) (uint64, error) {
-	info, err := directory.Stat(".")
-	if err != nil {
-		return 0, err
-	}
-
-	found, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, fmt.Errorf("inode of %s: %w", directory.Name(), errors.ErrUnsupported)
-	}
-
-	return found.Ino, nil
 }
 
 // Close removes the snapshot. It does not end the members' copies.

@@ -186,12 +186,12 @@ func inheritOwner(directory, name string) error {
 	}
 	defer root.Close()
 
-	above, err := statOwner(root, ".")
+	above, err := statIn(root, ".")
 	if err != nil || above.Uid == 0 {
 		return err
 	}
 
-	made, err := statOwner(root, name)
+	made, err := statIn(root, name)
 	if err != nil || made.Uid != 0 || made.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return err
 	}
@@ -203,7 +203,7 @@ func inheritOwner(directory, name string) error {
 	return root.Lchown(name, int(above.Uid), int(above.Gid))
 }
 
-func statOwner(root *os.Root, name string) (*syscall.Stat_t, error) {
+func statIn(root *os.Root, name string) (*syscall.Stat_t, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func statOwner(root *os.Root, name string) (*syscall.Stat_t, error) {
 
 	found, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return nil, fmt.Errorf("whose %s is: %w", name, errors.ErrUnsupported)
+		return nil, fmt.Errorf("stat %s: %w", name, errors.ErrUnsupported)
 	}
 
 	return found, nil
