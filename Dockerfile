@@ -21,7 +21,7 @@ RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache
 
 FROM docker.io/library/debian:bookworm-slim
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends e2fsprogs xfsprogs btrfs-progs \
+    && apt-get install -y --no-install-recommends e2fsprogs xfsprogs btrfs-progs socat \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log /usr/share/doc /usr/share/man /usr/share/locale
 RUN groupadd --gid 65532 touchstone \
     && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /var/lib/touchstone --shell /usr/sbin/nologin touchstone \

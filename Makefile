@@ -23,7 +23,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
+.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image image-hostpath sidecars install uninstall packages dist clean
 
 help: ## List the targets that people use
 	@awk -F ':.*[^#]## ' '/^[a-z0-9-]+:.*[^#]## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ lint: ## go vet, golangci-lint, gofumpt, shellcheck, actionlint (installs shellc
 
 image: ## Build the container image with docker, podman or buildah; ARCHIVE=file also writes it there
 	hack/build-image.sh --image $(IMAGE) $(if $(VERSION),--version $(VERSION)) $(if $(ARCHIVE),--archive $(ARCHIVE))
+
+image-hostpath: ### Build the image hostpathplugin, to use in place of csi-driver-host-path's (docs/hostpath.md)
+	hack/build-image.sh --hostpath --image $(IMAGE) $(if $(VERSION),--version $(VERSION)) $(if $(ARCHIVE),--archive $(ARCHIVE))
 
 sidecars: ### Build the images of Kubernetes' CSI sidecars from their Go modules, into out/sidecars
 	hack/build-sidecars.sh $(SIDECARS)

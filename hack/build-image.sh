@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Builds the container image with docker, podman or buildah, whichever is here.
 #
-#   hack/build-image.sh [--image NAME] [--version V] [--builder docker|podman|buildah] [--local] [--archive FILE]
+#   hack/build-image.sh [--image NAME] [--version V] [--builder docker|podman|buildah] [--local] [--hostpath] [--archive FILE]
 #
 # The image gets the tags NAME:V and NAME:latest (touchstone, and what git says).
 # --archive also writes it, as NAME:V, into a file that `docker load`, `podman
 # load` and `ctr --namespace k8s.io images import` take.
+#
+# --hostpath builds the image hostpathplugin on it (deploy/hostpath/Dockerfile), which
+# is the one that is archived.
 #
 # Where the Dockerfile's base images can't be pulled, or with --local, they are
 # made here: mmdebstrap makes a Debian of nothing but packages, go builds the
@@ -22,6 +25,7 @@ version=$(git describe --tags --always --dirty 2>/dev/null || echo latest)
 builder=
 archive=
 only_local=
+hostpath=
 work=$PWD/out/image
 
 name=build-image
@@ -35,8 +39,9 @@ while (($#)); do
 	--builder) builder=${2:?--builder needs docker, podman or buildah} && shift ;;
 	--archive) archive=$(realpath -m "${2:?--archive needs a file}") && shift ;;
 	--local) only_local=yes ;;
+	--hostpath) hostpath=yes ;;
 	-h | --help)
-		sed -n '2,14s/^# \{0,1\}//p' "$0"
+		sed -n '2,17s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*) cannot "unknown argument $1" ;;
@@ -130,6 +135,12 @@ main() {
 		build . Dockerfile
 	else
 		build_locally
+	fi
+	if [[ $hostpath ]]; then
+		mkdir -p "$work/context"
+		DOCKER_BUILDKIT=1 "$builder" build -t "hostpathplugin:$version" -t hostpathplugin:latest --build-arg BASE="$image:$version" \
+			-f deploy/hostpath/Dockerfile "$work/context" >&2
+		image=hostpathplugin
 	fi
 	[[ -z $archive ]] || write_archive "$image:$version" "$archive"
 	say "$image:$version is built with $builder in $((SECONDS - started)) s${archive:+, and in $archive}"

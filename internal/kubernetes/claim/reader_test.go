@@ -226,6 +226,9 @@ func TestNewRefusesAnInvalidKubeconfig(t *testing.T) {
 	for _, kubeconfig := range []string{
 		filepath.Join(directory, "missing"), write("empty", ""), write("garbage", "users: [token: s3cret"),
 		write("no-cluster", "apiVersion: v1\nkind: Config\nusers: [{name: a, user: {token: s3cret}}]\n"), claim.InCluster,
+		write("no-authority", "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1', "+
+			"certificate-authority-data: bm90IGEgY2VydGlmaWNhdGU=}}]\nusers: [{name: a, user: {token: s3cret}}]\n"+
+			"contexts: [{name: a, context: {cluster: a, user: a}}]\n"),
 	} {
 		_, err := claim.New(claim.Config{Kubeconfig: kubeconfig})
 		require.ErrorContains(t, err, "kubeconfig "+kubeconfig)

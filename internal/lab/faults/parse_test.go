@@ -76,9 +76,11 @@ func TestMistakesNameTheirLine(t *testing.T) {
 		"- until: {}\n  act: {crash: true}\n":                                                                                {"until is empty"},
 		"- name: a b\n  act: {crash: true}\n":                                                                                {"line 1", "space"},
 		"- name: a\n  act: {crash: true}\n- name: a\n  act: {crash: true}\n":                                                 {"line 3", "line 1"},
-		"rules: [\n":                    {"line"},
-		"just text":                     {"line 1", "neither a rule"},
-		"act: {crash: true}\n---\na: b": {"second document"},
+		"rules: [\n":                           {"line"},
+		"act: {condition: {status: DEGRADED}}": {"a status and a reason"},
+		"act: {condition: {reason: X}}":        {"a status and a reason"},
+		"just text":                            {"line 1", "neither a rule"},
+		"act: {crash: true}\n---\na: b":        {"second document"},
 	} {
 		_, err := faults.Parse([]byte(text))
 		require.ErrorIs(t, err, faults.ErrRule, text)

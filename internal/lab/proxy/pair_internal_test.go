@@ -1,0 +1,48 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestConnectionsAreClosedAtTheEnd are those that are open then, and those that come later.
+func TestConnectionsAreClosedAtTheEnd(t *testing.T) {
+	t.Parallel()
+
+	connections := &connections{open: map[net.Conn]bool{}}
+	before, removed, after := newPipe(t), newPipe(t), newPipe(t)
+
+	require.True(t, connections.add(before[0]), "want: it stays open")
+	require.True(t, connections.add(removed[0]), "want: it stays open")
+	connections.remove(removed[0])
+	connections.close()
+
+	require.False(t, connections.add(after[0]), "want: no connection is added after the end")
+	requireClosed(t, before)
+	requireClosed(t, after)
+
+	go func() { _, _ = removed[0].Write([]byte("a")) }()
+
+	n, err := removed[1].Read(make([]byte, 1))
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "want: a connection that has been removed is left alone")
+}
+
+func newPipe(t *testing.T) (ends [2]net.Conn) {
+	t.Helper()
+
+	ends[0], ends[1] = net.Pipe()
+	t.Cleanup(func() { _ = ends[0].Close(); _ = ends[1].Close() })
+
+	return ends
+}
+
+func requireClosed(t *testing.T, ends [2]net.Conn) {
+	t.Helper()
+
+	_, err := ends[1].Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+}
