@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
@@ -120,10 +121,12 @@ func (s *scratch) rename(into *os.Root, name string) error {
 	}
 	defer to.Close()
 
-	err = unix.Renameat(int(from.Fd()), name, int(to.Fd()), name)
+	err = eintr.Retry(func() error { return unix.Renameat(int(from.Fd()), name, int(to.Fd()), name) })
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
 		// A directory replaces only an empty one.
-		err = unix.Renameat2(int(from.Fd()), name, int(to.Fd()), name, unix.RENAME_EXCHANGE)
+		err = eintr.Retry(func() error {
+			return unix.Renameat2(int(from.Fd()), name, int(to.Fd()), name, unix.RENAME_EXCHANGE)
+		})
 	}
 
 	return err

@@ -78,7 +78,7 @@ func TestStatusOfEachError(t *testing.T) {
 		}},
 		{codes.Internal, []error{
 			errors.New("no category"), &operation.PanicError{},
-			pool.ErrNotDirectory, pool.ErrShrink, pool.ErrControllerRunning, pool.ErrReplaced, pool.ErrReadOnly,
+			pool.ErrNotDirectory, pool.ErrControllerRunning, pool.ErrReplaced, pool.ErrReadOnly,
 			pool.ErrIdentity, changedblocks.ErrNotImmutable, pool.ErrUnknown,
 			state.ErrDuplicate, state.ErrNotOpen, state.ErrRecord, state.ErrTransactionOver, state.ErrNotRepairable,
 			kata.ErrNoSandbox, kata.ErrUnimplemented, kata.ErrNoAnswer, kata.ErrHostPath,
