@@ -53,7 +53,13 @@ func (c *comparison) fix(ctx context.Context, found Finding) (bool, error) {
 		return false, nil
 	}
 
-	p, err := pool.Open(found.Pool, c.Compared[found.Pool], pool.KeepQuotas)
+	options := []pool.Option{pool.KeepQuotas}
+	// Another pool may have been mounted there since the comparison.
+	if known := c.records.identities[found.Pool]; known != "" {
+		options = append(options, pool.WithIdentity(known))
+	}
+
+	p, err := pool.Open(found.Pool, c.Compared[found.Pool], options...)
 	if err != nil {
 		return false, fmt.Errorf("repair %s: %w", found.ID, err)
 	}
