@@ -49,9 +49,10 @@ type Attributes struct {
 // Unchanged returns the request that changes nothing.
 func Unchanged() Attributes { return Attributes{ReadAheadKiB: -1} }
 
-// of returns the request that sets the attributes that wanted changes to those of a.
+// of returns the request that sets the attributes that wanted changes to those of a. A scheduler may change
+// the read-ahead, too.
 func (a Attributes) of(wanted Attributes) Attributes {
-	if wanted.ReadAheadKiB < 0 {
+	if wanted.ReadAheadKiB < 0 && wanted.Scheduler == "" {
 		a.ReadAheadKiB = -1
 	}
 
