@@ -80,12 +80,32 @@ func lock(dir string, file *os.File, how int) error {
 
 	switch {
 	case err == nil:
-		return nil
+		return checkInPlace(file)
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return &LockedError{Dir: dir, Owner: readOwner(file)}
 	default:
 		return fmt.Errorf("lock state: %w", os.NewSyscallError("flock", err))
 	}
+}
+
+// checkInPlace refuses the lock of a file that was removed while it was awaited (Exclusively): another
+// process may have the lock of its successor. Error: fs.ErrNotExist.
+func checkInPlace(file *os.File) error {
+	locked, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("lock state: %w", err)
+	}
+
+	inPlace, err := os.Lstat(file.Name())
+	if err == nil && !os.SameFile(locked, inPlace) {
+		err = fs.ErrNotExist
+	}
+
+	if err != nil {
+		return fmt.Errorf("lock state: %s was removed meanwhile; start again: %w", file.Name(), err)
+	}
+
+	return nil
 }
 
 func readOwner(file *os.File) string {
