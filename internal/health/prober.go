@@ -141,7 +141,7 @@ func (p *prober) probeIdle(ids ...string) bool {
 	return true
 }
 
-// await queues the probes of a round and returns once they are complete. On an error it dequeues those
+// await queues and starts the probes of a round, and returns once they are complete. On an error it dequeues those
 // that have not started. Errors: ctx's, errEnded.
 func (p *prober) await(ctx context.Context, r *round, queue func(*probeQueue)) error {
 	p.mu.Lock()

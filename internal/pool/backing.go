@@ -9,7 +9,7 @@ import (
 
 // Backing is the volumes of a pool with one backing.
 type Backing interface {
-	// Create makes what stores the volume, or completes it. A thick one has all of its blocks when Create
+	// Create makes what stores the volume, or completes it. A thick image has all of its blocks when Create
 	// returns. The name of any other is durable after Sync. Errors: ErrNoSpace.
 	Create(id string, size int64, thick bool) error
 	// Grow grows the volume, durably. It never shrinks one. Errors: ErrMissing, ErrTruncated, ErrNoSpace.

@@ -26,8 +26,8 @@ type ScratchObject struct {
 	InProgress bool
 }
 
-// Inspection is a pool that is read without being changed: nothing can be made in it or removed from
-// it. A directory that is missing in it is empty.
+// Inspection is a pool that is read without being changed, but for the lock of its controller: no object
+// can be made in it or removed from it. A directory that is missing in it is empty.
 type Inspection struct {
 	label
 	controllerLock

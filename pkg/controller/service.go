@@ -153,7 +153,7 @@ func New(config Config) (*Service, error) {
 
 var errConfig = errors.New("bad configuration")
 
-// Snapshots locks snapshots, and finds their pools.
+// Snapshots takes and locks snapshots.
 func (s *Service) Snapshots() *copies.Machine { return s.copies }
 
 // Changes are expansions and modifications.

@@ -45,8 +45,7 @@ type committer struct {
 	options Options
 	writer  *writer
 
-	// token is a mutex, locked by sending to it, for writing to the journal. It guards the fields
-	// below.
+	// token is a mutex, locked by sending to it, for writing to the journal. It guards journal and durable.
 	token   chan struct{}
 	journal *journal
 	durable uint64

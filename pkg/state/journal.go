@@ -26,7 +26,7 @@ var journalChunk int64 = 256 << 10
 // that ends at end is written. It is always beyond end.
 func preallocated(end int64) int64 { return (end/journalChunk + 1) * journalChunk }
 
-// journal is the file that changes are appended to. The holder of the store's token owns it.
+// journal is the file that changes are appended to. The holder of the committer's token owns it.
 type journal struct {
 	file File
 	// base is where the base ends, in bytes.

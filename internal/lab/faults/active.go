@@ -109,7 +109,7 @@ func (a *active) does() string {
 	return strings.Join(names, ",")
 }
 
-// ruleSet has the active rules. Injector.mu guards it, but for changed.
+// ruleSet has the active rules. Injector.mu guards it, but for conditionsChanged.
 type ruleSet struct {
 	active   []*active
 	seed     uint64

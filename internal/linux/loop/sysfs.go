@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sysfs has what the kernel says about loop devices without asking their images.
+// sysfs has the attributes of loop devices, which the kernel answers without asking their images.
 type sysfs struct{ root string }
 
 // numbers returns those of the loop devices that the machine has, in order.

@@ -59,7 +59,7 @@ const (
 	LinksSuffix = ".links"
 )
 
-// Subdirectories returns the directories that every pool has.
+// Subdirectories returns the directories that a pool which is served has.
 func Subdirectories() []string {
 	return []string{Images, Directories, Snapshots, Scratch, Removing, Mutable}
 }

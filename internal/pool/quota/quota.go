@@ -102,8 +102,8 @@ type Directories interface {
 	Close() error
 }
 
-// Open returns the implementation for the filesystem of a directory. With inspect it changes nothing
-// in the filesystem.
+// Open returns the implementation for the filesystem of a directory. With inspect it does not turn on
+// quotas.
 func Open(path string, inspect bool) (Directories, error) {
 	pool, err := os.Open(path)
 	if inspect && errors.Is(err, fs.ErrNotExist) {

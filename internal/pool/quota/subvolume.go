@@ -30,7 +30,7 @@ type subvolumes struct {
 
 	mode   btrfs.Mode
 	reason string
-	// inspect means that nothing is changed.
+	// inspect means that quotas are not turned on.
 	inspect bool
 	seen    sightings
 }

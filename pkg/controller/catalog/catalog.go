@@ -3,7 +3,7 @@
 //
 // Each change is one transaction, which decides on the newest records. A change that a CO waits for is
 // durable when it returns; what only repeats a removal after a crash is not waited for. It contains no
-// steps and touches no pool object.
+// steps and changes no pool object.
 package catalog
 
 import (

@@ -256,7 +256,7 @@ func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone
 	return nil
 }
 
-// FreeSnapshotNames is DeleteSnapshots for what no CO knows. It does not wait for the disk.
+// FreeSnapshotNames is DeleteSnapshots for what no CO knows, or knows to be deleted. It does not wait for the disk.
 func (c *Catalog) FreeSnapshotNames(group *record.Group, gone []*record.Snapshot) error {
 	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }))
 }

@@ -73,7 +73,8 @@ func New(config Config) *Machine {
 type phases interface {
 	// reserve records what is about to be made, and admits its capacity.
 	reserve(ctx context.Context) error
-	// hold calls within while the source is kept as it is.
+	// hold calls within while the source is kept as it is, if it needs more for that than the operation that
+	// the caller holds.
 	hold(ctx context.Context, within func(context.Context) error) error
 	// prepare does what takes time and does not need the source to be still.
 	prepare(ctx context.Context) error
@@ -83,7 +84,8 @@ type phases interface {
 	commit(ctx context.Context) error
 	// accept records that they are ready.
 	accept(ctx context.Context) error
-	// undo removes what the phases before have left, and returns why they failed.
+	// undo removes what the phases before have recorded and named, and returns why they failed. The copies are
+	// aborted before.
 	undo(ctx context.Context, cause error) error
 	// prepared are the copies that hold resources.
 	prepared() []*pendingCopy
