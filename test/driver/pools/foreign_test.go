@@ -8,10 +8,12 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -105,6 +107,9 @@ func allocate(t *testing.T, path string, size int64) {
 	require.NoError(t, err)
 
 	defer file.Close()
+
+	// Beyond the end of a file that grows XFS allocates more, and gives it back later.
+	require.NoError(t, eintr.Retry(func() error { return unix.Fallocate(int(file.Fd()), 0, 0, size) }))
 
 	for data := bytes.Repeat([]byte("touchst."), harness.MiB/8); size > 0; size -= harness.MiB {
 		_, err := file.Write(data)
