@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"github.com/google/uuid"
 	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 
@@ -63,15 +65,20 @@ func serveHostpath(command *cobra.Command, args []string) error {
 	given.Outer, given.Inner = dialect.Log, dialect.Translate
 	given.ProxyAnywhere = true
 
-	arguments, isProxy := flags.ProxyArgs()
+	settings, isProxy := flags.ProxyArgs()
 	if !isProxy {
-		arguments = flags.Args(kubeletDirs())
+		directories, err := kubeletDirs()
+		if err != nil {
+			return exitWith(exitCannot, err)
+		}
+
+		settings = flags.Args(directories)
 	}
 
 	set := command.Flags()
 	given.define(set)
 
-	if err := set.Parse(arguments); err != nil {
+	if err := set.Parse(settings); err != nil {
 		return exitWith(exitNotWell, err)
 	}
 
@@ -88,31 +95,30 @@ func serveHostpath(command *cobra.Command, args []string) error {
 
 // kubeletDirs returns where target paths may lie: the kubelet's directories, of which the manifests mount
 // only pods and plugins, and that of temporary files, which csi-sanity uses.
-func kubeletDirs() []string {
-	found := []string{}
-
+func kubeletDirs() ([]string, error) {
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return filepath.Base(m.Mountpoint) != "pods", false
 	})
-	if err == nil {
-		for _, mount := range mounts {
-			found = append(found, filepath.Dir(mount.Mountpoint))
-		}
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
 
-	return append(found, defaultKubeletDir, os.TempDir())
+	var found []string
+	for _, mount := range mounts {
+		found = append(found, filepath.Dir(mount.Mountpoint))
+	}
+
+	return append(found, defaultKubeletDir, os.TempDir()), nil
 }
 
-// removeUnused removes the driver's own directory if it has no volumes and no snapshots, so that none is
-// left of each of the many drivers that tests deploy on one host directory.
+// removeUnused removes the driver's own directory if its pools have no volume, no snapshot and no other file,
+// such as the image of an embedded pool, so that none is left of each of the many drivers that tests deploy
+// on one host directory.
 func removeUnused(flags *hostpath.Flags) error {
 	err := state.Exclusively(flags.StateDir(), "removes it", func() error {
 		for _, pool := range flags.Pools() {
-			for _, each := range append(layout.VolumeDirectories(), layout.EmbeddedMountPoint) {
-				entries, err := os.ReadDir(filepath.Join(pool, each))
-				if len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
-					return err
-				}
+			if used, err := isUsed(pool); err != nil || used {
+				return err
 			}
 		}
 
@@ -123,4 +129,24 @@ func removeUnused(flags *hostpath.Flags) error {
 	}
 
 	return err
+}
+
+// isUsed reports whether a pool has something in it but its own directories, identity and lock.
+func isUsed(pool string) (used bool, err error) {
+	own := []string{layout.Identity, layout.ControllerLock}
+	err = filepath.WalkDir(pool, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+
+		if uuid.Validate(entry.Name()) == nil || !entry.IsDir() && !slices.Contains(own, entry.Name()) {
+			used = true
+
+			return fs.SkipAll
+		}
+
+		return nil
+	})
+
+	return used, err
 }

@@ -148,3 +148,41 @@ func TestHostpathFlags(t *testing.T) {
 	require.Equal(t, []string{"-v=5"}, arguments([]string{"/usr/bin/touchstone", "-v=5"}))
 	require.Empty(t, arguments(nil), "want: no line has no arguments")
 }
+
+// TestOnlyAnUnusedPoolIsRemoved: one with a file that is not its own stays, also the image of a pool.
+func TestOnlyAnUnusedPoolIsRemoved(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		entry string
+		isDir bool
+		used  bool
+	}{
+		"an empty directory": {"ephemeral/images", true, false},
+		"its identity":       {"pool.json", false, false},
+		"the locks":          {"ephemeral/controller.lock", false, false},
+		"an empty volume":    {"directories/01890000-0000-7000-8000-000000000001", true, true},
+		"an image":           {"images/01890000-0000-7000-8000-000000000001.img", false, true},
+		"an inline volume":   {"ephemeral/images/01890000-0000-7000-8000-000000000001.img", false, true},
+		"an embedded pool":   {"pool.img", false, true},
+		"a foreign file":     {"removing/notes", false, true},
+	} {
+		directory := filepath.Join(t.TempDir(), "pool")
+		path := filepath.Join(directory, test.entry)
+
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+
+		if test.isDir {
+			require.NoError(t, os.Mkdir(path, 0o700))
+		} else {
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+		}
+
+		used, err := isUsed(directory)
+		require.NoError(t, err)
+		require.Equal(t, test.used, used, name)
+	}
+
+	_, err := isUsed(filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, os.ErrNotExist, "want: what cannot be read is not unused")
+}

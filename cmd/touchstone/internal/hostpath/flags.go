@@ -33,6 +33,8 @@ const (
 	maxRandomLimit = 10
 	// unlimited is the overcommit ratio without -capacity: only the size of one volume is limited.
 	unlimited = "1000000"
+	// ofKlog describes a flag of klog.
+	ofKlog = "of klog; has no effect"
 	// socketName is of the unix socket of a driver that is served on TCP.
 	socketName = "csi.sock"
 )
@@ -101,9 +103,9 @@ func (f *Flags) ignoreFlagsOfKlog() {
 		}
 
 		if boolean, is := each.Value.(interface{ IsBoolFlag() bool }); is && boolean.IsBoolFlag() {
-			f.set.Bool(each.Name, false, "of klog; has no effect")
+			f.set.Bool(each.Name, false, ofKlog)
 		} else {
-			f.set.String(each.Name, "", "of klog; has no effect")
+			f.set.String(each.Name, "", ofKlog)
 		}
 	})
 }
