@@ -114,10 +114,14 @@ func (t transaction) checkReserve(
 			return errdefs.Errorf(errdefs.ErrAlreadyExists, exists, id)
 		}
 
-		if current, reserved := t.snapshots.Get(each.ID); !reserved {
-			needed[each.Parameters.Pool] += each.AllocatedBytes
-		} else if current.Phase == record.PhaseDeleting {
+		current, reserved := t.snapshots.Get(each.ID)
+
+		switch {
+		// An acknowledged one was recorded, and only its deletion forgets it.
+		case reserved && current.Phase == record.PhaseDeleting, !reserved && each.Phase == record.PhaseCopying:
 			return SnapshotDeleted(each.ID)
+		case !reserved:
+			needed[each.Parameters.Pool] += each.AllocatedBytes
 		}
 	}
 

@@ -139,6 +139,19 @@ func TestAcceptIsRefusedAfterADeletion(t *testing.T) {
 	require.Equal(t, record.PhaseDeleting, b.phases()["snapshot taken"], "its deletion forgets it")
 }
 
+// TestADeletedSnapshotIsNotTakenAgain, although a start has begun to.
+func TestADeletedSnapshotIsNotTakenAgain(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	deleted := b.wanted("deleted", b.create("source")).InPhase(record.PhaseCopying)
+
+	err := b.Catalog.ReserveSnapshots(t.Context(), nil, deleted)
+	rpccode.Require(t, err, codes.Aborted)
+	require.ErrorIs(t, err, catalog.ErrDeleted)
+	require.NotContains(t, b.phases(), "snapshot deleted", "want: no record comes back")
+}
+
 // TestADeletionEndsCommit of the copy that it stops.
 func TestADeletionEndsCommit(t *testing.T) {
 	t.Parallel()
