@@ -12,10 +12,11 @@ import (
 // Release releases the calls that are held at a name, and returns how many. Error: ErrUnknown where no
 // active rule has such a hold.
 func (i *Injector) Release(name string) (int, error) {
+	// Until the calls are released, so that those of another rule with the hold are not.
 	i.mu.Lock()
-	rules := slices.DeleteFunc(slices.Clone(i.rules.active), func(a *active) bool { return a.Act.Hold != name })
-	i.mu.Unlock()
+	defer i.mu.Unlock()
 
+	rules := slices.DeleteFunc(slices.Clone(i.rules.active), func(a *active) bool { return a.Act.Hold != name })
 	if len(rules) == 0 {
 		return 0, fmt.Errorf("%w: no fault rule holds calls at %q", ErrUnknown, name)
 	}
