@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -193,16 +194,22 @@ func (b *busyProbe) report(ctx context.Context, mounts map[string]observedMount)
 }
 
 func (b *busyProbe) reportDevice(ctx context.Context) error {
-	device := unix.Mkdev(loopMajor, uint32(b.held.device.Number))
-	process := b.findHolder(ctx, func() ([]holder.Process, error) { return holder.OfDevice(device) })
+	process := b.findHolder(ctx, func() ([]holder.Process, error) {
+		found, err := holder.OfDevice(unix.Mkdev(loopMajor, uint32(b.held.device.Number)))
+		// During the search the device may have been detached, and attached to another volume.
+		if attached, _ := b.isAttached(); !attached {
+			return nil, errDetached
+		}
 
-	// Last: the process may have ended, and the device been detached, during the search.
-	attachment, attached, err := b.loops.Attachment(b.held.device.Number)
+		return found, err
+	})
+
+	attached, err := b.isAttached()
 
 	switch {
 	case err != nil:
 		return err
-	case !attached || attachment.Sequence != b.held.device.Sequence:
+	case !attached:
 		b.endDevice()
 	case process == holder.Process{}:
 		b.found.add(health.VolumeBusy, "not detached: a process not visible here keeps it in use; look in other PID namespaces")
@@ -215,6 +222,16 @@ func (b *busyProbe) reportDevice(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// errDetached: what a search has found uses another attachment of the device's number.
+var errDetached = errors.New("the device is detached")
+
+// isAttached reports whether the device that could not be detached is still attached.
+func (b *busyProbe) isAttached() (bool, error) {
+	now, attached, err := b.loops.Attachment(b.held.device.Number)
+
+	return attached && now.Sequence == b.held.device.Sequence, err
 }
 
 // endDevice keeps what is known of a volume with a record: it is unstaged until the CO's next

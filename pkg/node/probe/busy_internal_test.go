@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 func searching(busy *busyVolume) *busyProbe {
@@ -48,6 +49,20 @@ func TestHangingSearchForAHolder(t *testing.T) {
 		found := s.findHolder(t.Context(), func() ([]holder.Process, error) { return nil, nil })
 		require.Zero(t, found, "the first search after the one that hung")
 	})
+}
+
+// TestHolderOfADetachedDevice is not kept: the device's number may be another volume's by now.
+func TestHolderOfADetachedDevice(t *testing.T) {
+	t.Parallel()
+
+	const noDevice = 1 << 19
+
+	s := searching(&busyVolume{device: Attachment{Number: noDevice, Sequence: 1}})
+	s.loops, s.inUse = loop.NewLoops(loop.LoopsOptions{}), true
+
+	require.NoError(t, s.report(t.Context(), nil))
+	require.True(t, s.held.released, "want: the volume is released")
+	require.Zero(t, s.held.searchedAt, "want: what the search found is not kept")
 }
 
 // TestHolderStaysTheSame while it is among the holders found, although another has a lower PID: a
