@@ -198,10 +198,6 @@ func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done
 // FailSnapshots records of those that are acknowledged and not ready, before their source may change, that
 // their copies have failed, and returns them.
 func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot) ([]*record.Snapshot, error) {
-	if len(inPhase(record.PhaseCopying, failed, c.Snapshots.Get)) == 0 {
-		return nil, nil
-	}
-
 	var copying []*record.Snapshot
 
 	err := c.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {

@@ -281,6 +281,27 @@ func TestFailedCopyOfAnAcknowledgedSnapshot(t *testing.T) {
 	}
 }
 
+// TestAcknowledgementDuringUndo finds a snapshot that is forgotten, or one that has failed: without an
+// object none stays "copying", which the next start would take of a later state of its source.
+func TestAcknowledgementDuringUndo(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	source := b.create("source")
+
+	for range 20 {
+		taken := b.snapshot("taken", source, record.PhaseCreating)
+		acknowledged := make(chan error)
+
+		go func() { acknowledged <- b.Catalog.AcknowledgeSnapshot(context.WithoutCancel(t.Context()), taken.Name) }()
+
+		require.ErrorIs(t, b.taking(nil, taken).undo(t.Context(), errBroken), errBroken)
+		require.NoError(t, <-acknowledged)
+		require.Contains(t, []record.Phase{"", record.PhaseFailed}, b.phases()["snapshot taken"], "want: none stays copying")
+		require.NoError(t, b.Catalog.ForgetSnapshots(nil, []*record.Snapshot{taken}))
+	}
+}
+
 // TestFailuresOfTheState fail undo.
 func TestFailuresOfTheState(t *testing.T) {
 	t.Parallel()

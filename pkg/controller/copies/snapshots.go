@@ -210,13 +210,14 @@ func (t *snapshots) undo(ctx context.Context, cause error) error {
 		}
 	}
 
-	if !errors.Is(context.Cause(ctx), operation.ErrDraining) {
-		failures = append(failures, t.recordFailed(ctx, cause, t.fresh...))
-	}
-
+	// What is forgotten can't be acknowledged any more, so no acknowledgement comes after recordFailed.
 	created, err := t.Catalog.AbandonSnapshots(t.group, t.fresh, len(left) > 0)
 	if len(created) > 0 {
 		t.Remover.Queue.Add(t.Remover.Snapshots(t.group, created))
+	}
+
+	if !errors.Is(context.Cause(ctx), operation.ErrDraining) {
+		failures = append(failures, t.recordFailed(ctx, cause, t.fresh...))
 	}
 
 	return errors.Join(append(failures, catalog.IgnoreReadOnly(err))...)
