@@ -6,6 +6,7 @@
 //	judge skip    prints the regular expression of the specs not to be run
 //	judge report  judges a report of ginkgo's and prints the counts
 //	judge total   counts the specs that have passed in one of several reports at least
+//	judge compare compares a report spec by spec with one of upstream's own image
 //
 // It reads rules, claims and reports. What runs the suite is
 // run.sh, one floor up.

@@ -45,8 +45,13 @@ func run(args []string, out io.Writer) error {
 		return total(out, args[1:])
 	}
 
+	if len(args) > 0 && args[0] == "compare" {
+		return compare(out, args[1:])
+	}
+
 	if len(args) == 0 || (args[0] != "skip" && args[0] != "report") {
-		return errors.New("usage: judge skip|report -rules FILE -driver FILE [-lacking WHAT,...] [-report FILE] [-nodes N], or judge total with reports")
+		return errors.New("usage: judge skip|report -rules FILE -driver FILE [-lacking WHAT,...] [-report FILE] [-nodes N], " +
+			"judge compare -report FILE [-baseline FILE] [-logs DIRECTORY], or judge total with reports")
 	}
 
 	var o options

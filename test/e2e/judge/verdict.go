@@ -93,13 +93,18 @@ func readReports(path string) ([]types.Report, error) {
 // nameOf returns a spec's name as rules.yaml has it, and whether it is one of
 // the external-storage suite's.
 func nameOf(spec types.SpecReport) (name string, ours bool) {
-	texts := slices.DeleteFunc(append(slices.Clone(spec.ContainerHierarchyTexts), spec.LeafNodeText), func(text string) bool {
-		return text == ""
-	})
-	full := strings.Join(texts, " ")
+	full := fullName(spec)
 	part := driverPart.FindString(full)
 
 	return full[len(part):], spec.LeafNodeType == types.NodeTypeIt && part != ""
+}
+
+func fullName(spec types.SpecReport) string {
+	texts := slices.DeleteFunc(append(slices.Clone(spec.ContainerHierarchyTexts), spec.LeafNodeText), func(text string) bool {
+		return text == ""
+	})
+
+	return strings.Join(texts, " ")
 }
 
 func (v *verdict) count(spec types.SpecReport, name string, reasons map[string]string, r rules, c claims, nodes int) {
