@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds the container image with docker, podman or buildah, whichever is here.
 #
-#   hack/build-image.sh [--image NAME] [--version V] [--builder docker|podman|buildah] [--local] [--hostpath] [--archive FILE]
+#   hack/build-image.sh [--image NAME] [--version V] [--builder docker|podman|buildah] [--local] [--hostpath] [--archive FILE [--as NAME]]
 #
 # The image gets the tags NAME:V and NAME:latest (touchstone, and what git says).
 # --archive also writes it, as NAME:V, into a file that `docker load`, `podman
-# load` and `ctr --namespace k8s.io images import` take.
+# load` and `ctr --namespace k8s.io images import` take; --as gives it another name there.
 #
 # --hostpath builds the image hostpathplugin on it (deploy/hostpath/Dockerfile), which
 # is the one that is archived.
@@ -24,6 +24,7 @@ image=touchstone
 version=$(git describe --tags --always --dirty 2>/dev/null || echo latest)
 builder=
 archive=
+as=
 only_local=
 hostpath=
 work=$PWD/out/image
@@ -38,6 +39,7 @@ while (($#)); do
 	--version) version=${2:?--version needs a tag} && shift ;;
 	--builder) builder=${2:?--builder needs docker, podman or buildah} && shift ;;
 	--archive) archive=$(realpath -m "${2:?--archive needs a file}") && shift ;;
+	--as) as=${2:?--as needs a name} && shift ;;
 	--local) only_local=yes ;;
 	--hostpath) hostpath=yes ;;
 	-h | --help)
@@ -142,7 +144,7 @@ main() {
 			-f deploy/hostpath/Dockerfile "$work/context" >&2
 		image=hostpathplugin
 	fi
-	[[ -z $archive ]] || write_archive "$image:$version" "$archive"
+	[[ -z $archive ]] || write_archive "$image:$version" "$archive" "$as"
 	say "$image:$version is built with $builder in $((SECONDS - started)) s${archive:+, and in $archive}"
 }
 

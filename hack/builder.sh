@@ -65,17 +65,18 @@ tame_buildah() {
 	export STORAGE_DRIVER=vfs
 }
 
-# write_archive IMAGE FILE: what `docker load`, `podman load` and `ctr --namespace
+# write_archive IMAGE FILE [NAME]: what `docker load`, `podman load` and `ctr --namespace
 # k8s.io images import` take. The name in it is whole, as the kubelet looks for
 # it: podman and buildah call theirs localhost/NAME.
 write_archive() {
-	local image=$1 whole=$1
+	local image=$1 whole=${3:-$1}
 	mkdir -p "$(dirname "$2")"
 	rm -f "$2"
 	if [[ $builder == docker ]]; then
-		docker save -o "$2" "$image"
+		[[ $whole == "$image" ]] || docker tag "$image" "$whole"
+		docker save -o "$2" "$whole"
 		return
 	fi
-	case $image in */*) ;; *) whole=docker.io/library/$image ;; esac
+	case $whole in */*) ;; *) whole=docker.io/library/$whole ;; esac
 	"$builder" push -q "$image" "docker-archive:$2:$whole"
 }
