@@ -96,9 +96,9 @@ func (d *Dialect) translate(ctx context.Context, request any, info *grpc.UnarySe
 	case *csi.ValidateVolumeCapabilitiesRequest:
 		request.Parameters = known(request.GetParameters())
 	case *csi.CreateSnapshotRequest:
-		request.Parameters = known(request.GetParameters())
+		request.Parameters = withConsistency(known(request.GetParameters()))
 	case *csi.CreateVolumeGroupSnapshotRequest:
-		request.Parameters = known(request.GetParameters())
+		request.Parameters = withConsistency(known(request.GetParameters()))
 	case *csi.NodeExpandVolumeRequest:
 		if wanted := request.GetCapacityRange().GetRequiredBytes(); wanted > d.maxVolumeSizeNode {
 			return nil, status.Errorf(codes.OutOfRange, "required_bytes: %d is more than the %d of -max-volume-size-node",
@@ -121,6 +121,9 @@ func (d *Dialect) create(ctx context.Context, request *csi.CreateVolumeRequest, 
 
 	request.MutableParameters = mutable
 	request.Parameters = withBacking(known(given), request.GetVolumeCapabilities()...)
+	if request.GetVolumeContentSource().GetVolume() != nil {
+		request.Parameters = withConsistency(request.GetParameters())
+	}
 
 	response, err := d.inAKind(given, request.GetParameters(), func() (any, error) { return next(ctx, request) })
 	if err != nil {
@@ -289,6 +292,16 @@ func withBacking(parameters map[string]string, capabilities ...*csi.VolumeCapabi
 	isBlock := slices.ContainsFunc(capabilities, func(each *csi.VolumeCapability) bool { return each.GetBlock() != nil })
 	if parameters[volume.KeyBacking] == "" && !isBlock {
 		parameters[volume.KeyBacking] = string(volume.BackingDirectory)
+	}
+
+	return parameters
+}
+
+// withConsistency adds that a volume is copied while it is in use, as hostpathplugin does: a directory
+// cannot be frozen.
+func withConsistency(parameters map[string]string) map[string]string {
+	if parameters[volume.KeyConsistency] == "" {
+		parameters[volume.KeyConsistency] = string(volume.ConsistencyNone)
 	}
 
 	return parameters

@@ -64,6 +64,8 @@ func TestRequestsAreTranslated(t *testing.T) {
 		return &csi.NodePublishVolumeRequest{VolumeId: "a", VolumeCapability: mount, VolumeContext: context}
 	}
 
+	clone := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "b"}}}
+
 	for name, test := range map[string]struct {
 		flags          string
 		request, wants proto.Message
@@ -95,8 +97,19 @@ func TestRequestsAreTranslated(t *testing.T) {
 			&csi.ControllerModifyVolumeRequest{VolumeId: "a", MutableParameters: map[string]string{"readAheadKiB": "64"}},
 		},
 		"parameters of a snapshot": {
-			"", &csi.CreateSnapshotRequest{Name: "s", Parameters: map[string]string{"ignoreFailedRead": "true", "consistency": "none"}},
-			&csi.CreateSnapshotRequest{Name: "s", Parameters: map[string]string{"consistency": "none"}},
+			"", &csi.CreateSnapshotRequest{Name: "s", Parameters: map[string]string{"ignoreFailedRead": "true", "consistency": "filesystem"}},
+			&csi.CreateSnapshotRequest{Name: "s", Parameters: map[string]string{"consistency": "filesystem"}},
+		},
+		"a snapshot is taken of a volume in use": {
+			"", &csi.CreateSnapshotRequest{Name: "s"}, &csi.CreateSnapshotRequest{Name: "s", Parameters: map[string]string{"consistency": "none"}},
+		},
+		"so is a group": {
+			"", &csi.CreateVolumeGroupSnapshotRequest{Name: "g"},
+			&csi.CreateVolumeGroupSnapshotRequest{Name: "g", Parameters: map[string]string{"consistency": "none"}},
+		},
+		"so is a clone": {
+			"", &csi.CreateVolumeRequest{Name: "a", VolumeContentSource: clone},
+			&csi.CreateVolumeRequest{Name: "a", VolumeContentSource: clone, Parameters: map[string]string{"backing": "directory", "consistency": "none"}},
 		},
 		"capacity of a kind": {
 			"--capacity=fast=1Gi", &csi.GetCapacityRequest{Parameters: map[string]string{"kind": "fast"}, AccessibleTopology: segments(upstream)},
