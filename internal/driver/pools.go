@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/driver/identities"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -172,7 +171,7 @@ func (o *opener) recover(opened *pool.Pool) error {
 func (o *opener) announce(name string) {
 	call := operation.Call{Key: "pool " + name, Method: "announce", Exclusive: true}
 
-	_, err := rpc.Run(o.base, o.config.Log, o.operations, call, func(ctx context.Context) (struct{}, error) {
+	_, err := operation.DoLogged(o.base, o.config.Log, o.operations, call, func(ctx context.Context) (struct{}, error) {
 		o.resumeRemovals(ctx, o.pools, name)
 
 		if o.config.serves(ModeNode) {

@@ -50,7 +50,7 @@ func (s *Service) ControllerPublishVolume(
 
 	attachment := record.Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(found.ID, nodeID, "ControllerPublishVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(found.ID, nodeID, "ControllerPublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
 			attached, err := s.attach(ctx, found.ID, attachment)
 			if err != nil {
@@ -122,7 +122,7 @@ func (s *Service) ControllerUnpublishVolume(
 		return nil, err
 	}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, nodeID, "ControllerUnpublishVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, nodeID, "ControllerUnpublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
 			if err := s.detach(ctx, id, nodeID); err != nil {
 				return nil, fmt.Errorf("detach volume %s from node %q: %w", id, nodeID, err)

@@ -27,7 +27,7 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 
 	call := operation.Call{Key: "name " + wanted.name, Method: "CreateVolume", Request: request}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (_ *csi.CreateVolumeResponse, err error) {
+	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (_ *csi.CreateVolumeResponse, err error) {
 		defer errdefs.Wrapf(&err, "create volume %q", wanted.name)
 
 		made, err := s.ensureVolume(ctx, wanted)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
@@ -23,7 +24,7 @@ func (s *Service) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeReq
 		return nil, err
 	}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "", "DeleteVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "", "DeleteVolume", request),
 		func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
 			if err := s.delete(ctx, id); err != nil {
 				return nil, fmt.Errorf("delete volume %s: %w", id, err)

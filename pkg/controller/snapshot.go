@@ -23,10 +23,10 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		return nil, err
 	}
 
-	call := rpc.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
+	call := operation.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	made, err := s.copies.Await(ctx, wanted.name, func(ctx context.Context) (*record.Snapshot, error) {
-		return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*record.Snapshot, error) {
+		return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*record.Snapshot, error) {
 			return s.ensureSnapshot(ctx, wanted)
 		})
 	})
@@ -127,7 +127,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapsho
 
 	call := operation.Call{Key: "snapshot " + id, Method: "DeleteSnapshot", Request: request}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
+	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
 		if err := s.deleteSnapshot(ctx, id); err != nil {
 			return nil, fmt.Errorf("delete snapshot %s: %w", id, err)
 		}

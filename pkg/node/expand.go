@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -59,7 +60,7 @@ func (s *Service) NodeExpandVolume(
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "size", "NodeExpandVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "size", "NodeExpandVolume", request),
 		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
 			return s.expand(ctx, id, path, asked)
 		})

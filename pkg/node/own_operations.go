@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
@@ -14,7 +13,7 @@ type ownOperations struct{ group *operation.Group }
 
 // start runs do as an operation on the volume, which continues when ctx ends.
 func (o *ownOperations) start(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
-	call := rpc.VolumeCall(volumeID, method, method, nil)
+	call := operation.VolumeCall(volumeID, method, method, nil)
 	call.Exclusive = true
 
 	_, err := operation.Do(ctx, o.group, call, func(ctx context.Context) (struct{}, error) {

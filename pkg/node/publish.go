@@ -43,7 +43,7 @@ func (s *Service) NodePublishVolume(
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, wanted.TargetPath, "NodePublishVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, wanted.TargetPath, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 			staged, err := s.stagingOf(ctx, request)
 			if err == nil {
@@ -285,7 +285,7 @@ func (s *Service) NodeUnpublishVolume(
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, target, "NodeUnpublishVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, target, "NodeUnpublishVolume", request),
 		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 			unpublish := s.unpublish
 			if _, found := s.volumes.Inline.At(id, target); found {

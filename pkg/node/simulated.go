@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -342,7 +343,7 @@ func (s *Simulated) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHea
 func recorded[T any](
 	ctx context.Context, s *Simulated, id, method string, request proto.Message, answer T, change func(context.Context) error,
 ) (T, error) {
-	return rpc.Run(ctx, s.config.Log, s.config.Operations, rpc.VolumeCall(id, "", method, request),
+	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, operation.VolumeCall(id, "", method, request),
 		func(ctx context.Context) (T, error) { return answer, change(ctx) })
 }
 

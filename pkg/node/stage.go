@@ -39,7 +39,7 @@ func (s *Service) NodeStageVolume(
 
 	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request),
 		func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 			if err := s.stage(ctx, wanted); err != nil {
 				return nil, fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
@@ -250,7 +250,7 @@ func (s *Service) NodeUnstageVolume(
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "stage", "NodeUnstageVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "stage", "NodeUnstageVolume", request),
 		func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 			if err := s.unstage(ctx, id, path); err != nil {
 				return nil, fmt.Errorf("unstage volume %s from %s: %w", id, path, err)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -115,7 +114,7 @@ func (r Request) call(id string) operation.Call {
 		methods = append(methods, "ControllerModifyVolume")
 	}
 
-	return rpc.VolumeCall(id, "size", strings.Join(methods, " with "), &csi.CreateVolumeRequest{
+	return operation.VolumeCall(id, "size", strings.Join(methods, " with "), &csi.CreateVolumeRequest{
 		CapacityRange:     &csi.CapacityRange{RequiredBytes: r.Size, LimitBytes: r.Limit},
 		MutableParameters: r.Mutable.Parameters(),
 	})
@@ -132,7 +131,7 @@ func (c *Changes) Make(ctx context.Context, found *record.Volume, wanted Request
 }
 
 func (c *Changes) run(ctx context.Context, id string, wanted Request) (*record.Volume, error) {
-	return rpc.Run(ctx, c.Log, c.Operations, wanted.call(id), func(ctx context.Context) (*record.Volume, error) {
+	return operation.DoLogged(ctx, c.Log, c.Operations, wanted.call(id), func(ctx context.Context) (*record.Volume, error) {
 		changed, err := c.apply(ctx, id, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("change volume %s: %w", id, err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
@@ -45,7 +44,7 @@ func (m *Machine) busyWith(snapshot *record.Snapshot) bool {
 // wait for it. It is queued when copyAgain returns, before the first call that
 // could change the source.
 func (m *Machine) copyAgain(ctx context.Context, p *pool.Pool, lost *record.Snapshot) error {
-	call := rpc.VolumeCall(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
+	call := operation.VolumeCall(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
 
 	return operation.Start(ctx, m.Operations, call, func(ctx context.Context) {
 		if err := m.takeAgain(ctx, p, lost); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -85,7 +84,7 @@ func (m *Machine) holding(ctx context.Context, volumeIDs []string, object string
 		return within(ctx)
 	}
 
-	call := rpc.VolumeCall(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
+	call := operation.VolumeCall(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
 
 	// It ends with the operation that it belongs to, and not before.
 	return operation.Do(context.WithoutCancel(ctx), m.Operations, call, func(ctx context.Context) (*record.Group, error) {

@@ -3,7 +3,6 @@ package copies
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -92,7 +91,7 @@ func (m *Machine) Clone(
 }
 
 func (t *cloning) hold(ctx context.Context, within func(context.Context) error) error {
-	call := rpc.VolumeCall(t.sourceID, "clone "+t.fresh.Name, "CreateVolume", nil)
+	call := operation.VolumeCall(t.sourceID, "clone "+t.fresh.Name, "CreateVolume", nil)
 
 	// It ends with this operation, and must have ended before what it fills is
 	// removed.

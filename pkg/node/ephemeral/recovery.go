@@ -6,7 +6,6 @@ import (
 	"path"
 	"strings"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -23,7 +22,7 @@ func (v *Volumes) RemoveUnmounted(ctx context.Context, poolName string) {
 			continue
 		}
 
-		call := rpc.VolumeCall(each.VolumeID, "", "recover", nil)
+		call := operation.VolumeCall(each.VolumeID, "", "recover", nil)
 
 		_, err := operation.Do(ctx, v.config.Operations, call, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, v.recover(ctx, each.VolumeID, each.Publication.TargetPath)

@@ -8,7 +8,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -69,7 +68,7 @@ func (v *Volumes) Publish(
 
 	defer v.config.Prober.ProbeAfterOperation(id)
 
-	return rpc.Run(ctx, v.config.Log, v.config.Operations, rpc.VolumeCall(id, target, "NodePublishVolume", request),
+	return operation.DoLogged(ctx, v.config.Log, v.config.Operations, operation.VolumeCall(id, target, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 			if err := v.ensure(ctx, wanted); err != nil {
 				return nil, fmt.Errorf("publish ephemeral volume %s at %s: %w", id, target, err)

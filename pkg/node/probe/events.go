@@ -64,7 +64,7 @@ func (p *Prober) writtenVolume(event health.Event) []string {
 // isBusy reports whether an operation on the volume is running or waiting.
 func (p *Prober) isBusy(id string) bool { return p.config.Operations.Busy(OperationKey(id)) }
 
-// OperationKey returns the key that all operations on a volume have (rpc.VolumeCall).
+// OperationKey returns the key that all operations on a volume have (operation.VolumeCall).
 func OperationKey(id string) string { return "volume " + id }
 
 // withChangedMounts returns the volumes whose mounts differ from their last observation.
