@@ -49,7 +49,7 @@ func (r *Recorder) Begin(ctx context.Context, number uint64, method string) *Rec
 // credentials, whatever the keys' names.
 var shownMetadata = []string{
 	":authority", "content-type", "user-agent", "grpc-accept-encoding", "traceparent", "tracestate", "grpc-trace-bin",
-	"x-request-id", "x-touchstone-proxy",
+	"x-request-id", "x-touchstone-proxy", "x-touchstone-caller",
 }
 
 // readable returns metadata without what may be credentials, and binary values in base64.

@@ -128,6 +128,8 @@ type call struct {
 	// token is the starting_token that it has taken from the issued ones, if it has one.
 	token  string
 	isList bool
+	// name is the name of the volume that a violation is about, if it is known.
+	name string
 }
 
 func (c *call) rpc() string { return c.method[strings.LastIndexByte(c.method, '/')+1:] }
@@ -144,6 +146,7 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 
 	m.mu.Lock()
 	found := m.check(c)
+	c.name = m.lifecycle.volumes.nameOf(found)
 	begun := m.config.Mode != Refuse || len(found) == 0
 
 	var key string

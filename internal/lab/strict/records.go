@@ -25,10 +25,12 @@ type Violation struct {
 	Kind
 
 	// Object is the id or name of the volume, snapshot or group, or else the RPC.
-	Object string    `json:"object"`
-	Count  uint64    `json:"count"`
-	First  time.Time `json:"first"`
-	Last   time.Time `json:"last"`
+	Object string `json:"object"`
+	// Name is the name with which a volume was created, if the monitor has seen that.
+	Name  string    `json:"name,omitempty"`
+	Count uint64    `json:"count"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
 	// Method, Call and Detail are those of the last call. Call is its number in the driver's log
 	// and in the call log.
 	Method string `json:"method"`
@@ -60,8 +62,8 @@ func (v *violations) report(ctx context.Context, c *call, found []finding) {
 		if first {
 			// With the context of the call, so that the line has its number and method.
 			v.log.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "the CO violates the CSI spec",
-				slog.String("violation", record.ID), slog.String("object", record.Object), slog.String("detail", record.Detail),
-				slog.String("spec", strings.Join(record.Rows, " ")), slog.String("remedy", record.Remedy))
+				slog.String("violation", record.ID), slog.String("object", record.Object), slog.String("name", record.Name),
+				slog.String("detail", record.Detail), slog.String("spec", strings.Join(record.Rows, " ")), slog.String("remedy", record.Remedy))
 		}
 	}
 }
@@ -87,6 +89,7 @@ func (v *violations) record(c *call, f finding) (record Violation, first bool) {
 
 	known.Count++
 	known.Last, known.Method, known.Call, known.Detail = now, c.method, c.number, f.detail
+	known.Name = cmp.Or(c.name, known.Name)
 	known.Refused = v.refuse
 
 	return *known, first

@@ -124,6 +124,17 @@ func (s *volumes) name(v *volume, name string) {
 	v.name, s.byName[name] = name, v
 }
 
+// nameOf returns the name of the volume that a call's violations are about, "" if it is unknown.
+func (s *volumes) nameOf(found []finding) string {
+	for _, each := range found {
+		if known := s.byID[each.object]; known != nil {
+			return known.name
+		}
+	}
+
+	return ""
+}
+
 func (s *volumes) forget(v *volume) {
 	delete(s.byID, v.id)
 

@@ -23,6 +23,7 @@ var (
 	errNoCallLog   = errors.New("the driver records no calls: start it with --call-log=ring, or with a file")
 	errNoFaults    = errors.New("the driver has no fault rules: start it with --enable-faults or --faults")
 	errNoStrict    = errors.New("the driver does not check the CO: start it with --strict")
+	errViolations  = errors.New("the CO violates the CSI spec")
 	errJQWithClear = errors.New("--clear forgets all violations, and takes no --jq")
 	errTooFew      = errors.New("not as many calls as wanted")
 	errSince       = errors.New("must be a time (RFC 3339) or a duration, such as 5m")
@@ -235,7 +236,7 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter, program 
 		}
 
 		if program != nil {
-			err := printOutputs(ctx, s.printer, program, []*calls.Call{each.Call}, (*calls.Call).Input)
+			_, err := printOutputs(ctx, s.printer, program, []*calls.Call{each.Call}, (*calls.Call).Input)
 			if errors.Is(err, jq.ErrProgram) && !errors.Is(err, jq.ErrLimit) {
 				return nil // left out, as of a list
 			}
@@ -296,7 +297,9 @@ func callCode(call *calls.Call) string {
 
 func (p *printer) showCalls(ctx context.Context, program *jq.Program, answer any, found []*calls.Call) error {
 	if program != nil {
-		return printOutputs(ctx, p, program, found, (*calls.Call).Input)
+		_, err := printOutputs(ctx, p, program, found, (*calls.Call).Input)
+
+		return err
 	}
 
 	numbers := make([]string, len(found))
@@ -310,6 +313,7 @@ func (p *printer) showCalls(ctx context.Context, program *jq.Program, answer any
 var violationColumns = columns[strict.Violation]{
 	{header: "VIOLATION", text: func(r strict.Violation) string { return r.ID }},
 	{header: objectColumn, text: func(r strict.Violation) string { return r.Object }},
+	{header: nameColumn, text: func(r strict.Violation) string { return r.Name }},
 	{header: "COUNT", text: func(r strict.Violation) string { return strconv.FormatUint(r.Count, 10) }},
 	{header: "LAST", text: func(r strict.Violation) string { return since(r.Last) }},
 	{header: "METHOD", text: func(r strict.Violation) string { return r.Method[strings.LastIndexByte(r.Method, '/')+1:] }},
@@ -327,7 +331,8 @@ func violationsVerb() verb {
 	return verb{
 		name: "violations", short: "List violations of the CSI spec by the CO (Touchstone only)",
 		long: `List violations of the CO's part of the CSI spec, one row for each kind and object.
-The driver checks for them with --strict only. docs/strict.md explains each kind.`,
+The driver checks for them with --strict only. docs/strict.md explains each kind.
+Exit code 0: there are none, 1: there are some (with --jq: something is printed).`,
 		flags: func(flags *pflag.FlagSet) {
 			flags.BoolVar(&forget, "clear", false, "forget them instead")
 			filter.register(flags)
@@ -346,16 +351,26 @@ The driver checks for them with --strict only. docs/strict.md explains each kind
 				return explainUnserved(err, errNoStrict)
 			}
 
-			if filter.Program != nil {
-				return printOutputs(ctx, s.printer, filter.Program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
+			count, err := s.showViolations(ctx, filter.Program, found)
+			if err == nil && count > 0 {
+				err = fmt.Errorf("%w: %d", errViolations, count)
 			}
 
-			ids := make([]string, len(found))
-			for i, each := range found {
-				ids[i] = each.ID
-			}
-
-			return s.show(found, violationColumns.table(s.output, found...), ids...)
+			return err
 		},
 	}
+}
+
+// showViolations returns how many it has shown.
+func (p *printer) showViolations(ctx context.Context, program *jq.Program, found []strict.Violation) (int, error) {
+	if program != nil {
+		return printOutputs(ctx, p, program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
+	}
+
+	ids := make([]string, len(found))
+	for i, each := range found {
+		ids[i] = each.ID
+	}
+
+	return len(found), p.show(found, violationColumns.table(p.output, found...), ids...)
 }

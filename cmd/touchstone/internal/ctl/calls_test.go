@@ -205,17 +205,22 @@ func TestViolationsPrintsTheRecords(t *testing.T) {
 	require.NoError(t, err)
 
 	_, endpoint := startFake(t, func(to grpc.ServiceRegistrar) { monitor.Register(to) })
-	end, err := monitor.Begin(t.Context(), 7, csi.Controller_DeleteVolume_FullMethodName,
+	end, err := monitor.Begin(t.Context(), 6, csi.Controller_CreateVolume_FullMethodName, &csi.CreateVolumeRequest{Name: "data"})
+	require.NoError(t, err)
+	end(&csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: "volume-1"}}, nil)
+
+	end, err = monitor.Begin(t.Context(), 7, csi.Controller_DeleteVolume_FullMethodName,
 		&csi.DeleteVolumeRequest{VolumeId: "volume-1", Secrets: map[string]string{"a key": ""}})
 	require.NoError(t, err)
 	end(&csi.DeleteVolumeResponse{}, nil)
 
 	out, err := run(t, "violations", "--endpoint", endpoint)
-	require.NoError(t, err)
-	require.Regexp(t, `secret-key-malformed +volume-1 +1 +\S+ +DeleteVolume +SR-1 `, out)
+	require.ErrorContains(t, err, "violates the CSI spec: 1")
+	require.Equal(t, 1, ctl.ExitCode(err), "want: a violation fails the command")
+	require.Regexp(t, `secret-key-malformed +volume-1 +data +1 +\S+ +DeleteVolume +SR-1 `, out)
 
 	out, err = run(t, "violations", "-o", "json", "--endpoint", endpoint)
-	require.NoError(t, err)
+	require.Error(t, err, "want: a violation fails the command")
 
 	var listed []strict.Violation
 
@@ -224,7 +229,7 @@ func TestViolationsPrintsTheRecords(t *testing.T) {
 
 	for filter, want := range map[string]string{`select(.count > 0) | .id`: "\"secret-key-malformed\"\n", ".refused": ""} {
 		out, err = run(t, "violations", "--jq", filter, "--endpoint", endpoint)
-		require.NoError(t, err)
+		require.Equal(t, want != "", err != nil, "want: what %s prints fails the command", filter)
 		require.Equal(t, want, out)
 	}
 
@@ -233,6 +238,9 @@ func TestViolationsPrintsTheRecords(t *testing.T) {
 
 	_, err = run(t, "violations", "--clear", "--endpoint", endpoint)
 	require.NoError(t, err)
+
+	_, err = run(t, "violations", "--endpoint", endpoint)
+	require.NoError(t, err, "want: the exit code 0 without violations")
 	require.Empty(t, monitor.List(), "want: --clear removes all violations")
 }
 

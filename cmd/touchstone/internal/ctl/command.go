@@ -32,6 +32,7 @@ type settings struct {
 	endpoint string
 	output   outputFormat
 	timeout  time.Duration
+	wait     time.Duration
 	// watch and pageSize are flags of lists, progress is one of copies.
 	watch    bool
 	pageSize int32
@@ -53,7 +54,7 @@ func NewCommand() *cobra.Command {
 	snapshots.Aliases = []string{"snapshots", "snap"}
 
 	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb(), capacityVerb(), operationsVerb(),
-		violationsVerb())
+		violationsVerb(), leaksVerb())
 	command.AddCommand(
 		volumes,
 		snapshots,
@@ -82,6 +83,7 @@ func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 	flags.StringVar(&s.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+" or "+SpecEndpointVariable+")")
 	flags.VarP(&s.output, "output", "o", "table or wide for people, json or yaml for programs, name for names only")
 	flags.DurationVar(&s.timeout, "timeout", timeout, "give up after this time; 0 never does")
+	flags.DurationVar(&s.wait, "wait", 0, "wait so long for a driver that is starting, such as 10s")
 }
 
 // group is a command that only contains others. By default, cobra prints help and succeeds
@@ -153,14 +155,27 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 			return usage(err)
 		}
 
-		return explainConnection(ctx, s.endpointOf(cmd), errors.Join(
-			run(ctx, &session{
+		if err = s.awaitDriver(ctx, co); err == nil {
+			err = run(ctx, &session{
 				driver:  driver{co},
 				printer: &printer{settings: s, out: cmd.OutOrStdout()},
 				args:    args,
 				side:    cmd.ErrOrStderr(),
-			}),
-			co.Close(),
-		))
+			})
+		}
+
+		return explainConnection(ctx, s.endpointOf(cmd), errors.Join(err, co.Close()))
 	}
+}
+
+// awaitDriver waits for a driver that is starting, with --wait.
+func (s *settings) awaitDriver(ctx context.Context, co *csiclient.Client) error {
+	if s.wait <= 0 {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, s.wait)
+	defer cancel()
+
+	return co.WaitReady(ctx)
 }

@@ -16,7 +16,7 @@ import (
 // explainConnection adds the remedy to the error of a socket that cannot be reached.
 func explainConnection(ctx context.Context, endpoint string, err error) error {
 	path, isSocket := strings.CutPrefix(endpoint, "unix://")
-	if status.Code(err) != codes.Unavailable || !isSocket {
+	if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded || !isSocket {
 		return err
 	}
 

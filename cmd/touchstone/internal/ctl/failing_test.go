@@ -69,6 +69,7 @@ func eachCommand(t *testing.T) []commandLine {
 		{line: "capabilities"},
 		{line: "operations"},
 		{line: "violations"},
+		{line: "leaks", finds: "left objects behind"},
 		{line: "violations --clear", silent: true},
 		{line: "direct-volumes list"},
 		{line: "calls"},
@@ -91,6 +92,8 @@ type commandLine struct {
 	optional []string
 	// silent is true for a command that prints nothing, endless for one that ends only with its output.
 	silent, endless bool
+	// finds is part of the error with which the command ends because of what it prints.
+	finds string
 }
 
 // args are the words of the line; the last argument of fault add is one.
@@ -153,6 +156,25 @@ func (complete) NodeGetStorageHealth(
 	return &csi.NodeGetStorageHealthResponse{}, nil
 }
 
+// ControllerGetCapabilities has what the fake has, and lists of what it makes.
+func (c complete) ControllerGetCapabilities(
+	ctx context.Context, request *csi.ControllerGetCapabilitiesRequest,
+) (*csi.ControllerGetCapabilitiesResponse, error) {
+	answer, err := c.fake.ControllerGetCapabilities(ctx, request)
+
+	for _, rpc := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+	} {
+		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: rpc}},
+		})
+	}
+
+	return answer, err
+}
+
 // startComplete serves a driver with all services that there are.
 func startComplete(t *testing.T, failing int) (*fake, string) {
 	t.Helper()
@@ -209,9 +231,12 @@ func TestEachCallOfACommandFailsOnce(t *testing.T) {
 		t.Run(command.line, func(t *testing.T) {
 			driver, endpoint := startComplete(t, 0)
 
-			if command.endless {
+			switch {
+			case command.endless:
 				require.ErrorIs(t, command.run(t, endpoint, &limited{err: errFull}), errFull)
-			} else {
+			case command.finds != "":
+				require.ErrorContains(t, command.run(t, endpoint, &limited{}), command.finds)
+			default:
 				require.NoError(t, command.run(t, endpoint, &limited{}))
 			}
 

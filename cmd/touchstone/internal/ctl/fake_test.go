@@ -79,6 +79,12 @@ type services interface {
 func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.ServiceRegistrar)) string {
 	t.Helper()
 
+	return serveFakeAt(t, filepath.Join(t.TempDir(), "csi.sock"), driver, answers, also...)
+}
+
+func serveFakeAt(t *testing.T, socket string, driver *fake, answers services, also ...func(grpc.ServiceRegistrar)) string {
+	t.Helper()
+
 	server := grpc.NewServer(grpc.UnaryInterceptor(driver.remember), grpc.StreamInterceptor(
 		func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			if err := driver.admit(info.FullMethod); err != nil {
@@ -97,8 +103,6 @@ func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.S
 	for _, register := range also {
 		register(server)
 	}
-
-	socket := filepath.Join(t.TempDir(), "csi.sock")
 
 	var config net.ListenConfig
 	listener, err := config.Listen(t.Context(), "unix", socket)

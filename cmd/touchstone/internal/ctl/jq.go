@@ -35,36 +35,40 @@ func (f *jqFlag) Set(text string) (err error) {
 // Type implements pflag.Value.
 func (*jqFlag) Type() string { return "string" }
 
-// printOutputs prints what a jq program makes of each, a line for each output. One for which it fails is left
-// out, unless it fails for each.
-func printOutputs[T any](ctx context.Context, p *printer, program *jq.Program, of []T, input func(T) (any, error)) error {
+// printOutputs prints what a jq program makes of each, a line for each output, and returns how many there are.
+// One for which it fails is left out, unless it fails for each.
+func printOutputs[T any](
+	ctx context.Context, p *printer, program *jq.Program, of []T, input func(T) (any, error),
+) (printed int, err error) {
 	var failures []error
 
 	for _, each := range of {
 		given, err := input(each)
 		if err != nil {
-			return err
+			return printed, err
 		}
 
 		lines, err := program.Lines(ctx, given)
 
 		switch {
 		case errors.Is(err, jq.ErrLimit):
-			return err
+			return printed, err
 		case err != nil:
 			failures = append(failures, err)
 		}
 
 		for _, line := range lines {
 			if _, err := fmt.Fprintln(p.out, line); err != nil {
-				return fmt.Errorf("print: %w", err)
+				return printed, fmt.Errorf("print: %w", err)
 			}
+
+			printed++
 		}
 	}
 
 	if len(failures) > 0 && len(failures) == len(of) {
-		return failures[0]
+		return printed, failures[0]
 	}
 
-	return ctx.Err()
+	return printed, ctx.Err()
 }
