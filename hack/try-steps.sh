@@ -8,7 +8,7 @@
 # settings: METHOD, KUBECTL, KUBELET_DIR, POOL, SIDECARS, BUSYBOX, IMAGE, TIMEOUT, OUT.
 #
 #   prerequisites  the programs are there, and the kernel's drivers where the node has this kernel
-#   cluster        a cluster is there, or is created; it is of Kubernetes 1.34 or newer
+#   cluster        a cluster is there, or is created; it is of Kubernetes 1.36 or newer
 #   images         Touchstone's image is built and loaded, and so are the sidecars' unless SIDECARS=registry
 #   snapshots      the types of snapshots and their controller are there, or are installed
 #   install        the manifests, or with METHOD=helm the chart, are applied
@@ -110,9 +110,9 @@ try_cluster() {
 	kube version -o json >"$OUT/version.json" 2>"$OUT/version.error" || die "the cluster does not answer: $(tail -n 1 "$OUT/version.error")"
 	await "a node is registered" node_known
 	kube wait --for condition=Ready nodes --all --timeout "${TIMEOUT}s" >/dev/null || die "a node is not ready"
-	remedy='create a cluster of Kubernetes 1.34 or newer'
+	remedy='create a cluster of Kubernetes 1.36 or newer'
 	minor=$(jq -r '.serverVersion.minor | sub("[^0-9].*"; "")' "$OUT/version.json")
-	((minor >= 34)) || die "the cluster is of Kubernetes 1.$minor"
+	((minor >= 36)) || die "the cluster is of Kubernetes 1.$minor"
 	proved "Kubernetes 1.$minor answers, its nodes are ready$created"
 }
 node_known() { [[ -n $(kube get nodes -o name) ]]; }

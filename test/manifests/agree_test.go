@@ -132,7 +132,7 @@ func rendered(t *testing.T, overlay string) map[string]manifests.Object {
 	values, err := manifests.ReadValues(manifests.ValuesFile(manifests.ChartDir, overlay))
 	require.NoError(t, err)
 
-	files, err := manifests.Render(manifests.ChartDir, values, manifests.PlainValues())
+	files, err := manifests.Prepared().Render(manifests.ChartDir, values, manifests.PlainValues())
 	require.NoError(t, err)
 
 	return decoded(t, manifests.Plain(files))
@@ -141,7 +141,7 @@ func rendered(t *testing.T, overlay string) map[string]manifests.Object {
 func renderedWith(t *testing.T, values ...map[string]any) map[string]manifests.Object {
 	t.Helper()
 
-	files, err := manifests.Render(manifests.ChartDir, values...)
+	files, err := manifests.Prepared().Render(manifests.ChartDir, values...)
 	require.NoError(t, err)
 
 	return decoded(t, files)

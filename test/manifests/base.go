@@ -19,7 +19,7 @@ func Base(chart string) (map[string]string, error) {
 		return nil, err
 	}
 
-	rendered, err := Render(chart, values, PlainValues())
+	rendered, err := Prepared().Render(chart, values, PlainValues())
 	files := Plain(rendered)
 
 	for name, text := range files {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"helm.sh/helm/v4/pkg/chart/common"
@@ -27,10 +28,23 @@ const (
 // ValuesFile is what the chart has for a way to install, such as "base".
 func ValuesFile(chart, overlay string) string { return path.Join(chart, "values", overlay+".yaml") }
 
-// Render returns what `helm template` makes of the chart, by the names of its
+// Cluster is what a chart knows of the cluster into which it is installed.
+type Cluster struct {
+	// Version is that of Kubernetes, and APIs are those beside Kubernetes' own.
+	Version string
+	APIs    []string
+}
+
+// Prepared returns the oldest cluster that the chart is for, with deploy/kustomize/prerequisites:
+// what the plain manifests are made for.
+func Prepared() Cluster {
+	return Cluster{Version: "v1.36.0", APIs: []string{"snapshot.storage.k8s.io/v1", "groupsnapshot.storage.k8s.io/v1"}}
+}
+
+// Render returns what `helm install` makes of the chart, by the names of its
 // templates. Later values win over earlier ones, and all over values.yaml. What is
 // empty is left out.
-func Render(chart string, values ...map[string]any) (map[string]string, error) {
+func (c Cluster) Render(chart string, values ...map[string]any) (map[string]string, error) {
 	loaded, err := loader.Load(chart)
 	if err != nil {
 		return nil, fmt.Errorf("load chart %s: %w", chart, err)
@@ -43,7 +57,16 @@ func Render(chart string, values ...map[string]any) (map[string]string, error) {
 
 	release := common.ReleaseOptions{Name: Namespace, Namespace: Namespace, Revision: 1, IsInstall: true}
 
-	context, err := util.ToRenderValues(loaded, merged, release, common.DefaultCapabilities)
+	version, err := common.ParseKubeVersion(c.Version)
+	if err != nil {
+		return nil, fmt.Errorf("version of Kubernetes: %w", err)
+	}
+
+	capabilities := common.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = *version
+	capabilities.APIVersions = append(slices.Clone(capabilities.APIVersions), c.APIs...)
+
+	context, err := util.ToRenderValues(loaded, merged, release, capabilities)
 	if err != nil {
 		return nil, fmt.Errorf("values of chart %s: %w", chart, err)
 	}

@@ -21,7 +21,7 @@ func TestLabels(t *testing.T) {
 	for id, object := range everything {
 		require.Subset(t, labelsOf(t, object.Fields), map[string]any{
 			"app.kubernetes.io/name": "touchstone", "app.kubernetes.io/instance": "touchstone",
-			"app.kubernetes.io/version": "latest", "app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "touchstone-0.1.0",
+			"app.kubernetes.io/version": "latest", "app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "touchstone-0.9.0",
 		}, id)
 		require.Contains(t, labelsOf(t, object.Fields), "app.kubernetes.io/component", id)
 	}

@@ -145,15 +145,20 @@ func TestSchemaRefusesUnusableValues(t *testing.T) {
 		`storageClassDefaults: {volumeBindingMode: Late}`:            "WaitForFirstConsumer",
 		`storageClasses: {ext4: {parameters: {directAssign: true}}}`: "want string",
 		`pool: {path: relative}`:                                     "does not match pattern",
+		`pool: {pools: {default: /absolute}}`:                        "does not match pattern",
+		`driverName: a-.example.com`:                                 "does not match pattern",
+		`image: {digest: sha256:short}`:                              "does not match pattern",
+		`snapshots: {enabled: "yes"}`:                                "must be one of",
+		`kubeletDir: /an/extremely/long/directory/of/a/kubelet/that/no/socket/can/be/in/since/its/path/is/too/long`: "107 bytes",
 	} {
 		given := map[string]any{}
 		require.NoError(t, yaml.Unmarshal([]byte(values), &given))
 
-		_, err := manifests.Render(manifests.ChartDir, given)
+		_, err := manifests.Prepared().Render(manifests.ChartDir, given)
 		require.ErrorContains(t, err, cause, values)
 	}
 
-	_, err := manifests.Render(manifests.ChartDir, map[string]any{"layout": "node-local", "snapshotMetadata": map[string]any{"enabled": true}})
+	_, err := manifests.Prepared().Render(manifests.ChartDir, map[string]any{"layout": "node-local", "snapshotMetadata": map[string]any{"enabled": true}})
 	require.ErrorContains(t, err, "snapshotMetadata")
 }
 

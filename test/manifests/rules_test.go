@@ -221,7 +221,7 @@ func TestNodePluginSeesTheKubelet(t *testing.T) {
 		}})
 	}
 
-	files, err := manifests.Render(manifests.ChartDir, map[string]any{"kubeletDir": "/srv/kubelet", "layout": "node-local"})
+	files, err := manifests.Prepared().Render(manifests.ChartDir, map[string]any{"kubeletDir": "/srv/kubelet", "layout": "node-local"})
 	require.NoError(t, err)
 
 	for name, text := range files {

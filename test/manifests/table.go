@@ -16,6 +16,21 @@ Installs the driver with Kubernetes' sidecars. [docs/install.md](../../../docs/i
 through an installation, [deploy/README.md](../../README.md) says which file of [values/](values/)
 is for which kind of cluster. Values are checked against [values.schema.json](values.schema.json).
 
+[docs/install.md](../../../docs/install.md#the-chart-beside-those-of-other-drivers) has them beside
+those of other drivers' charts.
+
+## One controller
+
+The controller is one pod, without leader election, and there is no value for more. A pool has one
+controller: its state is in files beside the pool, and the driver refuses to be the second one
+(` + "`controller.lock`" + `). A lease of the API server would not keep a former leader from writing to
+them; the StatefulSet does: it starts the next pod only when the last one is gone. Volumes in use do
+not need the controller: while it is replaced, creating, deleting, attaching and expanding wait for
+it ([docs/upgrade.md](../../../docs/upgrade.md)). When its node fails:
+[docs/multi-node.md](../../../docs/multi-node.md#when-a-node-fails).
+
+## Values
+
 Rendered from [values.yaml](values.yaml) by ` + "`make manifests`" + `.
 
 | value | default | |

@@ -18,14 +18,30 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{- /* (list root COMPONENT) */}}
+{{- /* (list root COMPONENT): commonLabels may replace any but those of the selector. */}}
 {{- define "touchstone.labels" -}}
 {{- $root := index . 0 }}
-{{- include "touchstone.selector" . }}
-app.kubernetes.io/part-of: touchstone
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- $selector := include "touchstone.selector" . | fromYaml }}
+{{- mergeOverwrite (dict
+  "app.kubernetes.io/part-of" "touchstone"
+  "app.kubernetes.io/version" $root.Chart.AppVersion
+  "app.kubernetes.io/managed-by" $root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_")) $root.Values.commonLabels $selector | toYaml }}
+{{- end }}
+
+{{- /* (dict "root" $ "component" NAME "name" NAME and, where there are any, "cluster" true
+       for an object without a namespace, "labels" DICT, "annotations" DICT) */}}
+{{- define "touchstone.metadata" -}}
+name: {{ .name }}
+{{- if not .cluster }}
+namespace: {{ .root.Release.Namespace }}
+{{- end }}
+labels:
+  {{- mergeOverwrite (include "touchstone.labels" (list .root .component) | fromYaml) (.labels | default dict) | toYaml | nindent 2 }}
+{{- with mergeOverwrite (deepCopy .root.Values.commonAnnotations) (.annotations | default dict) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- /* (list root COMPONENT): the name of its service account */}}
@@ -35,12 +51,51 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 
 {{- define "touchstone.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{- /* The environment that (list root SETTINGS STRONGER) make. */ -}}
+{{- /* (list root COMPONENT): the metadata of its pods */}}
+{{- define "touchstone.podMetadata" -}}
+{{- $is := index (index . 0).Values (index . 1) -}}
+labels:
+  {{- mergeOverwrite (include "touchstone.labels" . | fromYaml) $is.podLabels (include "touchstone.selector" . | fromYaml) | toYaml | nindent 2 }}
+annotations:
+  {{- mergeOverwrite (dict "kubectl.kubernetes.io/default-container" "touchstone") (index . 0).Values.commonAnnotations $is.podAnnotations | toYaml | nindent 2 }}
+{{- end }}
+
+{{- /* (list root COMPONENT): what its pods have beside containers, volumes and users */}}
+{{- define "touchstone.pod" -}}
+{{- $is := index (index . 0).Values (index . 1) -}}
+serviceAccountName: {{ include "touchstone.account" . }}
+# Only the sidecars get a token.
+automountServiceAccountToken: false
+enableServiceLinks: false
+priorityClassName: {{ $is.priorityClassName }}
+terminationGracePeriodSeconds: {{ $is.terminationGracePeriodSeconds }}
+nodeSelector:
+  {{- mergeOverwrite (dict "kubernetes.io/os" "linux") $is.nodeSelector | toYaml | nindent 2 }}
+{{- with (index . 0).Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $field := tuple "tolerations" "affinity" "topologySpreadConstraints" "dnsConfig" "initContainers" }}
+{{- with index $is $field }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* (list root COMPONENT): the settings of its driver */}}
+{{- define "touchstone.settings" -}}
+{{- $values := (index . 0).Values }}
+{{- mergeOverwrite (deepCopy $values.settings) (index $values (index . 1)).settings | toYaml }}
+{{- end }}
+
+{{- /* (list root COMPONENT): the environment that its settings make */ -}}
 {{- define "touchstone.environment" -}}
-{{- $settings := mergeOverwrite (deepCopy (index . 1)) (index . 2) }}
+{{- $settings := include "touchstone.settings" . | fromYaml }}
+{{- $is := index (index . 0).Values (index . 1) }}
 - name: NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 {{- range $flag, $value := $settings }}
@@ -54,6 +109,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
   value: {{ toString $value | quote }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- with $is.env }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -93,6 +151,21 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* (list root COMPONENT): fields of its driver's container */}}
+{{- define "touchstone.driver" -}}
+{{- $root := index . 0 }}
+{{- $is := index $root.Values (index . 1) -}}
+image: {{ include "touchstone.image" $root }}
+imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+{{- with $is.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+resources:
+  {{- toYaml $is.resources | nindent 2 }}
+{{- include "touchstone.probes" $root | nindent 0 }}
+{{- end }}
+
 {{- /* The credentials, for the containers that need them only. */ -}}
 {{- define "touchstone.credentials" -}}
 - name: credentials
@@ -109,7 +182,7 @@ capabilities: {drop: [ALL]}
 {{- define "touchstone.sidecar" -}}
 {{- $sidecars := .root.Values.sidecars }}
 - name: {{ .name }}
-  image: {{ $sidecars.repository }}/{{ .image }}:{{ .is.tag }}
+  image: {{ .is.repository | default (printf "%s/%s" $sidecars.repository .image) }}:{{ .is.tag }}{{ with .is.digest }}@{{ . }}{{ end }}
   imagePullPolicy: {{ $sidecars.pullPolicy }}
   args:
     - --csi-address={{ .socket }}
@@ -121,17 +194,18 @@ capabilities: {drop: [ALL]}
   {{- if $metrics }}
   ports: [{name: {{ .name }}, containerPort: {{ .is.metricsPort }}}]
   {{- end }}
-  {{- with .environment }}
+  {{- $environment := list }}
+  {{- range $variable, $field := .environment }}
+  {{- $environment = append $environment (dict "name" $variable "valueFrom" (dict "fieldRef" (dict "fieldPath" $field))) }}
+  {{- end }}
+  {{- with concat $environment (.is.env | default list) }}
   env:
-    {{- range $variable, $field := . }}
-    - name: {{ $variable }}
-      valueFrom: {fieldRef: {fieldPath: {{ $field }}}}
-    {{- end }}
+    {{- toYaml . | nindent 4 }}
   {{- end }}
   securityContext:
-    {{- include "touchstone.unprivileged" . | nindent 4 }}
+    {{- mergeOverwrite (include "touchstone.unprivileged" . | fromYaml) (.is.securityContext | default dict) | toYaml | nindent 4 }}
   resources:
-    {{- toYaml $sidecars.resources | nindent 4 }}
+    {{- toYaml (.is.resources | default $sidecars.resources) | nindent 4 }}
   volumeMounts:
     - {name: socket, mountPath: {{ dir .socket }}, readOnly: true}
     - {name: credentials, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
@@ -178,10 +252,30 @@ capabilities: {drop: [ALL]}
 {{- $arguments = append $arguments "--node-deployment" }}
 {{- $_ := set $environment "NODE_NAME" "spec.nodeName" }}
 {{- end }}
-{{- if not .root.Values.snapshots.groups }}
+{{- if not (include "touchstone.groups" .root) }}
 {{- $arguments = append $arguments "--feature-gates=CSIVolumeGroupSnapshot=false" }}
 {{- end }}
 {{- include "touchstone.sidecar" (dict "root" .root "name" "snapshotter" "image" "csi-snapshotter" "is" .root.Values.sidecars.snapshotter "socket" .socket "arguments" $arguments "environment" $environment) }}
+{{- end }}
+
+{{- /* (dict PROTOCOL PORTS …): a rule of a NetworkPolicy; without ports it allows all */}}
+{{- define "touchstone.egress" -}}
+{{- $ports := list }}
+{{- range $protocol, $numbers := . }}
+{{- range $numbers }}{{ $ports = append $ports (dict "protocol" $protocol "port" .) }}{{ end }}
+{{- end }}
+{{- if $ports }}{{ dict "ports" $ports | toYaml }}{{ else }}{}{{ end }}
+{{- end }}
+
+{{- /* "true" where snapshots are wanted: by the value, or if the cluster has their types */}}
+{{- define "touchstone.snapshots" -}}
+{{- if has .Values.snapshots.enabled (list true (ternary "auto" "" (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1"))) }}true{{ end }}
+{{- end }}
+
+{{- /* The same of group snapshots, which no node can take alone */}}
+{{- define "touchstone.groups" -}}
+{{- $there := and (eq .Values.layout "central") (.Capabilities.APIVersions.Has "groupsnapshot.storage.k8s.io/v1") }}
+{{- if and (include "touchstone.snapshots" .) (has .Values.snapshots.groups (list true (ternary "auto" "" $there))) }}true{{ end }}
 {{- end }}
 
 {{- /* (list $ ROLE COMPONENT) */ -}}
@@ -190,9 +284,7 @@ capabilities: {drop: [ALL]}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  name: {{ include "touchstone.fullname" $root }}-{{ index . 1 }}
-  labels:
-    {{- include "touchstone.labels" (list $root "rbac") | nindent 4 }}
+  {{- include "touchstone.metadata" (dict "root" $root "component" "rbac" "cluster" true "name" (printf "%s-%s" (include "touchstone.fullname" $root) (index . 1))) | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
