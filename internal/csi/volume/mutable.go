@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,8 @@ const (
 	KeyReadIOPS            = "readIOPS"
 	KeyWriteIOPS           = "writeIOPS"
 	KeyCheckPeriod         = "checkPeriod"
+	// OpaquePrefix begins the names of parameters that only their CO knows: they are stored, and change nothing.
+	OpaquePrefix = "opaque/"
 )
 
 const (
@@ -38,7 +41,7 @@ const (
 // Mutable are the parameters of a volume that can change during its lifecycle
 // (CSI v1.13, ControllerModifyVolume). What is nil or empty was never named;
 // a limit of 0 is named, and means no limit. A Mutable is never changed, nor
-// what its pointers point to: With returns another one.
+// what its pointers point to, or its map: With returns another one.
 type Mutable struct {
 	// ReadAheadKiB is how far the kernel reads ahead of a sequential reader.
 	ReadAheadKiB *int64
@@ -48,6 +51,8 @@ type Mutable struct {
 	ReadBytesPerSecond, WriteBytesPerSecond, ReadIOPS, WriteIOPS *int64
 	// CheckPeriod is the time between two checks of the filesystem; 0 is none.
 	CheckPeriod *time.Duration
+	// Opaque are the parameters whose names begin with OpaquePrefix.
+	Opaque map[string]string
 }
 
 // mutableKeys are the known names in the order of messages.
@@ -91,8 +96,11 @@ func parseMutableKey(m *Mutable, key, value string) (err error) {
 	case KeyCheckPeriod:
 		m.CheckPeriod, err = parsePeriod(value)
 	default:
-		err = fmt.Errorf("%w: unknown mutable parameter %q; known are %s",
-			ErrParameter, key, strings.Join(mutableKeys, ", "))
+		if !strings.HasPrefix(key, OpaquePrefix) {
+			return fmt.Errorf("%w: unknown mutable parameter %q; known are %s", ErrParameter, key, strings.Join(mutableKeys, ", "))
+		}
+
+		m.Opaque = merged(m.Opaque, map[string]string{key: value})
 	}
 
 	return err
@@ -141,7 +149,7 @@ func parsePeriod(value string) (*time.Duration, error) {
 // Parameters returns what ParseMutable makes m of, each value in the one form
 // that it has.
 func (m Mutable) Parameters() map[string]string {
-	parameters := map[string]string{}
+	parameters := merged(map[string]string{}, m.Opaque)
 
 	if m.IOScheduler != "" {
 		parameters[KeyIOScheduler] = m.IOScheduler
@@ -175,7 +183,21 @@ func (m Mutable) With(newer Mutable) Mutable {
 		ReadIOPS:            cmp.Or(newer.ReadIOPS, m.ReadIOPS),
 		WriteIOPS:           cmp.Or(newer.WriteIOPS, m.WriteIOPS),
 		CheckPeriod:         cmp.Or(newer.CheckPeriod, m.CheckPeriod),
+		Opaque:              merged(m.Opaque, newer.Opaque),
 	}
+}
+
+// merged returns older with what newer names. It changes neither.
+func merged(older, newer map[string]string) map[string]string {
+	if len(newer) == 0 {
+		return older
+	}
+
+	both := map[string]string{}
+	maps.Copy(both, older)
+	maps.Copy(both, newer)
+
+	return both
 }
 
 // ConflictingKeys returns the names to which m and other give different values,
@@ -196,7 +218,7 @@ func (m Mutable) ConflictingKeys(other Mutable) []string {
 func (m Mutable) Equal(other Mutable) bool { return maps.Equal(m.Parameters(), other.Parameters()) }
 
 // IsZero says whether m names nothing.
-func (m Mutable) IsZero() bool { return m == Mutable{} }
+func (m Mutable) IsZero() bool { return reflect.ValueOf(m).IsZero() }
 
 // NeedsDevice returns the first name, in order, for which a volume must have a
 // block device of its own, or "".
@@ -205,7 +227,7 @@ func (m Mutable) NeedsDevice() string {
 	maps.DeleteFunc(needing, func(key, value string) bool {
 		isLimit := key != KeyReadAheadKiB && key != KeyIOScheduler
 
-		return key == KeyCheckPeriod || isLimit && value == "0"
+		return key == KeyCheckPeriod || !IsMutable(key) || isLimit && value == "0"
 	})
 
 	if len(needing) == 0 {

@@ -152,3 +152,30 @@ func TestMutableJSON(t *testing.T) {
 		require.Error(t, json.NewDecoder(strings.NewReader(damaged)).Decode(&read), "Decode of %s", damaged)
 	}
 }
+
+// TestOpaqueParametersAreKept: with those that the driver knows, in records and in merged changes.
+func TestOpaqueParametersAreKept(t *testing.T) {
+	t.Parallel()
+
+	first := parse(t, map[string]string{"opaque/color": "red", "opaque/": "", "checkPeriod": "1h0m0s"})
+	require.Equal(t, map[string]string{"opaque/color": "red", "opaque/": ""}, first.Opaque)
+
+	second := parse(t, map[string]string{"opaque/color": "blue", "opaque/size": "1"})
+	require.Equal(t, []string{"opaque/color"}, first.ConflictingKeys(second))
+	require.False(t, second.IsZero(), "want: an opaque parameter counts")
+	require.Empty(t, second.NeedsDevice(), "want: it needs no device")
+
+	both := first.With(second)
+	require.Equal(t, map[string]string{"opaque/color": "blue", "opaque/": "", "opaque/size": "1", "checkPeriod": "1h0m0s"}, both.Parameters())
+	require.Equal(t, "red", first.Opaque["opaque/color"], "want: With changes neither")
+	require.Equal(t, "blue", second.Opaque["opaque/color"], "want: With changes neither")
+	require.True(t, first.With(volume.Mutable{}).Equal(first), "want: what is not named stays")
+
+	text, err := json.Marshal(both)
+	require.NoError(t, err)
+
+	var read volume.Mutable
+
+	require.NoError(t, json.Unmarshal(text, &read))
+	require.True(t, read.Equal(both), "want: what was read is what was written")
+}
