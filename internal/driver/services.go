@@ -233,7 +233,7 @@ func (r *components) addController(config *Config) error {
 	}
 
 	groups := controller.NewGroups(served)
-	snapshotMetadata := metadata.New(served.Snapshots(), served.Catalog(), config.Controller.MetadataIdle)
+	snapshotMetadata := metadata.New(served.Snapshots(), served.Catalog(), config.Controller.MetadataIdle, config.Controller.MetadataBlocks)
 
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",

@@ -38,6 +38,9 @@ type Settings struct {
 	// MetadataIdle is how long a client of SnapshotMetadata may leave a message
 	// unread; 0 is the default of package metadata.
 	MetadataIdle time.Duration
+	// MetadataBlocks is the type of the ranges of SnapshotMetadata; UNKNOWN is the
+	// default of package metadata.
+	MetadataBlocks csi.BlockMetadataType
 }
 
 // DefaultCopyGrace is longer than most copies take, and much shorter than a CO's

@@ -90,7 +90,7 @@ func TestRefusedRequestsLockNothing(t *testing.T) {
 		"a pool that failed": {&locked{backing: volume.BackingImage}, "base", "target", codes.Unavailable},
 		"a missing target":   {&locked{missing: true}, "target", "target", codes.NotFound},
 	} {
-		m := New(test.snapshots, test.snapshots, 0)
+		m := New(test.snapshots, test.snapshots, 0, 0)
 		require.Equal(t, DefaultIdle, m.idle, "the default")
 
 		_, _, err := m.openPair(&csi.GetMetadataDeltaRequest{BaseSnapshotId: test.base, TargetSnapshotId: test.target})
@@ -106,8 +106,8 @@ func TestRefusedRequestsLockNothing(t *testing.T) {
 		require.Zero(t, test.snapshots.held, "want: %s leaves no snapshot locked", name)
 	}
 
-	rpccode.Require(t, New(&locked{}, &locked{}, time.Second).GetMetadataDelta(&csi.GetMetadataDeltaRequest{StartingOffset: -1}, nil), codes.OutOfRange)
-	rpccode.Require(t, New(&locked{}, &locked{}, time.Second).GetMetadataAllocated(&csi.GetMetadataAllocatedRequest{MaxResults: -1}, nil), codes.InvalidArgument)
+	rpccode.Require(t, New(&locked{}, &locked{}, time.Second, 0).GetMetadataDelta(&csi.GetMetadataDeltaRequest{StartingOffset: -1}, nil), codes.OutOfRange)
+	rpccode.Require(t, New(&locked{}, &locked{}, time.Second, 0).GetMetadataAllocated(&csi.GetMetadataAllocatedRequest{MaxResults: -1}, nil), codes.InvalidArgument)
 }
 
 // TestStreamsWithoutRangesHaveAMessage, and one that fails returns the failure of its last message.

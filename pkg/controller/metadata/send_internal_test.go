@@ -66,7 +66,7 @@ func TestStreamsEnd(t *testing.T) {
 
 			synctest.Test(t, func(t *testing.T) {
 				messages := 0
-				m := New(&locked{}, &locked{}, time.Minute)
+				m := New(&locked{}, &locked{}, time.Minute, 0)
 				found := newTuples(page{}, &record.Snapshot{SizeBytes: 1}, func([]*csi.BlockMetadata) error {
 					messages++
 
@@ -105,7 +105,7 @@ func TestAMessageAfterTheEndIsNotSent(t *testing.T) {
 	found := &tuples{send: func([]*csi.BlockMetadata) error { sent++; return errWalk }}
 	ctx, cancel := context.WithCancelCause(t.Context())
 
-	New(&locked{}, &locked{}, time.Hour).limitSends(ctx, cancel, found)
+	New(&locked{}, &locked{}, time.Hour, 0).limitSends(ctx, cancel, found)
 	require.ErrorIs(t, found.send(nil), errWalk)
 	require.Equal(t, 1, sent, "want: it is sent while the stream runs")
 	cancel(rpc.Errorf(codes.Unavailable, "the reason"))

@@ -51,8 +51,8 @@ type Pools interface {
 // Service is the SnapshotMetadata service (CSI v1.13, Snapshot Metadata Service
 // RPCs). It needs only the snapshots: their volume may have been deleted.
 //
-// Ranges are of VARIABLE_LENGTH, so that one tuple describes what would be 16
-// thousand blocks of 4 KiB.
+// Ranges are of VARIABLE_LENGTH by default, so that one tuple describes what would
+// be 16 thousand blocks of 4 KiB.
 //
 // It is safe for concurrent use.
 type Service struct {
@@ -63,6 +63,7 @@ type Service struct {
 
 	// idle is how long a client may leave a message unread.
 	idle     time.Duration
+	blocks   csi.BlockMetadataType
 	draining chan struct{}
 	drains   sync.Once
 }
@@ -72,9 +73,12 @@ type Service struct {
 const DefaultIdle = time.Minute
 
 // New returns the service of the snapshots. A stream ends when its client leaves a
-// message unread for idle; 0 is DefaultIdle.
-func New(snapshots Snapshots, pools Pools, idle time.Duration) *Service {
-	return &Service{snapshots: snapshots, pools: pools, draining: make(chan struct{}), idle: cmp.Or(idle, DefaultIdle)}
+// message unread for idle; 0 is DefaultIdle. Without a type of blocks it is VARIABLE_LENGTH.
+func New(snapshots Snapshots, pools Pools, idle time.Duration, blocks csi.BlockMetadataType) *Service {
+	return &Service{
+		snapshots: snapshots, pools: pools, draining: make(chan struct{}),
+		idle: cmp.Or(idle, DefaultIdle), blocks: cmp.Or(blocks, csi.BlockMetadataType_VARIABLE_LENGTH),
+	}
 }
 
 // Drain ends all streams with UNAVAILABLE: the spec has the CO go on where a
@@ -110,7 +114,7 @@ func (m *Service) GetMetadataAllocated(
 
 	found := newTuples(asked, snapshot.record, func(blocks []*csi.BlockMetadata) error {
 		return stream.Send(&csi.GetMetadataAllocatedResponse{
-			BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: snapshot.record.SizeBytes, BlockMetadata: blocks,
+			BlockMetadataType: m.blocks, VolumeCapacityBytes: snapshot.record.SizeBytes, BlockMetadata: blocks,
 		})
 	})
 
@@ -147,7 +151,7 @@ func (m *Service) GetMetadataDelta(
 
 	found := newTuples(asked, target.record, func(blocks []*csi.BlockMetadata) error {
 		return stream.Send(&csi.GetMetadataDeltaResponse{
-			BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: target.record.SizeBytes, BlockMetadata: blocks,
+			BlockMetadataType: m.blocks, VolumeCapacityBytes: target.record.SizeBytes, BlockMetadata: blocks,
 		})
 	})
 
@@ -174,6 +178,7 @@ func (m *Service) send(stream context.Context, found *tuples, walk func(context.
 		}
 	}()
 
+	found.fixed = m.blocks == csi.BlockMetadataType_FIXED_LENGTH
 	m.limitSends(ctx, cancel, found)
 
 	ended := make(chan error, 1)
@@ -365,6 +370,8 @@ type tuples struct {
 	// size is the volume's, and most how many go into one message.
 	size int64
 	most int
+	// fixed: each range is the block of 4 KiB at its offset.
+	fixed bool
 
 	blocks []*csi.BlockMetadata
 	sent   bool
@@ -384,8 +391,15 @@ func (t *tuples) add(found extent.Range) error {
 	// larger than the volume.
 	end := min(found.End(), t.size)
 
-	for offset := found.Offset; offset < end; offset += mostBlockBytes {
-		t.blocks = append(t.blocks, &csi.BlockMetadata{ByteOffset: offset, SizeBytes: min(mostBlockBytes, end-offset)})
+	offset, most := found.Offset, int64(mostBlockBytes)
+	if t.fixed {
+		// Volumes end with a block. Only the first range, where a client continues, may begin within one.
+		most = changedblocks.BlockBytes
+		offset -= offset % most
+	}
+
+	for ; offset < end; offset += most {
+		t.blocks = append(t.blocks, &csi.BlockMetadata{ByteOffset: offset, SizeBytes: min(most, end-offset)})
 
 		if len(t.blocks) == t.most {
 			if err := t.flush(); err != nil {

@@ -20,6 +20,7 @@ func TestTuplesAreCutIntoMessages(t *testing.T) {
 	for name, c := range map[string]struct {
 		most  int32
 		size  int64
+		fixed bool
 		found [][2]int64
 		// want are offset and size of each tuple of each message.
 		want [][][2]int64
@@ -39,6 +40,13 @@ func TestTuplesAreCutIntoMessages(t *testing.T) {
 		"an image that is larger than its volume": {
 			size: 3 * mib, found: [][2]int64{{2 * mib, 2 * mib}, {6 * mib, mib}}, want: [][][2]int64{{{2 * mib, mib}}},
 		},
+		"blocks of one size": {
+			most: 2, size: mib, fixed: true, found: [][2]int64{{4096, 3 * 4096}, {mib - 4096, 8192}},
+			want: [][][2]int64{{{4096, 4096}, {8192, 4096}}, {{12288, 4096}, {mib - 4096, 4096}}},
+		},
+		"from within a block": {
+			size: mib, fixed: true, found: [][2]int64{{5000, 3192}, {16384, 4096}}, want: [][][2]int64{{{4096, 4096}, {16384, 4096}}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,6 +63,8 @@ func TestTuplesAreCutIntoMessages(t *testing.T) {
 
 				return nil
 			})
+			made.fixed = c.fixed
+
 			for _, each := range c.found {
 				require.NoError(t, made.add(extent.Range{Offset: each[0], Length: each[1]}))
 			}

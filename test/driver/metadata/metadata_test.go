@@ -192,6 +192,45 @@ func TestBackupsAreMadeFromTheStreams(t *testing.T) {
 	}
 }
 
+// TestBlocksOfFixedLength are those of the ranges, also from an offset within one.
+func TestBlocksOfFixedLength(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	const from = 9*harness.MiB + 5000
+
+	d := harness.Start(t, func(c *driver.Config) { c.Controller.MetadataBlocks = csi.BlockMetadataType_FIXED_LENGTH })
+	first, second := twoSnapshots(t, d)
+	before, now := bytesOfSnapshot(t, d, first), bytesOfSnapshot(t, d, second)
+	fixed := func(stream func(yield func(csiclient.BlockMetadata, error) bool)) (all []*csi.BlockMetadata) {
+		for message, err := range stream {
+			require.NoError(t, err)
+			require.Equal(t, csi.BlockMetadataType_FIXED_LENGTH, message.GetBlockMetadataType(), "want: the blocks have one length")
+
+			for _, block := range message.GetBlockMetadata() {
+				require.EqualValues(t, 4096, block.GetSizeBytes(), "want: the blocks have one length")
+				require.Zero(t, block.GetByteOffset()%4096, "want: a block begins at a multiple of its length")
+			}
+
+			all = append(all, message.GetBlockMetadata()...)
+		}
+
+		return all
+	}
+
+	all := fixed(d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: first}))
+	require.True(t, bytes.Equal(before, apply(nil, before, all)), "want: the allocated blocks are the data of the first snapshot")
+	require.EqualValues(t, 11*harness.MiB, sizesOf(all), "want: the allocated blocks have the size of the data")
+
+	rest := fixed(d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: first, StartingOffset: from}))
+	require.EqualValues(t, from/4096*4096, rest[0].GetByteOffset(), "want: the stream goes on with the block of the offset")
+	require.Equal(t, all[len(all)-len(rest):], rest)
+
+	changed := fixed(d.ChangedBlocks(t.Context(), &csi.GetMetadataDeltaRequest{BaseSnapshotId: first, TargetSnapshotId: second}))
+	require.True(t, bytes.Equal(now, apply(before, now, changed)), "want: the changed blocks turn the first snapshot into the second")
+	require.EqualValues(t, 5*harness.MiB, sizesOf(changed), "want: the changed blocks have the size of the changes")
+}
+
 func atMost(most int32) int {
 	if most == 0 {
 		return 1024
