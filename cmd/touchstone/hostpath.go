@@ -63,7 +63,7 @@ func serveHostpath(command *cobra.Command, args []string) error {
 	given := &serveFlags{}
 	dialect := flags.Dialect(command.ErrOrStderr())
 	given.Outer, given.Inner = dialect.Log, dialect.Translate
-	given.ProxyAnywhere = true
+	given.ProxyAnywhere, given.Controller.MetadataBlocks = true, flags.MetadataBlocks()
 
 	settings, isProxy := flags.ProxyArgs()
 	if !isProxy {

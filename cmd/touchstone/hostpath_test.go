@@ -121,7 +121,7 @@ func TestHostpathpluginForwards(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(directory, "csi.sock"))
 }
 
-// TestHostpathFlags have the exit codes of hostpathplugin.
+// TestHostpathFlags end the program where they make no driver, and say why.
 func TestHostpathFlags(t *testing.T) {
 	t.Parallel()
 

@@ -1,11 +1,14 @@
 package hostpath
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -16,7 +19,6 @@ import (
 	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -26,19 +28,17 @@ const (
 	TopologyKey = "topology.hostpath.csi/node"
 	// kindKey is the parameter of a StorageClass that names a kind of capacity.
 	kindKey = "kind"
+	// unusedWait is how long a call waits for its volume to be unused, and unusedPause the pause between two tries.
+	unusedWait, unusedPause = 5 * time.Second, 100 * time.Millisecond
 	// ephemeralBytes is the size of an inline ephemeral volume that names none.
 	ephemeralBytes = "100Mi"
 )
 
 // Dialect translates calls. It is safe for concurrent use.
 type Dialect struct {
+	flags *Flags
 	// kinds are those of -capacity, which are the names of the pools.
 	kinds []string
-	// mutable are the accepted mutable parameters; none are all.
-	mutable []string
-	// Both sizes are bytes.
-	maxVolumeSize, maxVolumeSizeNode int64
-	ephemeral, modify                bool
 
 	mu  sync.Mutex
 	log io.Writer
@@ -46,13 +46,7 @@ type Dialect struct {
 
 // Dialect returns the dialect that the flags ask for. Each call is written to log if -v is 5 or more.
 func (f *Flags) Dialect(log io.Writer) *Dialect {
-	d := &Dialect{
-		kinds: slices.Sorted(maps.Keys(f.capacities)), mutable: f.mutable, ephemeral: f.ephemeral, modify: f.modify,
-		maxVolumeSize: f.maxVolumeSize, maxVolumeSizeNode: f.maxVolumeSizeNode,
-	}
-	if f.maxVolumeSizeNode == 0 {
-		d.maxVolumeSizeNode = f.maxVolumeSize
-	}
+	d := &Dialect{flags: f, kinds: slices.Sorted(maps.Keys(f.capacities))}
 
 	if f.verbosity >= verbosityOfCalls {
 		d.log = log
@@ -63,7 +57,7 @@ func (f *Flags) Dialect(log io.Writer) *Dialect {
 
 // Translate is the inner interceptor: it has a request be one that the driver knows, and the response
 // be one that a CO of hostpathplugin knows.
-func (d *Dialect) Translate(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (d *Dialect) Translate(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	message, isMessage := request.(proto.Message)
 	if !isMessage {
 		return next(ctx, request)
@@ -72,7 +66,7 @@ func (d *Dialect) Translate(ctx context.Context, request any, info *grpc.UnarySe
 	message = proto.Clone(message)
 	renameSegments(message, TopologyKey, record.NodeSegmentKey)
 
-	response, err := d.translate(ctx, message, info, next)
+	response, err := d.translate(ctx, message, next)
 
 	message, isMessage = response.(proto.Message)
 	if err != nil || !isMessage {
@@ -85,24 +79,34 @@ func (d *Dialect) Translate(ctx context.Context, request any, info *grpc.UnarySe
 	return message, nil
 }
 
-func (d *Dialect) translate(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (d *Dialect) translate(ctx context.Context, request any, next grpc.UnaryHandler) (any, error) {
 	switch request := request.(type) {
 	case *csi.CreateVolumeRequest:
 		return d.create(ctx, request, next)
 	case *csi.GetCapacityRequest:
 		return d.capacity(ctx, request, next)
 	case *csi.ControllerModifyVolumeRequest:
-		return d.modifyVolume(ctx, request, info, next)
+		if err := d.checkAccepted(request.GetMutableParameters()); err != nil {
+			return nil, err
+		}
+
+		request.MutableParameters = opaque(request.GetMutableParameters())
+	case *csi.ControllerExpandVolumeRequest:
+		return d.expand(ctx, request, next)
+	case *csi.DeleteVolumeRequest, *csi.ControllerUnpublishVolumeRequest:
+		return d.whenUnused(ctx, request, next)
+	case *csi.NodeGetInfoRequest:
+		return d.nodeInfo(ctx, request, next)
 	case *csi.ValidateVolumeCapabilitiesRequest:
-		request.Parameters = known(request.GetParameters())
+		return d.validate(ctx, request, next)
 	case *csi.CreateSnapshotRequest:
 		request.Parameters = withConsistency(known(request.GetParameters()))
 	case *csi.CreateVolumeGroupSnapshotRequest:
 		request.Parameters = withConsistency(known(request.GetParameters()))
 	case *csi.NodeExpandVolumeRequest:
-		if wanted := request.GetCapacityRange().GetRequiredBytes(); wanted > d.maxVolumeSizeNode {
-			return nil, status.Errorf(codes.OutOfRange, "required_bytes: %d is more than the %d of -max-volume-size-node",
-				wanted, d.maxVolumeSizeNode)
+		largest := cmp.Or(d.flags.maxVolumeSizeNode, d.flags.maxVolumeSize)
+		if wanted := request.GetCapacityRange().GetRequiredBytes(); wanted > largest {
+			return nil, status.Errorf(codes.OutOfRange, "required_bytes: %d is more than the %d of -max-volume-size-node", wanted, largest)
 		}
 	case *csi.NodePublishVolumeRequest:
 		return d.publish(ctx, request, next)
@@ -114,12 +118,11 @@ func (d *Dialect) translate(ctx context.Context, request any, info *grpc.UnarySe
 func (d *Dialect) create(ctx context.Context, request *csi.CreateVolumeRequest, next grpc.UnaryHandler) (any, error) {
 	given := request.GetParameters()
 
-	mutable, err := d.knownMutable(request.GetMutableParameters())
-	if err != nil {
+	if err := d.checkAccepted(request.GetMutableParameters()); err != nil {
 		return nil, err
 	}
 
-	request.MutableParameters = mutable
+	request.MutableParameters = opaque(request.GetMutableParameters())
 	request.Parameters = withBacking(known(given), request.GetVolumeCapabilities()...)
 	if request.GetVolumeContentSource().GetVolume() != nil {
 		request.Parameters = withConsistency(request.GetParameters())
@@ -144,27 +147,71 @@ func (d *Dialect) create(ctx context.Context, request *csi.CreateVolumeRequest, 
 	return made, nil
 }
 
-func (d *Dialect) modifyVolume(
-	ctx context.Context, request *csi.ControllerModifyVolumeRequest, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
-) (any, error) {
-	left, err := d.knownMutable(request.GetMutableParameters())
-	if err != nil {
-		return nil, err
+// validate compares the mutable parameters, and confirms those of the StorageClass as they are given: the
+// volume was made with the driver's own.
+func (d *Dialect) validate(ctx context.Context, request *csi.ValidateVolumeCapabilitiesRequest, next grpc.UnaryHandler) (any, error) {
+	parameters, mutable := request.GetParameters(), request.GetMutableParameters()
+	request.Parameters, request.MutableParameters = nil, opaque(mutable)
+
+	response, err := next(ctx, request)
+	answer, _ := response.(*csi.ValidateVolumeCapabilitiesResponse)
+
+	if answer.GetConfirmed() == nil {
+		return response, err
 	}
 
-	controller, isController := info.Server.(csi.ControllerServer)
-	if len(left) > 0 || len(request.GetMutableParameters()) == 0 || !isController {
-		request.MutableParameters = left
+	answer = proto.CloneOf(answer)
+	answer.Confirmed.Parameters, answer.Confirmed.MutableParameters = parameters, mutable
 
-		return next(ctx, request)
+	return answer, nil
+}
+
+// expand also has the node expand what it need not: Kubernetes' tests of the node's expansion expect its call.
+func (d *Dialect) expand(ctx context.Context, request *csi.ControllerExpandVolumeRequest, next grpc.UnaryHandler) (any, error) {
+	response, err := next(ctx, request)
+
+	if expanded, _ := response.(*csi.ControllerExpandVolumeResponse); expanded != nil {
+		expanded = proto.CloneOf(expanded)
+		expanded.NodeExpansionRequired = !d.flags.noNodeExpansion
+
+		return expanded, err
 	}
 
-	// The driver refuses a request without parameters. Opaque ones change nothing of a volume that there is.
-	if _, err := controller.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: request.GetVolumeId()}); err != nil {
-		return nil, rpc.Status(err)
+	return response, err
+}
+
+// whenUnused waits for a CO that unstages a volume too late, as Kubernetes does for volumes that are not
+// attached: hostpathplugin only warns then, unless it checks the lifecycle of volumes.
+func (d *Dialect) whenUnused(ctx context.Context, request any, next grpc.UnaryHandler) (any, error) {
+	waiting, cancel := context.WithTimeout(ctx, unusedWait)
+	defer cancel()
+
+	for {
+		response, err := next(ctx, request)
+		if d.flags.lifecycle || status.Code(err) != codes.FailedPrecondition {
+			return response, err
+		}
+
+		select {
+		case <-waiting.Done():
+			return response, err
+		case <-time.After(unusedPause):
+		}
+	}
+}
+
+// nodeInfo returns another limit at each call where it is random.
+func (d *Dialect) nodeInfo(ctx context.Context, request *csi.NodeGetInfoRequest, next grpc.UnaryHandler) (any, error) {
+	response, err := next(ctx, request)
+
+	if info, _ := response.(*csi.NodeGetInfoResponse); d.flags.attachLimit == randomLimit && info != nil {
+		info = proto.CloneOf(info)
+		info.MaxVolumesPerNode = rand.Int64N(maxRandomLimit) + 1 //nolint:gosec // no secret
+
+		return info, err
 	}
 
-	return &csi.ControllerModifyVolumeResponse{}, nil
+	return response, err
 }
 
 // inAKind has a volume made in the pool of its kind, or in the first one that takes it.
@@ -217,7 +264,7 @@ func (d *Dialect) capacity(ctx context.Context, request *csi.GetCapacityRequest,
 	response, err := next(ctx, request)
 	if has, _ := response.(*csi.GetCapacityResponse); has != nil && len(d.kinds) == 0 {
 		has = proto.CloneOf(has)
-		has.AvailableCapacity = min(has.GetAvailableCapacity(), d.maxVolumeSize)
+		has.AvailableCapacity = min(has.GetAvailableCapacity(), d.flags.maxVolumeSize)
 
 		return has, err
 	}
@@ -228,7 +275,7 @@ func (d *Dialect) capacity(ctx context.Context, request *csi.GetCapacityRequest,
 func (d *Dialect) publish(ctx context.Context, request *csi.NodePublishVolumeRequest, next grpc.UnaryHandler) (any, error) {
 	given := request.GetVolumeContext()
 
-	if d.ephemeral && given[volume.KeyEphemeral] == "" {
+	if d.flags.ephemeral && given[volume.KeyEphemeral] == "" {
 		request.VolumeContext = maps.Clone(given)
 		if request.VolumeContext == nil {
 			request.VolumeContext = map[string]string{}
@@ -251,27 +298,31 @@ func (d *Dialect) publish(ctx context.Context, request *csi.NodePublishVolumeReq
 	return d.inAKind(given, request.GetVolumeContext(), func() (any, error) { return next(ctx, request) })
 }
 
-// knownMutable returns those of the mutable parameters that the driver knows. All others are opaque, as
-// all are to hostpathplugin. Where none may be given, the driver refuses them. Error: INVALID_ARGUMENT, for
-// one that is not accepted.
-func (d *Dialect) knownMutable(given map[string]string) (map[string]string, error) {
-	if !d.modify {
-		return given, nil
+// checkAccepted refuses mutable parameters with INVALID_ARGUMENT that are not accepted. Where none may be
+// given, the driver refuses them.
+func (d *Dialect) checkAccepted(mutable map[string]string) error {
+	for name := range mutable {
+		if d.flags.modify && len(d.flags.mutable) > 0 && !slices.Contains(d.flags.mutable, name) {
+			return status.Errorf(codes.InvalidArgument, "mutable_parameters: %q is not one of -accepted-mutable-parameter-names", name)
+		}
 	}
 
-	left := map[string]string{}
+	return nil
+}
+
+// opaque marks the mutable parameters that the driver does not know, as all are to hostpathplugin.
+func opaque(given map[string]string) map[string]string {
+	marked := map[string]string{}
 
 	for name, value := range given {
-		if len(d.mutable) > 0 && !slices.Contains(d.mutable, name) {
-			return nil, status.Errorf(codes.InvalidArgument, "mutable_parameters: %q is not one of -accepted-mutable-parameter-names", name)
+		if !volume.IsMutable(name) {
+			name = volume.OpaquePrefix + name
 		}
 
-		if volume.IsMutable(name) {
-			left[name] = value
-		}
+		marked[name] = value
 	}
 
-	return left, nil
+	return marked
 }
 
 // known returns the parameters that the driver knows.

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -94,7 +96,19 @@ func TestRequestsAreTranslated(t *testing.T) {
 		},
 		"opaque mutable parameters": {
 			"--enable-controller-modify-volume", &csi.ControllerModifyVolumeRequest{VolumeId: "a", MutableParameters: map[string]string{"e2eVacTest": "x", "readAheadKiB": "64"}},
-			&csi.ControllerModifyVolumeRequest{VolumeId: "a", MutableParameters: map[string]string{"readAheadKiB": "64"}},
+			&csi.ControllerModifyVolumeRequest{VolumeId: "a", MutableParameters: map[string]string{"opaque/e2eVacTest": "x", "readAheadKiB": "64"}},
+		},
+		"opaque mutable parameters of a new volume": {
+			"--enable-controller-modify-volume", &csi.CreateVolumeRequest{
+				VolumeCapabilities: []*csi.VolumeCapability{block}, MutableParameters: map[string]string{"e2eVacTest": "x"},
+			},
+			&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{block}, MutableParameters: map[string]string{"opaque/e2eVacTest": "x"}},
+		},
+		"parameters to confirm": {
+			"", &csi.ValidateVolumeCapabilitiesRequest{
+				VolumeId: "a", Parameters: map[string]string{"kind": "fast", "csi.storage.k8s.io/fstype": "xfs"}, MutableParameters: map[string]string{"e2eVacTest": "x"},
+			},
+			&csi.ValidateVolumeCapabilitiesRequest{VolumeId: "a", MutableParameters: map[string]string{"opaque/e2eVacTest": "x"}},
 		},
 		"parameters of a snapshot": {
 			"", &csi.CreateSnapshotRequest{Name: "s", Parameters: map[string]string{"ignoreFailedRead": "true", "consistency": "filesystem"}},
@@ -174,6 +188,23 @@ func TestResponsesAreTranslated(t *testing.T) {
 		"the capacity": {
 			&csi.GetCapacityRequest{}, &csi.GetCapacityResponse{AvailableCapacity: 1 << 50}, &csi.GetCapacityResponse{AvailableCapacity: 1 << 40},
 		},
+		"confirmed parameters": {
+			&csi.ValidateVolumeCapabilitiesRequest{Parameters: map[string]string{"color": "red"}, MutableParameters: map[string]string{"a": "b"}},
+			&csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+				VolumeContext: map[string]string{"c": "d"}, MutableParameters: map[string]string{"opaque/a": "b"},
+			}},
+			&csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+				VolumeContext: map[string]string{"c": "d"}, Parameters: map[string]string{"color": "red"}, MutableParameters: map[string]string{"a": "b"},
+			}},
+		},
+		"what is not confirmed": {
+			&csi.ValidateVolumeCapabilitiesRequest{Parameters: map[string]string{"color": "red"}},
+			&csi.ValidateVolumeCapabilitiesResponse{Message: "no"}, &csi.ValidateVolumeCapabilitiesResponse{Message: "no"},
+		},
+		"an expansion": {
+			&csi.ControllerExpandVolumeRequest{}, &csi.ControllerExpandVolumeResponse{CapacityBytes: 1},
+			&csi.ControllerExpandVolumeResponse{CapacityBytes: 1, NodeExpansionRequired: true},
+		},
 		"one volume": {
 			&csi.ControllerGetVolumeRequest{}, &csi.ControllerGetVolumeResponse{Volume: volume(ours, nil)},
 			&csi.ControllerGetVolumeResponse{Volume: volume(upstream, nil)},
@@ -193,6 +224,27 @@ func TestResponsesAreTranslated(t *testing.T) {
 	_, answer, err := translate(t, "--capacity=fast=1Gi", &csi.GetCapacityRequest{}, nil)
 	require.NoError(t, err)
 	requireEqual(t, &csi.GetCapacityResponse{}, answer, "capacity without a kind")
+
+	_, answer, err = translate(t, "--disable-node-expansion", &csi.ControllerExpandVolumeRequest{}, &csi.ControllerExpandVolumeResponse{})
+	require.NoError(t, err)
+	requireEqual(t, &csi.ControllerExpandVolumeResponse{}, answer, "an expansion that no node completes")
+}
+
+// TestALimitMayBeRandom is between 1 and 10 then, another one for each call.
+func TestALimitMayBeRandom(t *testing.T) {
+	t.Parallel()
+
+	seen := map[int64]bool{}
+
+	for range 1000 {
+		_, answer, err := translate(t, "--attach-limit=-1", &csi.NodeGetInfoRequest{}, &csi.NodeGetInfoResponse{})
+		require.NoError(t, err)
+
+		seen[answer.(*csi.NodeGetInfoResponse).GetMaxVolumesPerNode()] = true
+	}
+
+	require.Len(t, seen, 10, "want: ten limits")
+	require.True(t, seen[1] && seen[10], "want: 1 to 10: %v", seen)
 }
 
 func TestWhatCannotBeTranslatedIsRefused(t *testing.T) {
@@ -227,35 +279,43 @@ func TestWhatCannotBeTranslatedIsRefused(t *testing.T) {
 	}
 }
 
-// controller has a volume.
-type controller struct {
-	csi.UnimplementedControllerServer
-}
-
-// ControllerGetVolume implements csi.ControllerServer.
-func (controller) ControllerGetVolume(_ context.Context, request *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
-	if request.GetVolumeId() != "a" {
-		return nil, status.Error(codes.NotFound, "there is none")
-	}
-
-	return &csi.ControllerGetVolumeResponse{}, nil
-}
-
-// TestOpaqueMutableParametersChangeNothing of a volume that there is.
-func TestOpaqueMutableParametersChangeNothing(t *testing.T) {
+// TestAVolumeInUseIsDeletedAfterwards, if its use ends soon and the lifecycle of volumes is not checked.
+func TestAVolumeInUseIsDeletedAfterwards(t *testing.T) {
 	t.Parallel()
 
-	flags, err := parse(t, "-nodeid=n --enable-controller-modify-volume")
-	require.NoError(t, err)
+	for name, test := range map[string]struct {
+		flags string
+		inUse time.Duration
+		other error
+		waits time.Duration
+		code  codes.Code
+	}{
+		"not in use":    {},
+		"unstaged soon": {inUse: 3 * time.Second, waits: 3 * time.Second},
+		"it stays":      {inUse: time.Hour, waits: 5 * time.Second, code: codes.FailedPrecondition},
+		"with the flag": {flags: "--check-volume-lifecycle", inUse: time.Second, code: codes.FailedPrecondition},
+		"another error": {other: status.Error(codes.Internal, "it fails"), code: codes.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 
-	for id, code := range map[string]codes.Code{"a": codes.OK, "b": codes.NotFound} {
-		_, err := flags.Dialect(nil).Translate(t.Context(),
-			&csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: map[string]string{"e2eVacTest": "x"}},
-			&grpc.UnaryServerInfo{Server: controller{}},
-			func(context.Context, any) (any, error) {
-				return nil, status.Error(codes.Internal, "the driver is called")
+			flags, err := parse(t, "-nodeid=n "+test.flags)
+			require.NoError(t, err)
+			synctest.Test(t, func(t *testing.T) {
+				for _, request := range []any{&csi.DeleteVolumeRequest{}, &csi.ControllerUnpublishVolumeRequest{}} {
+					began := time.Now()
+					_, err := flags.Dialect(nil).Translate(t.Context(), request, nil, func(context.Context, any) (any, error) {
+						if time.Since(began) < test.inUse {
+							return nil, status.Error(codes.FailedPrecondition, "it is staged")
+						}
+
+						return nil, test.other
+					})
+					require.Equal(t, test.code, status.Code(err))
+					require.Equal(t, test.waits, time.Since(began), "want: it waits no longer than it must")
+				}
 			})
-		require.Equal(t, code, status.Code(err), id)
+		})
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"slices"
@@ -70,7 +69,7 @@ func NewFlags(problems io.Writer) *Flags {
 	f.set.Int64Var(&f.attachLimit, "attach-limit", 0, "like maxvolumespernode, which it overrides; -1 is a random one of 1 to 10")
 	f.set.Var(f.capacities, "capacity", "capacity of the StorageClasses whose parameter 'kind' is KIND, as KIND=SIZE (repeatable)")
 	f.set.BoolVar(&f.attach, "enable-attach", false, "serve ControllerPublishVolume")
-	f.set.BoolVar(&f.lifecycle, "check-volume-lifecycle", false, "has no effect: violations of the lifecycle always fail")
+	f.set.BoolVar(&f.lifecycle, "check-volume-lifecycle", false, "fail violations of a volume's lifecycle at once")
 	f.set.Int64Var(&f.maxVolumeSize, "max-volume-size", defaultMaxVolume, "size of the largest volume in bytes")
 	f.set.Int64Var(&f.maxVolumeSizeNode, "max-volume-size-node", 0, "largest size for NodeExpandVolume in bytes; 0 is that of max-volume-size")
 	f.set.BoolVar(&f.topology, "enable-topology", true, "advertise the node's topology, with the key "+TopologyKey)
@@ -130,13 +129,14 @@ func (f *Flags) Parse(args []string) error {
 		return fmt.Errorf("%w: -nodeid is missing", ErrFlag)
 	}
 
-	if _, known := csi.BlockMetadataType_value[f.blockType]; !known {
+	// UNKNOWN is a type of the spec, but of no message.
+	if f.MetadataBlocks() == csi.BlockMetadataType_UNKNOWN {
 		return fmt.Errorf("%w: -snapshot-metadata-block-type is %q; it must be FIXED_LENGTH or VARIABLE_LENGTH", ErrFlag, f.blockType)
 	}
 
 	for kind := range f.capacities {
-		if filepath.Base(kind) != kind || kind == "." || kind == ".." {
-			return fmt.Errorf("%w: -capacity: the kind %q is no name of a directory", ErrFlag, kind)
+		if filepath.Base(kind) != kind || kind == "." || kind == ".." || strings.Contains(kind, ",") {
+			return fmt.Errorf("%w: -capacity: the kind %q is no name of a directory without a comma", ErrFlag, kind)
 		}
 	}
 
@@ -145,6 +145,11 @@ func (f *Flags) Parse(args []string) error {
 
 // IsVersion reports whether only the version is asked for.
 func (f *Flags) IsVersion() bool { return f.version }
+
+// MetadataBlocks is the type of the ranges of SnapshotMetadata.
+func (f *Flags) MetadataBlocks() csi.BlockMetadataType {
+	return csi.BlockMetadataType(csi.BlockMetadataType_value[f.blockType])
+}
 
 // ProxyArgs are the arguments of `touchstone serve` for a proxy, if one is asked for.
 func (f *Flags) ProxyArgs() (args []string, asked bool) {
@@ -214,7 +219,7 @@ func (f *Flags) Args(kubeletDirs []string) []string {
 func (f *Flags) limit() int64 {
 	switch {
 	case f.attachLimit == randomLimit:
-		return rand.Int64N(maxRandomLimit) + 1 //nolint:gosec // no secret
+		return 0 // nothing is enforced, as there
 	case f.attachLimit > 0:
 		return f.attachLimit
 	default:
@@ -230,6 +235,7 @@ func (f *Flags) disabled() []string {
 		off  bool
 		name capability.Name
 	}{
+		{f.ephemeral, capability.ControllerService},
 		{!f.attach, capability.PublishUnpublishVolume},
 		{!f.topology, capability.VolumeAccessibilityConstraints},
 		{!f.modify, capability.ModifyVolume},

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/hostpath"
@@ -45,7 +46,9 @@ func TestFlagsBecomeSettings(t *testing.T) {
 		"--disable-controller-expansion":                   "--disable-capability=controller:EXPAND_VOLUME",
 		"--disable-node-expansion":                         "--disable-capability=node:EXPAND_VOLUME",
 		"-logtostderr -alsologtostderr=false -vmodule=a=2": "--v=0",
-		"--check-volume-lifecycle --ephemeral":             "--v=0",
+		"--check-volume-lifecycle":                         "--v=0",
+		"--ephemeral":                                      "--disable-capability=CONTROLLER_SERVICE",
+		"--maxvolumespernode=3 --attach-limit=-1":          "--max-volumes-per-node=0",
 	} {
 		flags, err := parse(t, "-nodeid n "+given)
 		require.NoError(t, err, given)
@@ -61,27 +64,6 @@ func TestFlagsBecomeSettings(t *testing.T) {
 		"want: all that hostpathplugin can serve is served")
 }
 
-// TestALimitMayBeRandom is between 1 and 10 then.
-func TestALimitMayBeRandom(t *testing.T) {
-	t.Parallel()
-
-	seen := map[string]bool{}
-
-	for range 1000 {
-		flags, err := parse(t, "-nodeid=n --attach-limit=-1")
-		require.NoError(t, err)
-
-		for _, arg := range flags.Args([]string{"/kubelet"}) {
-			if limit, found := strings.CutPrefix(arg, "--max-volumes-per-node="); found {
-				seen[limit] = true
-			}
-		}
-	}
-
-	require.Len(t, seen, 10, "want: ten limits")
-	require.True(t, seen["1"] && seen["10"], "want: 1 to 10: %v", seen)
-}
-
 func TestWrongFlagsAreRefused(t *testing.T) {
 	t.Parallel()
 
@@ -95,7 +77,10 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		"-nodeid=n --capacity=../x=1Gi":  "../x",
 		"-nodeid=n --attach-limit=few":   "few",
 
-		"-nodeid=n --snapshot-metadata-block-type=SHORT": "FIXED_LENGTH",
+		"-nodeid=n --capacity=a,b=1Gi": "a,b",
+
+		"-nodeid=n --snapshot-metadata-block-type=SHORT":   "FIXED_LENGTH",
+		"-nodeid=n --snapshot-metadata-block-type=UNKNOWN": "FIXED_LENGTH",
 	} {
 		_, err := parse(t, given)
 		require.ErrorIs(t, err, hostpath.ErrFlag, given)
@@ -104,6 +89,19 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 
 	_, err := parse(t, "--help")
 	require.ErrorIs(t, err, flag.ErrHelp)
+}
+
+// TestBlocksAreOfTheTypeOfTheFlag, by default of one length.
+func TestBlocksAreOfTheTypeOfTheFlag(t *testing.T) {
+	t.Parallel()
+
+	for given, want := range map[string]csi.BlockMetadataType{
+		"": csi.BlockMetadataType_FIXED_LENGTH, "--snapshot-metadata-block-type=VARIABLE_LENGTH": csi.BlockMetadataType_VARIABLE_LENGTH,
+	} {
+		flags, err := parse(t, "-nodeid=n "+given)
+		require.NoError(t, err)
+		require.Equal(t, want, flags.MetadataBlocks(), given)
+	}
 }
 
 // TestVersionAndProxyNeedNoNode and say what is asked for.
