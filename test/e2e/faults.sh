@@ -369,13 +369,23 @@ abnormal_is() { # abnormal_is VALUE: what the kubelet counts
     grep -F 'kubelet_volume_stats_health_status_abnormal{' | grep -F "namespace=\"$namespace\"" |
     grep -F 'persistentvolumeclaim="data"' | grep -q " $1\$"
 }
+pod_reports() { # pod_reports REASONS: those of the volume's conditions in the pod's status
+  [ "$(kube get pod user -o 'jsonpath={.status.volumeHealth[?(@.name=="data")].healthConditions[*].reason}')" = "$1" ]
+}
 
-# A condition is raised and cleared. The pod gets an event, and the kubelet's metric is 1
-# as long as it is there.
+# A condition is raised and cleared. It is in the pod's status as long as it is there. Before
+# Kubernetes 1.37 the pod gets an event, and the kubelet's metric is 1.
 health() {
   claim data
   pod user data
   running user
+  if [ "$($KUBECTL version -o json | jq -r '.serverVersion.minor | sub("[^0-9].*"; "")')" -ge 37 ]; then
+    add_rules health-degraded
+    await "the pod's status has the condition" pod_reports OnCommand
+    clear_rules
+    await "the pod's status has no condition" pod_reports ''
+    return
+  fi
   await "the kubelet counts the volume as healthy" abnormal_is 0
   add_rules health-degraded
   event user VolumeConditionAbnormal "raised on command"

@@ -1,18 +1,27 @@
 #!/usr/bin/env bash
-# Shows that a kubelet consumes the health of a volume: an image is moved out of
-# its pool while a pod uses it, and the pod gets the event, and the kubelet the
-# metric, that say so; the image is moved back, and the metric says that, too.
+# Shows that a kubelet consumes the health of volumes and storage: for each fault, what
+# Kubernetes reports after it, and that this goes after the cure.
 #
-# Wanted: a cluster whose kubelet has the feature gate CSIVolumeHealth, a node on
-# which Touchstone is registered, and root there (this script moves a file of the
-# pool). Settings, as environment variables:
+#   missing    the image is moved out of its pool     BackingFileMissing
+#   full       a pod fills the volume                 OutOfCapacity
+#   inodes     a pod makes files until none is free   InodesExhausted
+#   read-only  the filesystem is remounted            ReadOnlyRemount
+#   pool       no file can be made in the pool        PoolReadOnly, of the storage
+#
+# Kubernetes reports them in status.volumeHealth of the pod and status.storageHealth of the
+# CSINode from 1.37 on. Earlier versions have an event and a metric, and nothing of storage.
+#
+# Wanted: a cluster with the feature gate CSIVolumeHealth (API server and kubelet), a node on
+# which Touchstone is registered, root there (this script changes files of the pool and mounts),
+# and jq. Settings, as environment variables:
 #
 #   KUBECONFIG   the cluster
 #   KUBECTL      how kubectl is called (kubectl)
 #   DRIVER_NAME  (csi.touchstone.dev)
-#   POOL         the directory that has images/ in it (/var/lib/touchstone/pool)
-#   IMAGE        an image with sh and sleep for the pod (busybox)
-#   TIMEOUT      seconds for each step (240: the kubelet looks about once a minute)
+#   POOL         the directory that has images/ in it (/var/lib/touchstone/pool), on ext4, xfs or btrfs
+#   IMAGE        an image with sh, dd and sleep for the pod (busybox)
+#   TIMEOUT      seconds for each step (240: the kubelet asks about once a minute)
+#   FAULTS       (all) some of them
 set -euo pipefail
 
 KUBECTL=${KUBECTL:-kubectl}
@@ -20,6 +29,7 @@ DRIVER_NAME=${DRIVER_NAME:-csi.touchstone.dev}
 POOL=${POOL:-/var/lib/touchstone/pool}
 IMAGE=${IMAGE:-busybox}
 TIMEOUT=${TIMEOUT:-240}
+FAULTS=${FAULTS:-missing full inodes read-only pool}
 namespace=touchstone-e2e-health
 
 say() { echo "e2e-health: $*"; }
@@ -29,12 +39,13 @@ kube() { $KUBECTL -n "$namespace" "$@"; } # KUBECTL may have arguments
 cannot() { echo "e2e-health: $*" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || cannot "run it as root on the node: it moves a file of the pool"
 [ -d "$POOL/images" ] || cannot "there is no $POOL/images: set POOL to the pool's directory on this node"
-kube version >/dev/null || cannot "the cluster does not answer: set KUBECONFIG (and KUBECTL)"
+minor=$(kube version -o json | jq -er '.serverVersion.minor | sub("[^0-9].*"; "") | tonumber') ||
+  cannot "the cluster does not answer: set KUBECONFIG (and KUBECTL); jq is wanted too"
 
-image='' away=''
+cure='' # of the fault that there is
 finish() {
   local status=$?
-  [ -z "$away" ] || [ ! -e "$away" ] || mv "$away" "$image"
+  [ -z "$cure" ] || "$cure" || true
   $KUBECTL delete namespace "$namespace" --ignore-not-found --wait >/dev/null 2>&1 || true
   $KUBECTL delete storageclass "$namespace" --ignore-not-found >/dev/null 2>&1 || true
   exit "$status"
@@ -91,28 +102,66 @@ volume=$(kube get pv "$(kube get pvc data -o 'jsonpath={.spec.volumeName}')" -o 
 image=$POOL/images/$volume.img
 [ -f "$image" ] || cannot "volume $volume is not at $image: is this the node $node, and POOL its pool?"
 
-abnormal_is() { # abnormal_is VALUE: what the kubelet counts
-  $KUBECTL get --raw "/api/v1/nodes/$node/proxy/metrics" |
-    grep -F 'kubelet_volume_stats_health_status_abnormal{' | grep -F "namespace=\"$namespace\"" |
-    grep -F 'persistentvolumeclaim="data"' | grep -q " $1\$"
-}
-events() { # events JSONPATH: of the pod's volume that is not healthy
-  kube get events --field-selector involvedObject.name=user,reason=VolumeConditionAbnormal -o "jsonpath=$1"
-}
-has_event() { [ -n "$(events '{.items[*].message}')" ]; }
-
-await "the kubelet counts the volume as healthy" abnormal_is 0
-if has_event; then die "there is a VolumeConditionAbnormal event of a healthy volume"; fi
+if [ "$minor" -ge 37 ]; then
+  # conditions: the reasons that the pod's volume has, and those of the driver's storage on the node.
+  conditions() {
+    kube get pod user -o json | jq -r '.status.volumeHealth[]? | select(.name == "data") | .healthConditions[]?.reason'
+    $KUBECTL get csinode "$node" -o json |
+      jq -r --arg name "$DRIVER_NAME" '.status.storageHealth[]? | select(.name == $name) | .healthConditions[]?.reason'
+  }
+  reported() { conditions | grep -qFx "$1"; }
+  healthy() { [ -z "$(conditions)" ]; }
+else
+  abnormal_is() { # abnormal_is VALUE: what the kubelet counts
+    $KUBECTL get --raw "/api/v1/nodes/$node/proxy/metrics" |
+      grep -F 'kubelet_volume_stats_health_status_abnormal{' | grep -F "namespace=\"$namespace\"" |
+      grep -F 'persistentvolumeclaim="data"' | grep -q " $1\$"
+  }
+  has_event() { # has_event TEXT
+    kube get events --field-selector involvedObject.name=user,reason=VolumeConditionAbnormal -o 'jsonpath={.items[*].message}' | grep -qF "$1"
+  }
+  reported() { has_event "$1" && abnormal_is 1; }
+  healthy() { abnormal_is 0; }
+  FAULTS=${FAULTS/pool/}
+fi
+in_pod() { kube exec user -- sh -c "$1" >/dev/null 2>&1; }
 
 away=$POOL/images/.$volume.away
-mv "$image" "$away"
-say "moved the volume's image away"
+missing() { mv "$image" "$away"; }
+missing_cure() { mv "$away" "$image"; }
+# The writes end with one that fails.
+full() { in_pod 'dd if=/dev/zero of=/data/full bs=1M; sync; true'; }
+full_cure() { in_pod 'rm -f /data/full'; }
+# shellcheck disable=SC2016 # the pod's shell expands it
+inodes() { in_pod 'mkdir /data/files; i=0; while true >/data/files/$i; do i=$((i+1)); done; true'; }
+inodes_cure() { in_pod 'rm -rf /data/files'; }
+remount() {
+  local device
+  device=$(losetup --associated "$image" --noheadings --output NAME)
+  mount -o "remount,$1" "$(findmnt --first-only --noheadings --output TARGET --source "$device")"
+}
+read_only() { remount ro; }
+read_only_cure() { remount rw; }
+pool() { chattr +i "$POOL/scratch"; }
+pool_cure() { chattr -i "$POOL/scratch"; }
 
-await "the pod has the event VolumeConditionAbnormal" has_event
-events '{.items[0].message}{"\n"}'
-await "kubelet_volume_stats_health_status_abnormal is 1" abnormal_is 1
+# show FAULT REASON
+show() {
+  local name=${1//-/_}
+  case " $FAULTS " in *" $1 "*) ;; *) return 0 ;; esac
+  cure=${name}_cure
+  "$name"
+  say "fault: $1"
+  await "Kubernetes reports $2" reported "$2"
+  "$cure"
+  cure=''
+  await "Kubernetes reports nothing after the cure" healthy
+}
 
-mv "$away" "$image"
-say "moved it back"
-await "kubelet_volume_stats_health_status_abnormal is 0 again" abnormal_is 0
+await "Kubernetes reports nothing of a healthy volume" healthy
+show missing BackingFileMissing
+show full OutOfCapacity
+show inodes InodesExhausted
+show read-only ReadOnlyRemount
+show pool PoolReadOnly
 say "all held"
