@@ -42,7 +42,7 @@ type outcomes struct {
 }
 
 // compare prints what a run of upstream's suites has shown: spec by spec in comparison to a run with
-// upstream's own image, if there is one, and the verdicts of --strict in the drivers' logs.
+// upstream's own image, if there is one, and the violations in the drivers' logs.
 func compare(out io.Writer, args []string) error {
 	flags := flag.NewFlagSet("judge compare", flag.ContinueOnError)
 	report := flags.String("report", "", "ginkgo's JSON report of the run")
@@ -81,12 +81,12 @@ func compare(out io.Writer, args []string) error {
 	}
 
 	if *logs != "" {
-		verdicts, err := readVerdicts(*logs)
+		violations, err := readViolations(*logs)
 		if err != nil {
 			return err
 		}
 
-		verdicts.print(out)
+		violations.print(out)
 	}
 
 	if !isWell || ours.count(hasPassed) == 0 || ours.notReached() > 0 {
@@ -207,20 +207,21 @@ func (o *outcomes) printCounts(out io.Writer, who string) {
 		who, o.count(hasPassed), o.count(hasFailed)+len(o.suite), o.count(wasSkipped), o.notReached(), o.took.Round(time.Second))
 }
 
-// verdicts are what drivers with --strict have written into their logs.
-type verdicts struct {
-	drivers, violated int
-	// violations count the calls of each violation, with the rows of the spec.
-	violations map[string]int
+// violations are what --strict has found, in the logs of drivers. The verdict at a log's end is not among
+// it: the suite stops reading before.
+type violations struct {
+	drivers int
+	// found counts the objects by what was violated, with the rows of the spec.
+	found map[string]int
 }
 
 var (
-	verdictLine   = regexp.MustCompile(`msg="verdict on the CO: (no call violates|it violates)`)
-	violationLine = regexp.MustCompile(`msg="the CO has violated the CSI spec" violation=(\S+) .*\bspec=("[^"]*"|\S+)`)
+	readyLine     = regexp.MustCompile(`level=INFO msg=ready endpoint=\S+ mode=`)
+	violationLine = regexp.MustCompile(`msg="the CO violates the CSI spec" violation=(\S+) .*\bspec=("[^"]*"|\S+)`)
 )
 
-func readVerdicts(directory string) (verdicts, error) {
-	v := verdicts{violations: map[string]int{}}
+func readViolations(directory string) (violations, error) {
+	v := violations{found: map[string]int{}}
 
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".log" {
@@ -242,33 +243,29 @@ func readVerdicts(directory string) (verdicts, error) {
 	return v, nil
 }
 
-func (v *verdicts) read(log io.Reader) error {
+func (v *violations) read(log io.Reader) error {
 	const longest = 16 << 20 // a line with a call may have megabytes
 
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, longest)
 
 	for lines.Scan() {
-		if found := verdictLine.FindStringSubmatch(lines.Text()); found != nil {
+		if readyLine.MatchString(lines.Text()) {
 			v.drivers++
-
-			if found[1] == "it violates" {
-				v.violated++
-			}
 		}
 
 		if found := violationLine.FindStringSubmatch(lines.Text()); found != nil {
-			v.violations[found[1]+" ("+strings.Trim(found[2], `"`)+")"]++
+			v.found[found[1]+" ("+strings.Trim(found[2], `"`)+")"]++
 		}
 	}
 
 	return lines.Err()
 }
 
-func (v *verdicts) print(out io.Writer) {
-	fmt.Fprintf(out, "--strict: %d drivers have a verdict, %d of them violations of the CO\n", v.drivers, v.violated)
+func (v *violations) print(out io.Writer) {
+	fmt.Fprintf(out, "--strict: %d drivers have served, %d kinds of violations by the CO\n", v.drivers, len(v.found))
 
-	for _, each := range slices.Sorted(maps.Keys(v.violations)) {
-		fmt.Fprintf(out, "  violated %d times: %s\n", v.violations[each], each)
+	for _, each := range slices.Sorted(maps.Keys(v.found)) {
+		fmt.Fprintf(out, "  violated for %d objects: %s\n", v.found[each], each)
 	}
 }

@@ -80,22 +80,25 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-func TestVerdictsInLogs(t *testing.T) {
+func TestViolationsInLogs(t *testing.T) {
 	t.Parallel()
+
+	const ready = `time=1 level=INFO msg=ready endpoint=/csi/csi.sock mode=all driver=csi-mock-1`
 
 	j := start(t)
 	logs := filepath.Join(j.directory, "logs")
 	require.NoError(t, os.MkdirAll(filepath.Join(logs, "a spec"), 0o700))
 
 	for name, text := range map[string]string{
-		"good.log": `time=1 level=INFO msg="verdict on the CO: no call violates the CSI spec"`,
-		"bad.log": `gRPCCall: {"msg":"no"}
-level=WARN msg="the CO has violated the CSI spec" violation=publish-before-stage object="volume 1" count=2 detail="not staged" spec="NSV-4 RPCIRC-2"
+		"good.log":  ready,
+		"proxy.log": `level=INFO msg=ready endpoint=/csi/csi.sock awaitsConnectionsAt=[::]:9000`,
+		"bad.log": ready + `
+gRPCCall: {"msg":"no"}
+level=WARN msg="the CO violates the CSI spec" violation=publish-before-stage object="volume 1" detail="not staged" spec="NSV-4 RPCIRC-2" remedy="stage it"
+level=WARN msg="the CO violates the CSI spec" violation=token-unknown object=x detail=y spec=LVE-4 remedy=z
 level=WARN msg="the CO has violated the CSI spec" violation=token-unknown object=x count=1 detail=y spec=LVE-4
-level=WARN msg="verdict on the CO: it violates the CSI spec" violations=2
 `,
-		"killed.log": "gRPCCall: {}",
-		"other.txt":  `msg="verdict on the CO: it violates the CSI spec"`,
+		"other.txt": ready,
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(logs, "a spec", name), []byte(text), 0o600))
 	}
@@ -103,8 +106,8 @@ level=WARN msg="verdict on the CO: it violates the CSI spec" violations=2
 	report := j.report(t, "ours", types.Report{SpecReports: []types.SpecReport{spec("works", types.SpecStatePassed, "")}})
 	output, code := j.runBare(t, "compare", "-report", report, "-logs", logs)
 	require.Zero(t, code, output)
-	require.Contains(t, output, "--strict: 2 drivers have a verdict, 1 of them violations of the CO\n"+
-		"  violated 1 times: publish-before-stage (NSV-4 RPCIRC-2)\n  violated 1 times: token-unknown (LVE-4)\n")
+	require.Contains(t, output, "--strict: 2 drivers have served, 2 kinds of violations by the CO\n"+
+		"  violated for 1 objects: publish-before-stage (NSV-4 RPCIRC-2)\n  violated for 1 objects: token-unknown (LVE-4)\n")
 
 	_, code = j.runBare(t, "compare", "-report", report, "-logs", filepath.Join(logs, "missing"))
 	require.Equal(t, 2, code, "want: missing logs exit with 2")
