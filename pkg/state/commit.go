@@ -8,26 +8,28 @@ import (
 	"time"
 )
 
-// batch is a group of transactions that share one fdatasync.
+// batch is a group of transactions that are written together.
 type batch struct {
-	lines   []byte
-	first   uint64
-	last    uint64
+	lines []byte
+	// first is the first change that is not durable when the batch is written, 0 if there is none.
+	first uint64
+	last  uint64
+	// sync means that a transaction waits for fdatasync.
+	sync    bool
 	changes []mutation
 	// lazy has the changes of each lazy transaction, in their order.
 	lazy [][]mutation
 
-	// done is closed after err is set and, if that is nil, readers see the
-	// changes.
+	// done is closed after err is set and, if that is nil, readers see the changes.
 	done chan struct{}
 	err  error
 }
 
-func newBatch() *batch { return &batch{done: make(chan struct{})} }
+func newBatch(first uint64) *batch { return &batch{first: first, done: make(chan struct{})} }
 
 // add appends the changes of a transaction, one line each, and returns the number of the last one.
 func (b *batch) add(sequence uint64, changes []mutation) uint64 {
-	if b.first == 0 {
+	if b.first == 0 && len(changes) > 0 {
 		b.first = sequence + 1
 	}
 	for i, each := range changes {
@@ -39,16 +41,17 @@ func (b *batch) add(sequence uint64, changes []mutation) uint64 {
 	return sequence
 }
 
-// committer makes the writer's batches durable, and compacts the journal.
+// committer writes the writer's batches, and compacts the journal.
 type committer struct {
 	dir     string
 	options Options
 	writer  *writer
 
-	// token is a mutex, locked by sending to it, for writing to the journal. It guards journal and durable.
+	// token is a mutex, locked by sending to it, for writing to the journal. It guards journal and written,
+	// the last change in it.
 	token   chan struct{}
 	journal *journal
-	durable uint64
+	written uint64
 	mark    mark
 	// compactAt is the journal's size in bytes that starts a compaction.
 	compactAt int64
@@ -72,7 +75,7 @@ func newCommitter(dir string, opts Options, w *writer) *committer {
 	}
 }
 
-// close makes the newest batch durable, marks a clean end and closes the files.
+// close writes the newest batch, marks a clean end and closes the files.
 func (c *committer) close(newest *batch) error {
 	c.writer.mu.Lock()
 
@@ -98,18 +101,18 @@ func (c *committer) close(newest *batch) error {
 	}()
 
 	healthy := c.writer.err() == nil
-	err = errors.Join(err, c.journal.close(c.durable, healthy))
+	err = errors.Join(err, c.journal.close(c.written, healthy))
 	c.journal = nil
 
 	if healthy && err == nil {
-		c.mark.write(c.durable)
+		c.mark.write(c.written)
 		err = errors.Join(c.mark.file.Sync(), c.options.FS.SyncDir(c.dir))
 	}
 
 	return errors.Join(err, c.mark.file.Close())
 }
 
-// await returns when b is durable or has failed. One of the waiting goroutines gets the token and
+// await returns when b is written, and durable if it is to be, or has failed. One of the waiting goroutines gets the token and
 // writes for all, so a lone Update needs no switch of goroutines.
 func (c *committer) await(b *batch) error {
 	select {
@@ -131,15 +134,17 @@ func (c *committer) flush() {
 		return
 	}
 
-	err := c.journal.append(b.lines)
+	err := c.journal.append(b.lines, b.sync)
 	if err != nil {
 		c.fail(err)
 
 		return
 	}
 
-	c.durable = b.last
-	c.mark.write(c.durable)
+	c.written = max(c.written, b.last)
+	if b.sync {
+		c.mark.write(c.written)
+	}
 
 	for _, each := range publish {
 		each()
@@ -150,7 +155,7 @@ func (c *committer) flush() {
 	c.compactIfLarge()
 }
 
-// fail makes the store read-only, reverts what is not durable and fails the waiting Updates. After a
+// fail makes the store read-only, reverts what is not written and fails the waiting Updates. After a
 // write that failed for lack of space, the lazy changes are kept and a retry runs in the background.
 // After any other failure, of a sync above all, the store stays read-only: the content of the disk
 // is unknown. The caller holds the token.
@@ -163,7 +168,7 @@ func (c *committer) fail(cause error) {
 		err = fmt.Errorf("%w as long as %s has no space: %w; free some, then changes are accepted again", ErrReadOnly, c.dir, cause)
 	}
 
-	failed := c.writer.takeBack(err, c.durable, full)
+	failed := c.writer.takeBack(err, c.written, full)
 
 	c.options.Log.Error("state is read-only from now on", "dir", c.dir, "error", cause, "untilSpace", full)
 
@@ -196,7 +201,7 @@ func (c *committer) flushLater() {
 
 		c.writer.mu.Lock()
 		c.lazy = nil
-		b := c.writer.newestBatch()
+		b := c.writer.newestBatch(false)
 		writable := c.writer.err() == nil
 		c.writer.mu.Unlock()
 

@@ -77,7 +77,7 @@ func (c *committer) compact(ctx context.Context) error {
 	return nil
 }
 
-// freeze returns all durable records, the last change that they contain, and where in the journal
+// freeze returns all written records, the last change that they contain, and where in the journal
 // that ends.
 func (c *committer) freeze() (sequence uint64, all []version, end int64, err error) {
 	c.token <- struct{}{}
@@ -85,7 +85,7 @@ func (c *committer) freeze() (sequence uint64, all []version, end int64, err err
 	if c.journal == nil {
 		return 0, nil, 0, ErrNotOpen
 	}
-	return c.durable, c.writer.versions(), c.journal.end, nil
+	return c.written, c.writer.versions(), c.journal.end, nil
 }
 
 // catchUp copies what was appended to the journal while the base of next was written, so that

@@ -49,21 +49,25 @@ func historyUpTo(last int) map[string]volume {
 }
 
 // live plays the history from behind the last transaction that is there, with groups of several and
-// compactions, during which changes are made and one of which fails in the middle. It returns what
-// was acknowledged.
-func live(f fixture, m *machine) (acknowledged int) {
+// compactions, during which changes are made and one of which fails in the middle. It returns the last
+// transaction that has to be there after a restart: one that was not synced has to be after a kill.
+func live(f fixture, m *machine, killed bool) (acknowledged int) {
 	acknowledged, _ = f.counts.Get("last")
 	next := acknowledged + 1
-	update := func() bool {
-		if f.Update(context.Background(), transactionNumber(next, f)) != nil {
+	updateBy := func(update func(context.Context, func(*state.Tx) error) error, survives bool) bool {
+		if update(context.Background(), transactionNumber(next, f)) != nil {
 			return false
 		}
 
-		acknowledged = next
+		if survives {
+			acknowledged = next
+		}
+
 		next++
 
 		return true
 	}
+	update := func() bool { return updateBy(f.Update, true) }
 
 	for group := range 8 {
 		for range group % 4 {
@@ -74,7 +78,13 @@ func live(f fixture, m *machine) (acknowledged int) {
 			next++
 		}
 
-		if !update() {
+		for range group % 3 {
+			if !updateBy(f.UpdateUnsynced, killed) {
+				return acknowledged
+			}
+		}
+
+		if group%2 == 0 && !update() {
 			return acknowledged
 		}
 
@@ -160,7 +170,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 					for range 3 {
 						var lived bool
 
-						acknowledged, lived = oneLife(t, dir, m, acknowledged)
+						acknowledged, lived = oneLife(t, dir, m, acknowledged, name == "killed")
 						if lived && seed == 0 && crashAt == 1 {
 							steps = m.steps
 						}
@@ -171,7 +181,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 					}
 
 					m.crashAt = 0
-					acknowledged, lived := oneLife(t, dir, m, acknowledged)
+					acknowledged, lived := oneLife(t, dir, m, acknowledged, name == "killed")
 					require.True(t, lived, "want: the process lived until it was killed")
 					require.Positive(t, acknowledged, "want: changes are acknowledged before the crash")
 
@@ -185,7 +195,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 }
 
 // oneLife opens, checks, plays and ends. lived is false if the crash came first.
-func oneLife(t *testing.T, dir string, m *machine, acknowledged int) (int, bool) {
+func oneLife(t *testing.T, dir string, m *machine, acknowledged int, killed bool) (int, bool) {
 	t.Helper()
 
 	f := newFixture(dir, state.Options{FS: m, CompactAbove: -1})
@@ -199,7 +209,7 @@ func oneLife(t *testing.T, dir string, m *machine, acknowledged int) (int, bool)
 
 	requireHistory(t, f, acknowledged)
 
-	acknowledged = live(f, m)
+	acknowledged = live(f, m, killed)
 
 	if !m.crashed {
 		requireHistory(t, f, acknowledged)

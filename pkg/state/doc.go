@@ -1,5 +1,5 @@
-// Package state stores typed records durably: an acknowledged change survives a kill or a power
-// failure at any instruction, and the file can be read with jq.
+// Package state stores typed records durably: an acknowledged change survives a kill at any
+// instruction, and a power failure unless it was unsynced; the file can be read with jq.
 //
 // # Format
 //
@@ -25,11 +25,12 @@
 // # Guarantees
 //
 // Update runs its function on the latest state, appends its changes to the journal and returns after
-// fdatasync; concurrent Updates share one. Readers see only durable records and never wait for a
-// disk.
+// fdatasync; concurrent Updates share one. Readers see no change of an Update before that, and never
+// wait for a disk. UpdateUnsynced does not wait for fdatasync: a power failure may lose its changes,
+// but none without all later ones.
 //
-// Open drops the end of the journal only if it can be an interrupted write of the last batch, which
-// was not acknowledged. All else that is missing or differs from what was written is damage: Open
+// Open drops the end of the journal only if it can be an interrupted write of changes that were not
+// synced. All else that is missing or differs from what was written is damage: Open
 // fails with *DamageError, which names the line, and changes nothing. So is a record that the checks
 // and unique indexes of its collection refuse. Verify lists all damage, and Repair keeps what can be
 // read.

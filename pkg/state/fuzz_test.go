@@ -73,7 +73,7 @@ func fuzzSeeds() []string {
 		store := newFixture(dir, state.Options{FS: m, CompactAbove: -1})
 
 		if store.Open(context.Background()) == nil {
-			live(store, m)
+			live(store, m, false)
 		}
 
 		_ = store.Close()

@@ -31,18 +31,20 @@ type journal struct {
 	file File
 	// base is where the base ends, in bytes.
 	base int64
-	// end is where the next line goes; all before it is durable.
+	// end is where the next line goes.
 	end int64
 	// filled is up to where the file is durable, lines or newlines. It is at least
 	// preallocated(end), but for a draft.
 	filled int64
 	// closed is true while nothing follows the line of a clean end, or the base.
 	closed bool
+	// unsynced is true while lines are written that are not durable.
+	unsynced bool
 }
 
-// append makes lines durable. After an error that is not errNoSpace no further append is allowed;
-// after errNoSpace none before wipe.
-func (j *journal) append(lines []byte) (err error) {
+// append writes lines, and makes them and all before them durable if sync is true. After an error that
+// is not errNoSpace no further append is allowed; after errNoSpace none before wipe.
+func (j *journal) append(lines []byte, sync bool) (err error) {
 	defer errdefs.Wrapf(&err, "append to %s", journalName)
 	if err := j.fill(j.end + int64(len(lines))); err != nil {
 		return err
@@ -50,19 +52,24 @@ func (j *journal) append(lines []byte) (err error) {
 	if err := writeAt(j.file, lines, j.end); err != nil {
 		return err
 	}
-	if err := j.file.Sync(); err != nil {
-		return err
+	if sync {
+		if err := j.file.Sync(); err != nil {
+			return err
+		}
 	}
 	j.end += int64(len(lines))
-	j.closed = false
+	j.closed, j.unsynced = false, !sync
 	return nil
 }
 
-// close marks a clean end and closes the file. last is the last change.
+// close marks a clean end, behind durable lines, and closes the file. last is the last change.
 func (j *journal) close(last uint64, healthy bool) error {
 	var err error
-	if healthy && !j.closed {
-		err = j.append(appendClosed(nil, last))
+	if healthy && j.unsynced {
+		err = j.file.Sync()
+	}
+	if healthy && err == nil && !j.closed {
+		err = j.append(appendClosed(nil, last), true)
 	}
 	return errors.Join(err, j.file.Close())
 }
@@ -87,7 +94,7 @@ func (j *journal) fill(end int64) error {
 	return nil
 }
 
-// wipe overwrites what follows the last durable line with newlines. It does not shorten the
+// wipe overwrites what follows the last line with newlines. It does not shorten the
 // preallocated part: a crash could leave the file too short.
 func (j *journal) wipe() error {
 	if err := writeAt(j.file, bytes.Repeat([]byte{'\n'}, int(j.filled-j.end)), j.end); err != nil {

@@ -38,8 +38,7 @@ type line struct {
 	// Sequence numbers the changes without a gap. The header has that of the last one that the
 	// base contains.
 	Sequence uint64 `json:"sequence"`
-	// Batch is the first change of the group that one fdatasync made durable: the changes before
-	// it were durable when this line was written.
+	// Batch is the first change that was not durable when this line was written.
 	Batch uint64 `json:"batch"`
 	// More means that the next line belongs to the same transaction.
 	More       bool   `json:"more"`

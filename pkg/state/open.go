@@ -50,7 +50,7 @@ func (c *committer) load(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	c.writer.sequence, c.durable = read.last, read.last
+	c.writer.sequence, c.written = read.last, read.last
 	c.journal = &journal{
 		file: file, base: read.base.size, end: read.end.size, filled: read.at.size / journalChunk * journalChunk, closed: read.closed,
 	}
@@ -93,7 +93,7 @@ func (c *committer) create(ctx context.Context) error {
 // other lines precede it.
 func (c *committer) dropTorn(torn *DamageError) (err error) {
 	defer errdefs.Wrapf(&err, "drop the end of the journal")
-	c.options.Log.Warn("dropping the end of the journal: a write was interrupted and never acknowledged",
+	c.options.Log.Warn("dropping the end of the journal: a write was interrupted and never synced",
 		"file", torn.File, "line", torn.Line, "reason", torn.Reason)
 	err = c.journal.wipe()
 	if err != nil {

@@ -63,7 +63,7 @@ func New(dir string, opts Options) *Store {
 		opts.RetrySpace = defaultRetrySpace
 	}
 
-	w := &writer{dir: dir, log: opts.Log, collections: map[string]collection{}, pending: newBatch()}
+	w := &writer{dir: dir, log: opts.Log, collections: map[string]collection{}, pending: newBatch(0)}
 
 	return &Store{dir: dir, options: opts, writer: w, committer: newCommitter(dir, opts, w)}
 }

@@ -61,12 +61,23 @@ func (tx *Tx) revert() {
 // ctx is checked before fn runs. After that Update waits for the disk, because the outcome is not
 // known before.
 func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
+	return s.update(ctx, fn, durable)
+}
+
+// UpdateUnsynced is Update that returns when its changes are written: a kill leaves them, and a power
+// failure may lose those since the last Update, the newest first. It is for what a power failure ends
+// as well, such as mounts.
+func (s *Store) UpdateUnsynced(ctx context.Context, fn func(tx *Tx) error) error {
+	return s.update(ctx, fn, unsynced)
+}
+
+func (s *Store) update(ctx context.Context, fn func(tx *Tx) error, until durability) error {
 	err := ctx.Err()
 	if err != nil {
 		return fmt.Errorf("update state: %w", err)
 	}
 
-	b, err := s.writer.accept(fn, false)
+	b, err := s.writer.accept(fn, until)
 	if err != nil || b == nil {
 		return err
 	}
@@ -74,11 +85,11 @@ func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 	return s.committer.await(b)
 }
 
-// UpdateLazily is Update without the wait: the change becomes durable, and visible to readers, with
-// the next Update or after Options.LazyFlush. It is for changes whose loss in a crash does no harm.
+// UpdateLazily is UpdateUnsynced without the wait: the change is written, and visible to readers, with
+// the next change or after Options.LazyFlush. It is for changes whose loss in a crash does no harm.
 // If the write finds no space, the change is kept and written when there is space again.
 func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
-	b, err := s.writer.accept(fn, true)
+	b, err := s.writer.accept(fn, lazy)
 	if err != nil || b == nil {
 		return err
 	}

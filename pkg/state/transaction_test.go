@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -173,6 +174,50 @@ func TestLazyChangesAreWritten(t *testing.T) {
 	f = open(t, dir, state.Options{})
 	n, _ := f.counts.Get("n")
 	require.Equal(t, 4, n, "want: the lazy change is written by the next one")
+}
+
+// TestUnsyncedChangesAreWritten without a sync, and durable with the next Update, whether that changes
+// anything or not.
+func TestUnsyncedChangesAreWritten(t *testing.T) {
+	t.Parallel()
+
+	dir, m := t.TempDir(), newMachine(1)
+	f := open(t, dir, state.Options{FS: m, LazyFlush: time.Hour})
+	put := func(n int) func(*state.Tx) error {
+		return func(tx *state.Tx) error { return f.counts.In(tx).Put("n", n) }
+	}
+	read := func(*state.Tx) error { return nil }
+	require.NoError(t, f.Update(t.Context(), put(0)))
+
+	for _, each := range []struct {
+		name   string
+		update func() error
+		syncs  int
+	}{
+		{"an unsynced change", func() error { return f.UpdateUnsynced(t.Context(), put(1)) }, 0},
+		{"another one", func() error { return f.UpdateUnsynced(t.Context(), put(2)) }, 0},
+		{"an Update that changes nothing", func() error { return f.Update(t.Context(), read) }, 1},
+		{"another one, of durable records", func() error { return f.Update(t.Context(), read) }, 0},
+		{"an unsynced one that changes nothing", func() error { return f.UpdateUnsynced(t.Context(), read) }, 0},
+		{"a lazy change", func() error { return f.UpdateLazily(put(3)) }, 0},
+		{"an unsynced one that has seen it", func() error { return f.UpdateUnsynced(t.Context(), read) }, 0},
+		{"an Update with a change", func() error { return f.Update(t.Context(), put(4)) }, 1},
+	} {
+		before := m.syncs
+		require.NoError(t, each.update(), each.name)
+		require.Equal(t, each.syncs, m.syncs-before, "want: the number of syncs of %s", each.name)
+	}
+
+	require.NoError(t, f.UpdateUnsynced(t.Context(), put(5)))
+	n, _ := f.counts.Get("n")
+	require.Equal(t, 5, n, "want: readers see an unsynced change")
+
+	m.crashed = true
+	_ = f.Close()
+
+	f = open(t, dir, state.Options{FS: m.afterKill()})
+	n, _ = f.counts.Get("n")
+	require.Equal(t, 5, n, "want: a kill leaves an unsynced change")
 }
 
 func TestAscendIsInTheOrderOfKeys(t *testing.T) {

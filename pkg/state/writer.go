@@ -27,7 +27,19 @@ type collection interface {
 	Len() int
 }
 
-// writer has the latest state, which transactions change one after the other, and what of it is not durable.
+// durability is what a transaction waits for.
+type durability int
+
+const (
+	// lazy is nothing: a kill may lose it.
+	lazy durability = iota
+	// unsynced is the write, which a kill leaves and a power failure may not.
+	unsynced
+	// durable is fdatasync.
+	durable
+)
+
+// writer has the latest state, which transactions change one after the other, and what of it is not written.
 type writer struct {
 	dir string
 	log *slog.Logger
@@ -64,8 +76,8 @@ func (w *writer) err() error {
 }
 
 // accept runs fn and puts its changes into the batch that is written next. It
-// returns the batch that makes durable all that fn saw, nil if all is durable.
-func (w *writer) accept(fn func(tx *Tx) error, lazy bool) (*batch, error) {
+// returns the batch with which all that fn saw is written or durable, nil if it is.
+func (w *writer) accept(fn func(tx *Tx) error, until durability) (*batch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -74,12 +86,12 @@ func (w *writer) accept(fn func(tx *Tx) error, lazy bool) (*batch, error) {
 		return nil, err
 	}
 
-	err = w.apply(fn, lazy)
+	err = w.apply(fn, until == lazy)
 	if err != nil {
 		return nil, err
 	}
 
-	return w.newestBatch(), nil
+	return w.newestBatch(until == durable), nil
 }
 
 // apply runs fn and adds its changes to the pending batch. The caller holds mu.
@@ -133,17 +145,22 @@ func (w *writer) writable() error {
 	return nil
 }
 
-// newestBatch is the batch after which the latest state is the durable one; nil
-// if it is already.
-func (w *writer) newestBatch() *batch {
-	if len(w.pending.lines) > 0 {
-		return w.pending
-	}
+// newestBatch is the batch after which the latest state is written, and durable if sync is true; nil
+// if it is already. The caller holds mu.
+func (w *writer) newestBatch(sync bool) *batch {
+	switch {
+	case sync && w.pending.first > 0:
+		w.pending.sync = true
 
-	return w.flushing
+		return w.pending
+	case len(w.pending.lines) > 0:
+		return w.pending
+	default:
+		return w.flushing
+	}
 }
 
-// close ends transactions. It returns the newest batch, and whether they were accepted until now.
+// close ends transactions. It returns the newest batch that is not written, and whether they were accepted until now.
 func (w *writer) close() (newest *batch, wasOpen bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,7 +171,7 @@ func (w *writer) close() (newest *batch, wasOpen bool) {
 
 	w.phase = phaseClosed
 
-	return w.newestBatch(), true
+	return w.newestBatch(false), true
 }
 
 // take returns the pending changes as the batch to write now, and what makes them visible; nil if
@@ -164,17 +181,21 @@ func (w *writer) take() (b *batch, publish []func()) {
 	defer w.mu.Unlock()
 
 	b = w.pending
-	if len(b.lines) == 0 || w.err() != nil {
+	if len(b.lines) == 0 && !b.sync || w.err() != nil {
 		return nil, nil
 	}
 
 	w.flushing = b
-	w.pending = newBatch()
+	w.pending = newBatch(0)
+
+	if !b.sync {
+		w.pending.first = b.first
+	}
 
 	return b, w.seal()
 }
 
-// written notes that the batch that was taken is durable.
+// written notes that the batch that was taken is in the journal.
 func (w *writer) written() {
 	w.mu.Lock()
 	w.flushing = nil
@@ -193,9 +214,9 @@ func (w *writer) seal() []func() {
 	return publish
 }
 
-// takeBack sets the failure, makes the latest state the one of the durable change, and returns the
-// batches that are not durable. Lazy changes, which no caller waits for, can be kept pending.
-func (w *writer) takeBack(failure error, durable uint64, keepLazy bool) []*batch {
+// takeBack sets the failure, makes the latest state the one of the last written change, and returns the
+// batches that are not written. Lazy changes, which no caller waits for, can be kept pending.
+func (w *writer) takeBack(failure error, written uint64, keepLazy bool) []*batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -215,9 +236,13 @@ func (w *writer) takeBack(failure error, durable uint64, keepLazy bool) []*batch
 		}
 	}
 
-	w.sequence = durable
+	w.sequence = written
 	w.flushing = nil
-	w.pending = newBatch()
+	w.pending = newBatch(0)
+
+	if first := failed[0].first; first <= written {
+		w.pending.first = first
+	}
 
 	if keepLazy {
 		w.redoLazy(failed)

@@ -74,15 +74,22 @@ func stateMutants() []regression {
 		},
 		{
 			name: "state/visible-before-durable", in: "state.committer.flush",
-			old: `	err := c.journal.append(b.lines)
+			old: `	err := c.journal.append(b.lines, b.sync)
 `,
 			new: `	for _, each := range publish {
 		each()
 	}
 
-	err := c.journal.append(b.lines)
+	err := c.journal.append(b.lines, b.sync)
 `,
 			breaks: "a reader acts on a record that a failure takes back", tests: tests,
+		},
+		{
+			name: "state/unsynced-change-taken-for-durable", in: "state.writer.take",
+			old:    `w.pending.first = b.first`,
+			new:    `w.pending.first = 0`,
+			breaks: "a power failure that loses an unsynced change is refused as damage",
+			tests:  in("pkg/state", "TestCrashAtEveryStep"),
 		},
 		{
 			name: "state/failed-write-acknowledged", in: "state.committer.fail",
