@@ -158,7 +158,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	published := v.Clone()
 	published.Publications = append(published.Publications, wanted)
 
-	if err := s.volumes.Staged.Put(ctx, published); err != nil {
+	if err := s.volumes.Record(ctx, published); err != nil {
 		return err
 	}
 

@@ -134,7 +134,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		return err
 	}
 
-	if err := s.volumes.Staged.Put(ctx, wanted); err != nil {
+	if err := s.volumes.Record(ctx, wanted); err != nil {
 		return err
 	}
 

@@ -152,12 +152,12 @@ func nodeMutants() []regression {
 		},
 		{
 			name: "node/staged-before-recorded", in: "node.Service.stage",
-			old: `	if err := s.volumes.Staged.Put(ctx, wanted); err != nil {
+			old: `	if err := s.volumes.Record(ctx, wanted); err != nil {
 		return err
 	}
 
 	if len(wanted.Publications) == 0 {`,
-			new: `	defer func() { _ = s.volumes.Staged.Put(ctx, wanted) }()
+			new: `	defer func() { _ = s.volumes.Record(ctx, wanted) }()
 
 	if len(wanted.Publications) == 0 {`,
 			breaks: "a driver that is killed while it stages leaves a mount without a record",

@@ -83,13 +83,25 @@ func (r *Records[T]) All() []T {
 
 // Put stores a record durably, before the node acts on it.
 func (r *Records[T]) Put(ctx context.Context, record T) error {
-	return r.PutIf(ctx, record, func() error { return nil })
+	return r.put(ctx, r.store.Update, record, func() error { return nil })
+}
+
+// PutUnsynced is Put of a record of what a power failure ends: a kill leaves the record, a power failure
+// may not.
+func (r *Records[T]) PutUnsynced(ctx context.Context, record T) error {
+	return r.put(ctx, r.store.UpdateUnsynced, record, func() error { return nil })
 }
 
 // PutIf is Put if allowed returns nil. It calls allowed in the transaction, so that no
 // other update of the store runs beside it.
 func (r *Records[T]) PutIf(ctx context.Context, record T, allowed func() error) error {
-	err := r.store.Update(ctx, func(tx *state.Tx) error {
+	return r.put(ctx, r.store.Update, record, allowed)
+}
+
+func (r *Records[T]) put(
+	ctx context.Context, update func(context.Context, func(*state.Tx) error) error, record T, allowed func() error,
+) error {
+	err := update(ctx, func(tx *state.Tx) error {
 		if err := allowed(); err != nil {
 			return err
 		}

@@ -1,9 +1,21 @@
 package staged
 
+import "context"
+
 // Volumes are the volumes in use on a node. Their ids are those that the CO uses.
 type Volumes struct {
 	Staged *Records[*Volume]
 	Inline *InlineRecords
+}
+
+// Record stores the record of a volume that is about to be staged or published, so that a kill leaves it.
+// A power failure ends mounts and devices with it, but not what a virtual machine was assigned.
+func (v Volumes) Record(ctx context.Context, about *Volume) error {
+	if about.IsDirect() {
+		return v.Staged.Put(ctx, about)
+	}
+
+	return v.Staged.PutUnsynced(ctx, about)
 }
 
 // Get returns the volume that is staged or published here, and the record it was made

@@ -43,7 +43,7 @@ func HasLimits(wanted volume.Mutable) bool { return limitsOf(wanted) != cgroup.L
 // limits in wanted use RemoveLimits.
 func (t *Tuner) SetLimits(ctx context.Context, limited Limited, wanted volume.Mutable) error {
 	if recorded, ok := t.limited.Get(limited.RecordID()); !ok || *recorded != limited {
-		if err := t.limited.Put(ctx, &limited); err != nil {
+		if err := t.limited.PutUnsynced(ctx, &limited); err != nil {
 			return err
 		}
 	}

@@ -61,7 +61,7 @@ func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wante
 func (t *Tuner) recordScheduler(ctx context.Context, volumeID string, number int, wanted string) error {
 	changed, recorded := t.schedulers.Get(strconv.Itoa(number))
 	if recorded && changed.VolumeID != volumeID {
-		return t.schedulers.Put(ctx, &ChangedScheduler{Number: number, VolumeID: volumeID, Scheduler: changed.Scheduler})
+		return t.schedulers.PutUnsynced(ctx, &ChangedScheduler{Number: number, VolumeID: volumeID, Scheduler: changed.Scheduler})
 	}
 
 	if recorded || wanted == "" {
@@ -73,7 +73,7 @@ func (t *Tuner) recordScheduler(ctx context.Context, volumeID string, number int
 		return err
 	}
 
-	return t.schedulers.Put(ctx, &ChangedScheduler{Number: number, VolumeID: volumeID, Scheduler: now.Scheduler})
+	return t.schedulers.PutUnsynced(ctx, &ChangedScheduler{Number: number, VolumeID: volumeID, Scheduler: now.Scheduler})
 }
 
 // ResetQueue restores the scheduler of the volume's device before it is detached.
