@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -212,6 +214,16 @@ func (r *components) addSimulatedNode() {
 	})
 }
 
+// bootID is the controller's Config.BootID.
+func bootID(config *Config) string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil || config.Shared {
+		return ""
+	}
+
+	return strings.TrimSpace(string(text))
+}
+
 func (r *components) addController(config *Config) error {
 	directByClaim, err := r.openClaims(config.Claims)
 	if err != nil {
@@ -221,7 +233,7 @@ func (r *components) addController(config *Config) error {
 	copies := progress.NewRegistry(config.Log)
 
 	served, err := controller.New(controller.Config{
-		Settings: config.Controller, NodeID: config.NodeID, Segments: config.segments(), Shared: config.Shared,
+		Settings: config.Controller, NodeID: config.NodeID, Segments: config.segments(), Shared: config.Shared, BootID: bootID(config),
 		MaxVolumesPerNode: config.MaxVolumesPerNode, MaxVolumeBytes: config.MaxVolumeBytes, Capabilities: config.capabilities,
 		Store: r.store, Pools: r.pools, Operations: r.operations, Admission: r.admission,
 		Health: config.Health, Storage: r.storage, Point: r.point, Log: config.Log,

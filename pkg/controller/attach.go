@@ -11,6 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -79,7 +80,13 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 	}
 
 	if found.Pristine {
-		if err := objects.AllocateDurably(found, p); err != nil {
+		allocate := objects.AllocateDurably
+
+		if s.config.BootID != "" && found.IsFilledAtStaging(wanted.Capability) {
+			allocate, wanted.UnsyncedIn = objects.Allocate, s.config.BootID
+		}
+
+		if err := allocate(found, p); err != nil {
 			return record.Attachment{}, err
 		}
 	}
@@ -147,11 +154,31 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 		}
 	}
 
+	pristine := isStillPristine(ctx, s.catalog, found)
+
 	_, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
+		v.Pristine = pristine
 
 		return nil
 	})
 
 	return err
+}
+
+// isStillPristine reports whether no NodeStageVolume has replaced the image of a volume that was pristine
+// when it was attached.
+func isStillPristine(ctx context.Context, records *catalog.Catalog, v *record.Volume) bool {
+	if v.UnsyncedIn() == "" {
+		return false
+	}
+
+	p, err := records.PoolOf(v)
+	if err != nil {
+		return false
+	}
+
+	allocated, err := p.Images.AllocatedBytes(ctx, v.ID)
+
+	return err == nil && allocated == 0
 }

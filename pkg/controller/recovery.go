@@ -52,7 +52,7 @@ func (s *Service) recoverVolumes() error {
 func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 	defer errdefs.Wrapf(&err, "recover pool %q", p.Name())
 
-	err = s.allocatePristineDurably(ctx, p)
+	err = errors.Join(s.allocatePristineDurably(ctx, p), s.allocateUnsynced(ctx, p))
 	s.changes.Recover(ctx, p, s.existsOrCreating)
 
 	if err := errors.Join(err, s.collectOrphans(ctx, p)); err != nil {
@@ -93,6 +93,26 @@ func (s *Service) allocatePristineDurably(ctx context.Context, p *pool.Pool) err
 	}
 
 	return s.catalog.SetDurable(ctx, changed)
+}
+
+// allocateUnsynced makes the images of a pool again that a power failure took before NodeStageVolume had
+// replaced them by durable ones. An image without blocks may also have lost its size. One that is missing
+// in the same boot of the machine was removed by another program.
+func (s *Service) allocateUnsynced(ctx context.Context, p *pool.Pool) (failed error) {
+	s.catalog.EachReadyVolume(func(v *record.Volume) {
+		if boot := v.UnsyncedIn(); v.Parameters.Pool != p.Name() || boot == "" || boot == s.config.BootID {
+			return
+		}
+
+		allocated, err := p.Images.AllocatedBytes(ctx, v.ID)
+		if errors.Is(err, pool.ErrMissing) || err == nil && allocated == 0 {
+			err = objects.AllocateDurably(v, p)
+		}
+
+		failed = errors.Join(failed, err)
+	})
+
+	return failed
 }
 
 // collectOrphans removes empty objects without a record: a

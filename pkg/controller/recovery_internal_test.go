@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -44,6 +45,75 @@ func (s *site) served() *pool.Pool {
 	return p
 }
 
+// stage writes into the image of a volume, as NodeStageVolume does.
+func (s *site) stage(id string) {
+	s.t.Helper()
+
+	image, err := os.OpenFile(s.imagePath(id), os.O_WRONLY, 0)
+	require.NoError(s.t, err)
+
+	_, err = image.WriteAt([]byte("a filesystem"), 0)
+	require.NoError(s.t, errors.Join(err, image.Sync(), image.Close()))
+}
+
+// TestUnsyncedImagesAreMadeAgain: of volumes that are attached and were never staged, as long as they are
+// attached; then they are pristine again.
+func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, func(c *Config) { c.BootID = "boot 1" })
+	lost, short, staged, other := s.create("lost"), s.create("short"), s.create("staged"), s.create("other", with("pool", "fast"))
+
+	for _, id := range []string{lost, short, staged, other} {
+		require.NoError(t, s.publish(t.Context(), id, ownNode))
+	}
+
+	s.stage(staged)
+
+	require.NoError(t, os.Remove(s.imagePath(lost)))
+	require.NoError(t, os.Remove(s.imagePath(other)))
+	require.NoError(t, os.Truncate(s.imagePath(short), 0))
+	require.NoError(t, os.Truncate(s.imagePath(staged), 1))
+	require.NoError(t, s.allocateUnsynced(t.Context(), s.served()))
+	require.NoFileExists(t, s.imagePath(lost), "no power failure has taken it")
+
+	s.config.BootID = "boot 2"
+	require.NoError(t, s.allocateUnsynced(t.Context(), s.served()))
+
+	for id, want := range map[string]bool{lost: true, short: true, staged: false} {
+		v, err := s.catalog.FindVolume(id)
+		require.NoError(t, err)
+		info, err := os.Stat(s.imagePath(id))
+		require.NoError(t, err)
+		require.Equal(t, want, info.Size() == v.CapacityBytes, "want: only an image without content is made again")
+	}
+
+	require.NoFileExists(t, s.imagePath(other), "it is in another pool")
+
+	for id, want := range map[string]bool{lost: true, staged: false, other: false} {
+		require.NoError(t, s.unpublish(t.Context(), id, ownNode))
+
+		v, err := s.catalog.FindVolume(id)
+		require.NoError(t, err)
+		require.Equal(t, want, v.Pristine, "want: %s is pristine if it is known to have no content", v.Name)
+	}
+
+	unknown := newSite(t)
+	id := unknown.create("volume")
+	require.NoError(t, unknown.publish(t.Context(), id, ownNode))
+
+	v, err := unknown.catalog.FindVolume(id)
+	require.NoError(t, err)
+	require.Empty(t, v.UnsyncedIn(), "want: the image is synced if a power failure would not be noticed")
+
+	require.NoError(t, s.publish(t.Context(), lost, ownNode))
+
+	s.config.BootID = "boot 3"
+
+	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("default"), "images")))
+	require.Error(t, s.allocateUnsynced(t.Context(), s.served()), "want: an image that cannot be made fails the recovery")
+}
+
 // TestImagesLostByAPowerFailureAreMadeAgain: of the volumes of a pool that were never attached, and only
 // where no attachment will do it.
 func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
@@ -52,6 +122,7 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 	s := newSite(t)
 	lost, other, used := s.create("lost"), s.create("other", with("pool", "fast")), s.create("used")
 	require.NoError(t, s.publish(t.Context(), used, ownNode))
+	s.stage(used)
 	require.NoError(t, s.unpublish(t.Context(), used, ownNode))
 
 	paths := []string{s.imagePath(lost), s.imagePath(other), s.imagePath(used)}

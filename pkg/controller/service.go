@@ -58,6 +58,9 @@ type Config struct {
 	Segments map[string]string
 	// Shared: every node mounts the pools.
 	Shared bool
+	// BootID identifies the boot of the machine, which a power failure ends. It is empty if that is unknown,
+	// or other machines use the pools, too.
+	BootID string
 	// MaxVolumesPerNode is how many volumes may be attached to a node; 0 is no limit.
 	MaxVolumesPerNode int64
 	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.

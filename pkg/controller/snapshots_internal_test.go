@@ -334,6 +334,7 @@ func TestSnapshotOfAMissingImageFails(t *testing.T) {
 
 		if used {
 			require.NoError(t, s.publish(t.Context(), id, ownNode))
+			s.stage(id)
 			require.NoError(t, s.unpublish(t.Context(), id, ownNode))
 		}
 

@@ -89,6 +89,13 @@ func controllerMutants() []regression {
 			breaks: "an unknown node gets the wrong code", tests: in("test/driver/staging", "TestAttachNeedsAnExistingNode"),
 		},
 		{
+			name: "controller/lost-image-not-made-again", in: "controller.Service.allocateUnsynced",
+			old:    `err = objects.AllocateDurably(v, p)`,
+			new:    `err = nil`,
+			breaks: "a volume that was attached before a power failure has no image",
+			tests:  in("pkg/controller", "TestUnsyncedImagesAreMadeAgain"),
+		},
+		{
 			name: "controller/attached-before-durable", in: "objects.AllocateDurably",
 			old:    `return p.Backing(v.Parameters.Backing).Sync(v.ID)`,
 			new:    `return nil`,

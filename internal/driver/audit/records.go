@@ -68,7 +68,7 @@ func (r *records) addRecord(collection, key string, text json.RawMessage) error 
 		if err = json.Unmarshal(text, &ofVolume); err == nil {
 			// The image of a volume that is being created or deleted, or was never attached, may be
 			// missing: the next start, or the first attachment, handles that.
-			r.add(ofVolume.ID, ofVolume.Parameters, false, ofVolume.Phase == record.PhaseReady && !ofVolume.Pristine)
+			r.add(ofVolume.ID, ofVolume.Parameters, false, ofVolume.Phase == record.PhaseReady && !ofVolume.Pristine && ofVolume.UnsyncedIn() == "")
 		}
 	case record.SnapshotsCollection:
 		if err = json.Unmarshal(text, &ofSnapshot); err == nil {

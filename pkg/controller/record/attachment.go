@@ -19,6 +19,9 @@ type Attachment struct {
 	Capability volume.Capability `json:"capability"`
 	// Slot is the lowest number that was free on the node.
 	Slot int `json:"slot"`
+	// UnsyncedIn is the boot of the machine in which a pristine image was not synced for the attachment:
+	// NodeStageVolume replaces it durably by one with a filesystem. It is empty if the image was synced.
+	UnsyncedIn string `json:"unsyncedIn,omitempty"`
 }
 
 // PublishContext returns the publish_context: all that the node needs.
@@ -27,6 +30,22 @@ func (a Attachment) PublishContext() map[string]string {
 		volume.KeySlot:     strconv.Itoa(a.Slot),
 		volume.KeyReadOnly: strconv.FormatBool(a.ReadOnly),
 	}
+}
+
+// IsFilledAtStaging reports whether NodeStageVolume replaces the image of a pristine volume, durably, before
+// the first byte is written by its user.
+func (v *Volume) IsFilledAtStaging(attached volume.Capability) bool {
+	return v.Parameters.Backing == volume.BackingImage && !v.Parameters.DirectAssign && !attached.Block && attached.SingleNode()
+}
+
+// UnsyncedIn returns the boot of the machine in which the volume was attached without a sync of its image,
+// empty if it was synced.
+func (v *Volume) UnsyncedIn() string {
+	if len(v.Attachments) == 0 {
+		return ""
+	}
+
+	return v.Attachments[0].UnsyncedIn // no other node has it
 }
 
 // CheckSame returns ALREADY_EXISTS unless both attachments of the volume have the same arguments;

@@ -62,6 +62,29 @@ func TestCheckAttachable(t *testing.T) {
 	}
 }
 
+// TestIsFilledAtStaging: only then an attachment need not sync the image.
+func TestIsFilledAtStaging(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		backing volume.Backing
+		direct  bool
+		wanted  volume.Capability
+		want    bool
+	}{
+		"a mounted image":        {volume.BackingImage, false, volume.Capability{Mode: "SINGLE_NODE_WRITER"}, true},
+		"raw block":              {volume.BackingImage, false, volume.Capability{Mode: "SINGLE_NODE_WRITER", Block: true}, false},
+		"a direct volume":        {volume.BackingImage, true, volume.Capability{Mode: "SINGLE_NODE_WRITER"}, false},
+		"an image of many nodes": {volume.BackingImage, false, volume.Capability{Mode: "MULTI_NODE_SINGLE_WRITER"}, false},
+		"a directory":            {volume.BackingDirectory, false, volume.Capability{Mode: "SINGLE_NODE_WRITER"}, false},
+	} {
+		v := &record.Volume{Properties: &record.Properties{
+			Parameters: volume.Parameters{Backing: test.backing, DirectAssign: test.direct},
+		}}
+		require.Equal(t, test.want, v.IsFilledAtStaging(test.wanted), name)
+	}
+}
+
 func TestAttachmentCheckSame(t *testing.T) {
 	t.Parallel()
 

@@ -22,7 +22,7 @@ type Volume struct {
 	Source      Source       `json:"source,omitzero"`
 	Attachments []Attachment `json:"attachments,omitempty"`
 	Phase       Phase        `json:"phase"`
-	// Pristine means that the volume was never attached, so its bytes are all
+	// Pristine means that the volume was never used, so its bytes are all
 	// zero and it can be made again if a power failure took its name.
 	Pristine bool `json:"pristine,omitempty"`
 	// DirectByClaim: the claim requested direct assignment; the request's parameters do

@@ -48,21 +48,28 @@ func TestUnsyncedChangesAreNotAcknowledged(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		file     string
+		block    bool
 		attached bool
 		call     func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) error
 	}{
-		"a new image":             {image, false, attach},
-		"the name of a new image": {room, false, attach},
-		"the growth of an image":  {image, true, expand},
-		"a new filesystem":        {scratch, true, stage},
-		"a filesystem's path":     {room, true, stage},
+		"a new image":             {image, true, false, attach},
+		"the name of a new image": {room, true, false, attach},
+		"the growth of an image":  {image, false, true, expand},
+		"a new filesystem":        {scratch, false, true, stage},
+		"a filesystem's path":     {room, false, true, stage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			served := faults.Serve(t)
 			d := harness.Start(t, harness.PoolAt("default", filepath.Join(served.Path, "pool")))
-			claim := harness.NewVolume(t, d, harness.MountRequest("ext4", 64*harness.MiB))
+			request := harness.MountRequest("ext4", 64*harness.MiB)
+
+			if test.block {
+				request.VolumeCapabilities = []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)}
+			}
+
+			claim := harness.NewVolume(t, d, request)
 
 			if test.attached {
 				require.NoError(t, d.Attach(t.Context(), claim))
