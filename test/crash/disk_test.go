@@ -82,3 +82,21 @@ func temporaryDirectory(t *testing.T) string {
 
 	return directory
 }
+
+// coverBoot has the machine's id of its boot be the site's, which a power failure changes.
+func (s *site) coverBoot(t *testing.T) {
+	t.Helper()
+
+	const machine = "/proc/sys/kernel/random/boot_id"
+
+	s.setBoot(t, "first")
+	require.NoError(t, unix.Mount(s.boot(), machine, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(machine, unix.MNT_DETACH)) })
+}
+
+func (s *site) boot() string { return filepath.Join(s.root, "boot") }
+
+func (s *site) setBoot(t *testing.T, id string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(s.boot(), []byte(id), 0o600))
+}

@@ -152,7 +152,7 @@ func (w *worker) rebuildVolume(calls []*call, point int) {
 		v = last.volumeAfter.clone()
 	case pending != nil:
 		v = pending.volumeAfter.clone()
-		v.phase, v.durable, v.claim.VolumeID, v.data = absent, false, "", map[int64]sum{}
+		v.phase, v.durable, v.filled, v.claim.VolumeID, v.data = absent, false, false, "", map[int64]sum{}
 
 		if v.from != nil {
 			v.data = maps.Clone(pending.volumeAfter.data)

@@ -103,6 +103,8 @@ func record(t *testing.T, s *scenario, fsType string, load func(*process)) *reco
 	r := &recording{scenario: s, fsType: fsType, begin: server.Recorded(t)}
 	s.history = &history{position: func() int { return server.Recorded(t) }}
 
+	s.site.coverBoot(t)
+
 	p := s.site.start(t, s.fuse.watch)
 	require.NoError(t, p.waitReady(t.Context()))
 	load(p)
@@ -273,6 +275,8 @@ func (r *recording) check(t *testing.T, at failure, random *rand.Rand, withFsck 
 	require.NoError(t, os.RemoveAll(r.site.kubelet()))
 	require.NoError(t, os.Mkdir(r.site.kubelet(), 0o750))
 
+	r.site.setBoot(t, "after "+t.Name())
+
 	p := r.site.start(t, r.fuse.watch)
 	require.NoError(t, p.waitReady(t.Context()), "start after the power failure")
 	r.checkAcknowledged(p)
@@ -433,46 +437,4 @@ func (r *recording) verifyPool(t *testing.T) {
 	output, err := child.Command(t, r.site.binary, "state", "verify",
 		"--state-dir="+r.site.state(), "--pool=default="+r.site.pool()).CombinedOutput()
 	require.NoError(t, err, "%s", output)
-}
-
-// TestRemovalIsDurableBeforeItsRecordIsForgotten has the power fail after deletions and a later
-// change of the state, which makes all records before it durable: what was deleted must not be
-// back without a record.
-func TestRemovalIsDurableBeforeItsRecordIsForgotten(t *testing.T) {
-	namespace.NeedRoot(t)
-
-	built := build(t)
-
-	for _, fsType := range []string{filesystem.Ext4, filesystem.XFS, filesystem.Btrfs} {
-		t.Run(fsType, func(t *testing.T) {
-			s := newScenario(t, built, 1)
-			s.site.disk = temporaryDirectory(t)
-			r := record(t, s, fsType, func(p *process) {
-				// Durable, then deleted, with the record of the deletion forgotten.
-				w := s.workers[0]
-				all := kinds()
-
-				for _, kind := range []kind{all[0], all[len(all)-1]} {
-					v := newVolume(s.site, w.source, "deleted "+kind.name)
-					v.kind = kind
-					w.volumes = append(w.volumes, v)
-					w.walk(p, v, v.up)
-					w.do(p, v, v.write())
-					w.walk(p, v, v.down)
-				}
-
-				// The lazy changes of the state become durable with this one, at the latest.
-				time.Sleep(lazyFlush)
-
-				v := newVolume(s.site, w.source, "later")
-				v.kind = all[0]
-				w.volumes = append(w.volumes, v)
-				w.do(p, v, v.create())
-			})
-
-			t.Run("replay", func(t *testing.T) {
-				r.after(t, failure{point: r.end, keep: keepNone}, rand.New(chacha(1, 0)), true)
-			})
-		})
-	}
 }

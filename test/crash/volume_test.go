@@ -107,8 +107,9 @@ type volume struct {
 	readAhead int64
 	// behind means that NodeExpandVolume is due.
 	behind bool
-	// durable means that a call was acknowledged that makes its image or directory durable.
-	durable bool
+	// durable means that its image or directory is there after a power failure. The start makes the image of
+	// an attached volume again until a staging has made it durable, of which filled says that it needs none.
+	durable, filled bool
 	// data are the checksums of what was written and fsynced, by file or by
 	// offset in a device.
 	data map[int64]sum
@@ -178,20 +179,24 @@ func (v *volume) create() *step {
 		return nil
 	}, then: func() {
 		v.phase = created
-		v.durable = v.from != nil || v.kind.parameters["provisioning"] == "thick"
+		v.filled = v.from != nil || v.kind.parameters["provisioning"] == "thick"
+		v.durable = v.filled
 	}}
 }
 
 func (v *volume) attach() *step {
 	return &step{
-		name: "attach", undo: v.detach, then: func() { v.phase, v.durable = attached, true },
+		name: "attach", undo: v.detach, then: func() {
+			v.phase, v.durable = attached, true
+			v.filled = v.filled || v.kind.block || !v.kind.image()
+		},
 		call: func(ctx context.Context, co *csiclient.Client) error { return co.Attach(ctx, &v.claim) },
 	}
 }
 
 func (v *volume) detach() *step {
 	return &step{
-		name: "detach", then: func() { v.phase = created },
+		name: "detach", then: func() { v.phase, v.durable = created, v.filled },
 		call: func(ctx context.Context, co *csiclient.Client) error { return co.Detach(ctx, &v.claim) },
 	}
 }
@@ -199,7 +204,7 @@ func (v *volume) detach() *step {
 func (v *volume) stage() *step {
 	return &step{
 		name: "stage", undo: v.unstage,
-		then: func() { v.phase, v.behind, v.device = staged, false, v.capacity },
+		then: func() { v.phase, v.behind, v.device, v.filled = staged, false, v.capacity, true },
 		call: func(ctx context.Context, co *csiclient.Client) error { return co.Stage(ctx, &v.claim) },
 	}
 }
