@@ -23,7 +23,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults e2e-upstream fuzz lint image image-hostpath sidecars install uninstall packages dist clean
+.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench bench-compare soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults e2e-upstream fuzz lint image image-hostpath sidecars install uninstall packages dist clean
 
 help: ## List the targets that people use
 	@awk -F ':.*[^#]## ' '/^[a-z0-9-]+:.*[^#]## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ sanity: ## Run csi-sanity against real volumes only
 bench: build ## Measure the driver: latencies, rates, memory of docs/performance.md
 	@hack/ensure-tools.sh --for test
 	$(GO) run ./test/bench -binary bin/touchstone -out $(OUT)/bench.json $(BENCHFLAGS)
+
+bench-compare: ### Measure the drivers OLD and NEW in turn (BENCHFLAGS='-only life'), and print the ratios with their spread
+	@hack/ensure-tools.sh --for test
+	$(GO) run ./test/bench -compare $(OLD) -binary $(NEW) -out $(OUT)/bench.json $(BENCHFLAGS)
 
 soak: build ### Let volumes come and go for SOAK (1h), and list each condition: all are false
 	@hack/ensure-tools.sh --for test

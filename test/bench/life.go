@@ -11,24 +11,43 @@ import (
 
 const livers = 8
 
+// livesOf is how many lifecycles of volumes of a kind are measured.
+type livesOf struct {
+	backing
+
+	alone, together           target
+	countAlone, countTogether int
+}
+
 func life(ctx context.Context, b *bench) error {
-	d, done, err := b.start(ctx)
+	ext4, directory := backings()[0], backings()[1]
+
+	err := b.life(ctx, []livesOf{
+		{ext4, atMost(8, "ms"), atLeast(180, "/s"), 60, 300},
+		{backing{"xfs", nil, "xfs", 320 * mib}, known("ms"), known("/s"), 20, 100},
+		{backing{"btrfs", nil, "btrfs", 320 * mib}, known("ms"), known("/s"), 20, 100},
+		{directory, known("ms"), atLeast(300, "/s"), 300, 2000},
+	})
+	if err != nil {
+		return err
+	}
+
+	ext4.name += " in an embedded pool"
+	directory.name += " in an embedded pool"
+
+	return b.life(ctx, []livesOf{
+		{ext4, known("ms"), known("/s"), 60, 300}, {directory, known("ms"), known("/s"), 300, 1000},
+	}, embedded)
+}
+
+func (b *bench) life(ctx context.Context, kinds []livesOf, environment ...string) error {
+	d, done, err := b.start(ctx, environment...)
 	if err != nil {
 		return err
 	}
 	defer done()
 
-	for _, each := range []struct {
-		backing
-
-		alone, together           target
-		countAlone, countTogether int
-	}{
-		{backings()[0], atMost(8, "ms"), atLeast(180, "/s"), 60, 300},
-		{backing{"xfs", nil, "xfs", 320 * mib}, known("ms"), known("/s"), 20, 100},
-		{backing{"btrfs", nil, "btrfs", 320 * mib}, known("ms"), known("/s"), 20, 100},
-		{backings()[1], known("ms"), atLeast(300, "/s"), 300, 2000},
-	} {
+	for _, each := range kinds {
 		l := &lives{driver: d, backing: each.backing, steps: map[string]*sample{}, one: true}
 
 		whole, _, err := timed(ctx, 1, each.countAlone, l.live)
@@ -79,6 +98,7 @@ func (l *lives) live(ctx context.Context, number int) error {
 		{RPC: "ControllerPublishVolume", Call: l.Attach},
 		{RPC: "NodeStageVolume", Call: l.Stage},
 		{RPC: "NodePublishVolume", Call: l.Publish},
+		{RPC: "write and read of 4 KiB", Call: l.use},
 		{RPC: "NodeUnpublishVolume", Call: l.Unpublish},
 		{RPC: "NodeUnstageVolume", Call: l.Unstage},
 		{RPC: "ControllerUnpublishVolume", Call: l.Detach},
@@ -103,6 +123,20 @@ func (l *lives) step(name string, do func() error) error {
 	}
 
 	return l.steps[name].time(do)
+}
+
+// use writes a file and reads it, without a sync: a pod leaves dirty data to the unmount.
+func (l *lives) use(_ context.Context, claim *csiclient.Publication) error {
+	path := filepath.Join(l.seen(claim.TargetPath), "file")
+	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+		return fmt.Errorf("use the volume: %w", err)
+	}
+
+	if _, err := os.ReadFile(path); err != nil {
+		return fmt.Errorf("use the volume: %w", err)
+	}
+
+	return nil
 }
 
 // tidy removes what the CO has made.

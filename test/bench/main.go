@@ -72,6 +72,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	binary := flags.String("binary", "bin/touchstone", "the driver to measure")
+	other := flags.String("compare", "", "an older driver, which is measured in turn: the table has the ratios to it")
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
 	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, million, copies, fallback, directories, health, checks, filesystems, staged")
@@ -89,34 +90,60 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("-only: %w", err)
 	}
 
-	program, err := filepath.Abs(*binary)
-	if err != nil {
-		return fmt.Errorf("-binary: %w", err)
-	}
-
 	home, err := os.MkdirTemp(*dir, "touchstone-bench-")
 	if err != nil {
 		return fmt.Errorf("-dir: %w", err)
 	}
 	defer os.RemoveAll(home)
 
-	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home)), poolFS: *poolFS, staged: *many, million: *withMillion}
+	var measured []*bench
 
-	for round := range *rounds {
-		for _, each := range topics() {
-			if !chosen.MatchString(each.name) {
+	for _, each := range []string{*binary, *other} {
+		if each == "" {
+			continue
+		}
+
+		program, err := filepath.Abs(each)
+		if err != nil {
+			return fmt.Errorf("the driver %s: %w", each, err)
+		}
+
+		measured = append(measured, &bench{
+			binary: program, dir: home, results: newResults(describe(ctx, home)), poolFS: *poolFS, staged: *many, million: *withMillion,
+		})
+	}
+
+	if err := measureInTurn(ctx, measured, chosen, *rounds); err != nil {
+		return err
+	}
+
+	if len(measured) > 1 {
+		measured[0].results.compare(os.Stdout, measured[1].results)
+	} else {
+		measured[0].results.table(os.Stdout)
+	}
+
+	return measured[0].results.save(*out)
+}
+
+// measureInTurn measures the topics with each driver. Of two, each begins every other round.
+func measureInTurn(ctx context.Context, measured []*bench, chosen *regexp.Regexp, rounds int) error {
+	for round := range rounds {
+		for _, topic := range topics() {
+			if !chosen.MatchString(topic.name) {
 				continue
 			}
 
-			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, *rounds, each.name)
+			for i := range measured {
+				b := measured[(round+i)%len(measured)]
+				fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, rounds, topic.name, b.binary)
 
-			if err := each.measure(ctx, b); err != nil {
-				return fmt.Errorf("%s: %w", each.name, err)
+				if err := topic.measure(ctx, b); err != nil {
+					return fmt.Errorf("%s: %w", topic.name, err)
+				}
 			}
 		}
 	}
 
-	b.results.table(os.Stdout)
-
-	return b.results.save(*out)
+	return nil
 }

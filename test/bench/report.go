@@ -52,8 +52,10 @@ type result struct {
 	Values []float64 `json:"values"`
 }
 
-func (r *result) median() float64 {
-	sorted := slices.Sorted(slices.Values(r.Values))
+func (r *result) median() float64 { return median(r.Values) }
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
 
 	return sorted[len(sorted)/2]
 }
@@ -90,6 +92,31 @@ func (r *results) table(to io.Writer) {
 		fmt.Fprintf(table, "| %s\t| %s\t| %s\t| %s – %s\t| %s\t|\n", each.Name, each.Target,
 			short(each.median())+" "+each.Target.Unit, short(slices.Min(each.Values)), short(slices.Max(each.Values)),
 			each.Target.verdict(each.median()))
+	}
+
+	_ = table.Flush()
+}
+
+// compare writes a table with the ratios of the values to those of an older driver in the same rounds.
+func (r *results) compare(to io.Writer, older *results) {
+	fmt.Fprintln(to, r.Machine)
+
+	const gap = 2
+
+	table := tabwriter.NewWriter(to, 0, 0, gap, ' ', 0)
+	fmt.Fprintln(table, "| What\t| Before\t| Now\t| Ratio\t| Lowest – highest\t|")
+	fmt.Fprintln(table, "|---\t|---\t|---\t|---\t|---\t|")
+
+	for _, each := range r.Results {
+		before := older.Results[slices.IndexFunc(older.Results, func(other *result) bool { return other.Name == each.Name })]
+		ratios := make([]float64, len(each.Values))
+
+		for round, value := range each.Values {
+			ratios[round] = value / before.Values[round]
+		}
+
+		fmt.Fprintf(table, "| %s\t| %s\t| %s\t| %s\t| %s – %s\t|\n", each.Name, short(before.median())+" "+each.Target.Unit,
+			short(each.median())+" "+each.Target.Unit, short(median(ratios)), short(slices.Min(ratios)), short(slices.Max(ratios)))
 	}
 
 	_ = table.Flush()
