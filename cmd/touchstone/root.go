@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -27,7 +26,7 @@ Exit codes: 0 good, 1 unhealthy or failed, 2 wrong usage or cannot run.`,
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error { return applySettings(command, os.LookupEnv) },
 		RunE: func(command *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError(command, fmt.Errorf("%w: unknown command %q", errUsage, args[0]))
+				return ctl.UnknownCommand(command, args)
 			}
 
 			return command.Help()

@@ -162,7 +162,7 @@ func TestTheSnapshotExampleWorks(t *testing.T) {
 	require.Len(t, regexp.MustCompile(`(?m)^OFFSET +LENGTH\n\d+ +\d+$`).FindAllString(out, -1), 2, "allocated and changed ranges")
 	require.Regexp(t, `(?m)^/dev/loop\d+ +\d+`, out, "df of the larger one")
 	require.Contains(t, out, "INVALID_ARGUMENT")
-	require.Contains(t, out, "KIND  OBJECT  DONE  FOR")
+	require.Contains(t, out, "KIND  NAME  DONE  FOR")
 
 	for _, list := range [][]string{{"volume", "list"}, {"snapshot", "list"}} {
 		require.Equal(t, "[]", e.sh(`touchstone ctl "$@" -o json | jq -cj .entries`, list...))

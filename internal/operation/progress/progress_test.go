@@ -2,6 +2,7 @@ package progress_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -35,8 +36,8 @@ func TestTasksAreListedWhileTheyRun(t *testing.T) {
 
 	require.Empty(t, listed(), "want: no task runs")
 
-	first := registry.Start("snapshot", "a", 0)
-	second := registry.Start("restore", "b", 100)
+	first := registry.Start("snapshot", "a", "", 0)
+	second := registry.Start("restore", "b", "back", 100)
 
 	first.Set(3, 7)
 
@@ -57,7 +58,7 @@ func TestLongTasksAreLogged(t *testing.T) {
 
 	var log bytes.Buffer
 
-	task := progress.NewRegistry(slog.New(slog.NewTextHandler(&log, nil))).Start("clone", "v", 0)
+	task := progress.NewRegistry(slog.New(slog.NewTextHandler(&log, nil))).Start("clone", "v", "", 0)
 	for done := range int64(1000) {
 		task.Set(done, 1000)
 	}
@@ -69,13 +70,57 @@ func TestLongTasksAreLogged(t *testing.T) {
 	require.Contains(t, log.String(), errFull.Error())
 }
 
+// TestCancelEndsTheTasksOfAnObject, by its id or name, and waits for their end.
+func TestCancelEndsTheTasksOfAnObject(t *testing.T) {
+	t.Parallel()
+
+	registry := progress.NewRegistry(slog.New(slog.DiscardHandler))
+	client := serve(t, registry)
+
+	fixed := registry.Start("snapshot", "b", "fixed", 0)
+	defer fixed.End(nil)
+
+	for _, object := range []string{"a", "data"} {
+		task := registry.Start("restore", "a", "data", 100)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		task.OnCancel(cancel)
+
+		context.AfterFunc(ctx, func() { task.End(context.Cause(ctx)) })
+
+		cancelled, err := client.Cancel(t.Context(), object)
+		require.NoError(t, err)
+		require.Len(t, cancelled, 1, "want: the task of %s is cancelled", object)
+		require.Equal(t, "data", cancelled[0].Name)
+		require.ErrorIs(t, context.Cause(ctx), progress.ErrCancelled)
+		require.Len(t, registry.List(), 1, "want: the other task runs")
+	}
+
+	for _, object := range []string{"a", "fixed"} {
+		cancelled, err := client.Cancel(t.Context(), object)
+		require.NoError(t, err)
+		require.Empty(t, cancelled, "want: nothing of %s can be cancelled", object)
+	}
+
+	stuck := registry.Start("clone", "c", "", 0)
+	defer stuck.End(nil)
+
+	stuck.OnCancel(func(error) {})
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+
+	_, err := registry.Cancel(ended, "c")
+	require.ErrorIs(t, err, context.Canceled, "want: the call does not wait for longer than its context")
+}
+
 func TestNilRegistryIsUsable(t *testing.T) {
 	t.Parallel()
 
 	var none *progress.Registry
 
-	task := none.Start("snapshot", "a", 1)
+	task := none.Start("snapshot", "a", "", 1)
 	task.Set(1, 1)
+	task.OnCancel(nil)
 	task.End(nil)
 	require.Empty(t, none.List(), "want: no task is listed")
 }

@@ -2,10 +2,14 @@ package progress
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // steps is how often the log hears of one task between its begin and its end.
@@ -13,9 +17,11 @@ const steps = 10
 
 // Entry is one task at one moment.
 type Entry struct {
-	// Kind is what is being done, such as "snapshot", and Object is to what.
+	// Kind is what is being done, such as "snapshot", and Object is to what: the id, and Name the name,
+	// of what is made.
 	Kind   string `json:"kind"`
 	Object string `json:"object"`
+	Name   string `json:"name,omitempty"`
 	// Done and Total are bytes. Total is 0 while it is not known.
 	Done    int64     `json:"done"`
 	Total   int64     `json:"total"`
@@ -41,15 +47,24 @@ type Task struct {
 	registry    *Registry
 	entry       Entry
 	loggedSteps int64
+	// cancel is nil for a task that cannot be cancelled. ended is closed at its end.
+	cancel context.CancelCauseFunc
+	ended  chan struct{}
 }
 
+// ErrCancelled is why a task ended that was cancelled.
+var ErrCancelled = errdefs.New(errdefs.ErrAborted, "the copy was cancelled")
+
 // Start begins a task of total bytes, 0 if that is not known.
-func (r *Registry) Start(kind, object string, total int64) *Task {
+func (r *Registry) Start(kind, object, name string, total int64) *Task {
 	if r == nil {
 		return nil
 	}
 
-	task := &Task{registry: r, entry: Entry{Kind: kind, Object: object, Total: total, Started: time.Now()}}
+	task := &Task{
+		registry: r, ended: make(chan struct{}),
+		entry: Entry{Kind: kind, Object: object, Name: name, Total: total, Started: time.Now()},
+	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,6 +72,48 @@ func (r *Registry) Start(kind, object string, total int64) *Task {
 	r.tasks[task] = struct{}{}
 
 	return task
+}
+
+// OnCancel makes the task one that Cancel ends, by a call of cancel with ErrCancelled.
+func (t *Task) OnCancel(cancel context.CancelCauseFunc) {
+	if t == nil {
+		return
+	}
+
+	t.registry.mu.Lock()
+	defer t.registry.mu.Unlock()
+
+	t.cancel = cancel
+}
+
+// Cancel cancels the tasks of the object, by its id or name, and returns the ids of what they would have
+// made, once they have ended. Errors: ctx's.
+func (r *Registry) Cancel(ctx context.Context, object string) (cancelled []Entry, err error) {
+	for _, task := range r.cancelTasks(object) {
+		select {
+		case <-task.ended:
+			cancelled = append(cancelled, task.entry)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait until the copy has ended: %w", context.Cause(ctx))
+		}
+	}
+
+	return cancelled, nil
+}
+
+func (r *Registry) cancelTasks(object string) (cancelled []*Task) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	for task := range r.tasks {
+		if task.cancel != nil && (task.entry.Object == object || task.entry.Name == object) {
+			task.cancel(ErrCancelled)
+
+			cancelled = append(cancelled, task)
+		}
+	}
+
+	return cancelled
 }
 
 // Set says how many bytes are done, and of how many.
@@ -96,6 +153,7 @@ func (t *Task) End(failure error) {
 
 	t.registry.mu.Lock()
 	delete(t.registry.tasks, t)
+	close(t.ended)
 	entry, long := t.entry, t.loggedSteps > 0
 	t.registry.mu.Unlock()
 

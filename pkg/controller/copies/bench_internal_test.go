@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
@@ -49,7 +50,7 @@ func newBench(t *testing.T) *bench {
 	b.Machine = New(Config{
 		Catalog: records, Node: b.node, Use: &objects.Use{Node: b.node, NodeID: "node", Attaches: true},
 		Remover:    &objects.Remover{Catalog: records, Queue: removal.New(log), Forgotten: func(string) {}},
-		Operations: operation.NewGroup(), Grace: time.Minute, Point: b.node.at, Log: log,
+		Operations: operation.NewGroup(), Grace: time.Minute, Progress: progress.NewRegistry(log), Point: b.node.at, Log: log,
 	})
 
 	require.NoError(t, b.store.Open(t.Context()))
@@ -154,6 +155,8 @@ func (b *bench) stored(directory string) (names []string) {
 type fakeNode struct {
 	used      map[string]bool
 	canFreeze bool
+	// copying is called when the sources are frozen; nil is no call.
+	copying func(context.Context)
 	// The errors of its methods, and of the points of operations.
 	useErr, freezeErr, pointErr error
 }
@@ -167,6 +170,10 @@ func (n *fakeNode) InUse(id string) (path string, used bool, err error) {
 func (n *fakeNode) CanFreeze(string) bool { return n.canFreeze }
 
 func (n *fakeNode) WithFrozen(ctx context.Context, _ []string, within func(context.Context) error) error {
+	if n.copying != nil {
+		n.copying(ctx)
+	}
+
 	return errors.Join(within(ctx), n.freezeErr)
 }
 

@@ -115,19 +115,35 @@ func (m *Machine) run(ctx context.Context, t phases) error {
 	return nil
 }
 
+// fill goes through the phases between reserve and undo. Its tasks can be cancelled until accept.
 func (m *Machine) fill(ctx context.Context, t phases) error {
+	cancellable, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
 	err := t.hold(ctx, func(ctx context.Context) error {
+		// It may have a context that does not end with the caller's.
+		ctx, stop := context.WithCancelCause(ctx)
+		context.AfterFunc(cancellable, func() { stop(context.Cause(cancellable)) })
+
 		if err := t.prepare(ctx); err != nil {
 			return err
 		}
 
+		for _, each := range t.prepared() {
+			each.task.OnCancel(cancel)
+		}
+
 		return t.take(ctx)
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.commit(cancellable)
 	}
 
-	if err := t.commit(ctx); err != nil {
+	if cause := context.Cause(cancellable); errors.Is(cause, progress.ErrCancelled) {
+		return cause
+	}
+
+	if err != nil {
 		return err
 	}
 
@@ -159,6 +175,8 @@ type pendingCopy struct {
 	// source is nil for the restore of a snapshot.
 	source *record.Volume
 	target pool.Object
+	// name is that of what the copy becomes, for people.
+	name string
 	// pool is that of the target.
 	pool *pool.Pool
 	copy *pool.Copy
@@ -169,7 +187,7 @@ type pendingCopy struct {
 
 // addCopyOf prepares a copy of a volume into a pool.
 func (t *taking) addCopyOf(
-	source *record.Volume, from, into *pool.Pool, target pool.Object, kind string, options pool.CopyOptions,
+	source *record.Volume, from, into *pool.Pool, target pool.Object, name, kind string, options pool.CopyOptions,
 ) error {
 	// The image of a volume that was never attached may not be durable.
 	if source.Pristine {
@@ -178,14 +196,16 @@ func (t *taking) addCopyOf(
 		}
 	}
 
-	return t.addCopy(&pendingCopy{source: source, target: target, pool: into}, kind, from, source.Object(), source.CapacityBytes, options)
+	pending := &pendingCopy{source: source, target: target, name: name, pool: into}
+
+	return t.addCopy(pending, kind, from, source.Object(), source.CapacityBytes, options)
 }
 
 // addCopy prepares a copy of so many bytes.
 func (t *taking) addCopy(
 	pending *pendingCopy, kind string, from *pool.Pool, source pool.Object, bytes int64, options pool.CopyOptions,
 ) (err error) {
-	pending.task = t.Progress.Start(kind, pending.target.ID, bytes)
+	pending.task = t.Progress.Start(kind, pending.target.ID, pending.name, bytes)
 	options.Progress, options.SourceBytes = pending.task.Set, bytes
 
 	if pending.copy, err = pending.pool.NewCopy(from, source, pending.target, options); err != nil {

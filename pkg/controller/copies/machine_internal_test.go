@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -111,6 +112,62 @@ func TestFailuresOfEachPhase(t *testing.T) {
 
 			require.NoError(t, b.TakeSnapshot(t.Context(), source, b.wanted("taken", source)))
 			require.Equal(t, record.PhaseReady, b.phases()["snapshot taken"])
+		})
+	}
+}
+
+// TestCancelledCopiesLeaveNothing, of each kind, and can be repeated.
+func TestCancelledCopiesLeaveNothing(t *testing.T) {
+	t.Parallel()
+
+	for kind, take := range map[string]func(b *bench, source *record.Volume) error{
+		"snapshot": func(b *bench, source *record.Volume) error {
+			return b.TakeSnapshot(b.t.Context(), source, b.wanted("taken", source))
+		},
+		"clone": func(b *bench, source *record.Volume) error {
+			return b.Clone(b.t.Context(), b.describe("taken"), b.served(), source.ID, volume.ConsistencyFilesystem)
+		},
+		"group snapshot": func(b *bench, source *record.Volume) error {
+			_, err := b.TakeGroup(b.t.Context(), &record.Group{
+				ID: b.newID(), Name: "taken", SourceVolumeIDs: []string{source.ID}, Consistency: volume.ConsistencyFilesystem,
+				Phase: record.PhaseCreating,
+			})
+
+			return err
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+
+			b := newBench(t)
+			source := b.create("source")
+			b.node.used[source.ID] = true
+
+			cancelled := make(chan error, 1)
+			b.node.copying = func(ctx context.Context) {
+				go func() {
+					ended, err := b.Progress.Cancel(t.Context(), "taken")
+					if err == nil && (len(ended) != 1 || ended[0].Kind != kind) {
+						err = errBroken
+					}
+
+					cancelled <- err
+				}()
+
+				await.Receive(t, ctx.Done(), "the copy to be cancelled")
+			}
+
+			err := take(b, source)
+			require.ErrorIs(t, err, progress.ErrCancelled)
+			rpccode.Require(t, err, codes.Aborted)
+			require.NoError(t, await.Receive(t, cancelled, "the end of the cancellation"))
+			require.Equal(t, map[string]record.Phase{"volume source": record.PhaseReady}, b.phases())
+			require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
+			require.Empty(t, b.stored("scratch"), "want: no copy is left")
+			require.Empty(t, b.Progress.List(), "want: no copy is listed")
+
+			b.node.copying = nil
+			require.NoError(t, take(b, source))
 		})
 	}
 }

@@ -121,9 +121,9 @@ func (t *snapshots) reserve(ctx context.Context) error {
 }
 
 func (t *snapshots) prepare(context.Context) error {
-	kind := "snapshot"
+	kind, name := "snapshot", t.fresh[0].Name
 	if t.group != nil {
-		kind = "group snapshot"
+		kind, name = "group snapshot", t.group.Name
 	}
 
 	for i, source := range t.sources {
@@ -132,7 +132,7 @@ func (t *snapshots) prepare(context.Context) error {
 			return err
 		}
 
-		if err := t.addCopyOf(source, p, p, t.fresh[i].Object(), kind, pool.CopyOptions{}); err != nil {
+		if err := t.addCopyOf(source, p, p, t.fresh[i].Object(), name, kind, pool.CopyOptions{}); err != nil {
 			return err
 		}
 	}

@@ -69,7 +69,7 @@ func (t *restoring) prepare(context.Context) error {
 	}
 
 	t.plan = &plan{}
-	pending := &pendingCopy{target: t.fresh.Object(), pool: t.into}
+	pending := &pendingCopy{target: t.fresh.Object(), name: t.fresh.Name, pool: t.into}
 
 	return t.addCopy(pending, "restore", from, t.snapshot.Object(), t.snapshot.SizeBytes, t.options())
 }
@@ -118,7 +118,7 @@ func (t *cloning) prepare(context.Context) error {
 		return err
 	}
 
-	if err := t.addCopyOf(source, from, t.into, t.fresh.Object(), "clone", t.options()); err != nil {
+	if err := t.addCopyOf(source, from, t.into, t.fresh.Object(), t.fresh.Name, "clone", t.options()); err != nil {
 		return err
 	}
 

@@ -11,8 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
@@ -20,9 +18,6 @@ import (
 )
 
 var (
-	errNoCallLog   = errors.New("the driver records no calls: start it with --call-log=ring, or with a file")
-	errNoFaults    = errors.New("the driver has no fault rules: start it with --enable-faults or --faults")
-	errNoStrict    = errors.New("the driver does not check the CO: start it with --strict")
 	errViolations  = errors.New("the CO violates the CSI spec")
 	errJQWithClear = errors.New("--clear forgets all violations, and takes no --jq")
 	errTooFew      = errors.New("not as many calls as wanted")
@@ -102,7 +97,7 @@ func newCallsCommand(given *settings) *cobra.Command {
 
 			found, err := calls.NewClient(s.Conn()).List(ctx, filter)
 			if err != nil {
-				return explainUnserved(err, errNoCallLog)
+				return err
 			}
 
 			return s.showCalls(ctx, selected.jq.Program, found, found)
@@ -138,7 +133,7 @@ func callCountsVerb() verb {
 		run: func(ctx context.Context, s *session) error {
 			counts, err := calls.NewClient(s.Conn()).Counts(ctx)
 			if err != nil {
-				return explainUnserved(err, errNoCallLog)
+				return err
 			}
 
 			return s.show(counts, countColumns.table(s.output, counts...))
@@ -150,7 +145,7 @@ func callClearVerb() verb {
 	return verb{
 		name: "clear", short: "Forget the recorded calls and their counts; a file keeps its lines",
 		run: func(ctx context.Context, s *session) error {
-			return explainUnserved(calls.NewClient(s.Conn()).Clear(ctx), errNoCallLog)
+			return calls.NewClient(s.Conn()).Clear(ctx)
 		},
 	}
 }
@@ -202,7 +197,7 @@ func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest, prog
 
 	result, err := calls.NewClient(s.Conn()).Wait(ctx, wanted)
 	if err != nil {
-		return explainUnserved(err, errNoCallLog)
+		return err
 	}
 
 	if err := s.showCalls(ctx, program, result, result.Calls); err != nil {
@@ -214,15 +209,6 @@ func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest, prog
 	}
 
 	return nil
-}
-
-// explainUnserved replaces UNIMPLEMENTED by what is missing.
-func explainUnserved(err, missing error) error {
-	if status.Code(err) == codes.Unimplemented {
-		return missing
-	}
-
-	return err
 }
 
 func (s *session) followCalls(ctx context.Context, filter calls.Filter, program *jq.Program) error {
@@ -250,7 +236,7 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter, program 
 		return nil //nolint:nilerr // interrupted, which is how it ends
 	}
 
-	return explainUnserved(err, errNoCallLog)
+	return err
 }
 
 // printCall prints a call on a line: as JSON for programs.
@@ -343,12 +329,12 @@ Exit code 0: there are none, 1: there are some (with --jq: something is printed)
 			}
 
 			if forget {
-				return explainUnserved(strict.Clear(ctx, s.Conn()), errNoStrict)
+				return strict.Clear(ctx, s.Conn())
 			}
 
 			found, err := strict.List(ctx, s.Conn())
 			if err != nil {
-				return explainUnserved(err, errNoStrict)
+				return err
 			}
 
 			count, err := s.showViolations(ctx, filter.Program, found)

@@ -17,10 +17,9 @@ import (
 )
 
 var (
-	errAllOrSome  = errors.New("give volume ids, or --all")
+	errAllOrSome  = errors.New("give volumes, or --all")
 	errNotClean   = errors.New("not clean")
 	errNotChecked = errors.New("not checked")
-	errNoChecks   = errors.New("the driver has no checks on demand: it is not Touchstone")
 )
 
 // Verdicts and kinds of checks as the driver's node names them.
@@ -46,7 +45,7 @@ and the copy is checked. --all skips volumes that can't be checked, and lists th
 Exit code 0: all checked volumes are clean, 1: a volume is damaged, or its check
 failed, 2: wrong usage, or a given volume can't be checked.`,
 		example: `  touchstone check --all
-  touchstone check --online ID`,
+  touchstone check --online data`,
 		flags: func(flags *pflag.FlagSet) {
 			flags.BoolVar(&run.all, "all", false, "all volumes that the driver knows")
 			flags.BoolVar(&run.online, "online", false, "also check volumes in use, on a copy")
@@ -102,9 +101,9 @@ func (c *checking) checkAll(ctx context.Context) error {
 	}
 
 	if c.all {
-		report, err := client.Report(ctx)
+		report, err := c.ownReport(ctx)
 		if err != nil {
-			return explainNotTouchstone(err, health.ServiceName, errNoChecks)
+			return err
 		}
 
 		for _, each := range report.Volumes {
@@ -114,7 +113,7 @@ func (c *checking) checkAll(ctx context.Context) error {
 
 	for i, id := range ids {
 		began := time.Now()
-		stop := c.showBar(work{"check of volume " + id, int64(i), int64(len(ids)), func() string {
+		stop := c.showBar(work{id, "check of " + c.names.of(id), int64(i), int64(len(ids)), func() string {
 			return fmt.Sprintf("%d of %d, %s", i+1, len(ids), time.Since(began).Round(time.Second))
 		}})
 		found, err := client.Check(ctx, health.CheckRequest{VolumeID: id, How: how})
@@ -147,7 +146,7 @@ func (c *checking) fail(ctx context.Context, failure error, found health.VolumeC
 
 		c.pass(found)
 	case codes.Unimplemented, codes.DeadlineExceeded, codes.Canceled:
-		return explainNotTouchstone(failure, health.ServiceName, errNoChecks)
+		return failure
 	default:
 		c.add(found.VolumeID, &found)
 	}
@@ -159,7 +158,7 @@ func (c *checking) fail(ctx context.Context, failure error, found health.VolumeC
 func (c *checking) add(id string, found *health.VolumeCheck) {
 	c.Checks = append(c.Checks, found)
 
-	line := fmt.Sprintf("%s  %-8s  %s, %s", id, found.Verdict, found.How, found.Took.Round(time.Millisecond))
+	line := fmt.Sprintf("%s  %-8s  %s, %s", c.names.of(id), found.Verdict, found.How, found.Took.Round(time.Millisecond))
 	if found.Detail != "" {
 		line += ": " + found.Detail
 	}
@@ -171,27 +170,23 @@ func (c *checking) add(id string, found *health.VolumeCheck) {
 func (c *checking) pass(found health.VolumeCheck) {
 	why := strings.TrimPrefix(found.Detail, "check volume "+found.VolumeID+": ")
 	c.Passed = append(c.Passed, passed{found.VolumeID, why})
-	c.printLine(fmt.Sprintf("%s  %-8s  %s", found.VolumeID, dash, Printable(why)))
+	c.printLine(fmt.Sprintf("%s  %-8s  %s", c.names.of(found.VolumeID), dash, Printable(why)))
 }
 
 func (c *checking) printLine(line string) {
-	if !c.structured() {
+	if !c.structured() && c.output != outputName {
 		fmt.Fprintln(c.out, line)
 	}
 }
 
-// explainNotTouchstone replaces gRPC's error of a missing service.
-func explainNotTouchstone(err error, service string, means error) error {
-	if status.Code(err) == codes.Unimplemented && strings.Contains(status.Convert(err).Message(), service) {
-		return fmt.Errorf("%w (%w)", means, err)
-	}
-
-	return err
-}
-
 func (c *checking) finish() error {
-	if c.structured() {
-		if err := c.show(c.checked, nil); err != nil {
+	if c.structured() || c.output == outputName {
+		ids := make([]string, len(c.Checks))
+		for i, each := range c.Checks {
+			ids[i] = each.VolumeID
+		}
+
+		if err := c.show(c.checked, nil, ids...); err != nil {
 			return err
 		}
 	} else if c.all {

@@ -7,6 +7,7 @@ const (
 	nameColumn   = "NAME"
 	objectColumn = "OBJECT"
 	listName     = "list"
+	getName      = "get"
 )
 
 // columns describe the objects of one kind, as columns of a table and as lines of a sheet.

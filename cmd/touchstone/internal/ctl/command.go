@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +27,10 @@ const (
 	defaultTimeout = 2 * time.Minute
 )
 
-var errUnknownCommand = errors.New("unknown command")
+var (
+	errUnknownCommand = errors.New("unknown command")
+	errBadEndpoint    = errors.New("must be a socket's path, such as /run/touchstone/csi.sock, or HOST:PORT")
+)
 
 // settings are the flags of all commands.
 type settings struct {
@@ -53,10 +58,13 @@ func NewCommand() *cobra.Command {
 		snapshotCreateVerb(), snapshotListVerb(), snapshotVerb(), snapshotDeletion(), restoreVerb(), blocksVerb())
 	snapshots.Aliases = []string{"snapshots", "snap"}
 
-	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb(), capacityVerb(), operationsVerb(),
-		violationsVerb(), leaksVerb())
+	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb(), capacityVerb(), violationsVerb(), leaksVerb())
+	operations := given.group("operation", "Long copies: see, await and cancel them (Touchstone only)",
+		operationListVerb(), operationWaitVerb(), operationCancelVerb())
+	operations.Aliases = []string{"operations"}
+
 	command.AddCommand(
-		volumes,
+		volumes, operations,
 		snapshots,
 		given.group("group", "Snapshots of several volumes at one moment", groupCreateVerb(), groupVerb(), groupDeletion()),
 		given.group("node", "The node behind the socket", nodeInfoVerb(), storageHealthVerb()),
@@ -90,20 +98,14 @@ func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 // for a misspelt subcommand.
 func (s *settings) group(name, short string, verbs ...verb) *cobra.Command {
 	command := &cobra.Command{
-		Use:                        name,
-		Short:                      short,
-		SuggestionsMinimumDistance: 2,
+		Use:   name,
+		Short: short,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
 
-			similar := ""
-			if found := cmd.SuggestionsFor(args[0]); len(found) > 0 {
-				similar = "; did you mean " + found[0] + "?"
-			}
-
-			return usage(fmt.Errorf("%w %q%s; see %s --help", errUnknownCommand, args[0], similar, cmd.CommandPath()))
+			return UnknownCommand(cmd, args)
 		},
 	}
 	for _, each := range verbs {
@@ -111,6 +113,45 @@ func (s *settings) group(name, short string, verbs ...verb) *cobra.Command {
 	}
 
 	return command
+}
+
+// UnknownCommand returns the error of words of which the first is no command of parent, with the command
+// that they may mean.
+func UnknownCommand(parent *cobra.Command, words []string) error {
+	const distance = 2
+
+	var meant []string
+
+	parent.SuggestionsMinimumDistance = distance
+	for _, each := range parent.SuggestionsFor(words[0]) {
+		meant = append(meant, strings.Join(slices.Concat([]string{parent.CommandPath(), each}, words[1:]), " "))
+	}
+
+	if len(meant) == 0 {
+		eachCommand(parent.Root(), func(each *cobra.Command) {
+			if each.Name() == words[0] || each.HasAlias(words[0]) {
+				meant = append(meant, strings.Join(append([]string{each.CommandPath()}, words[1:]...), " "))
+			}
+		})
+	}
+
+	if len(meant) == 0 {
+		return usage(fmt.Errorf("%w %q; see %s --help", errUnknownCommand, words[0], parent.CommandPath()))
+	}
+
+	return usage(fmt.Errorf("%w %q; did you mean %s? See %s --help",
+		errUnknownCommand, words[0], strings.Join(meant, " or "), parent.CommandPath()))
+}
+
+// eachCommand calls use with a command and with those below it, but for hidden ones.
+func eachCommand(command *cobra.Command, use func(*cobra.Command)) {
+	use(command)
+
+	for _, each := range command.Commands() {
+		if each.IsAvailableCommand() {
+			eachCommand(each, use)
+		}
+	}
 }
 
 // driver is what several commands ask the driver.
@@ -126,13 +167,24 @@ type session struct {
 	side io.Writer
 }
 
-// endpointOf returns the endpoint of the flag, else of the environment.
-func (s *settings) endpointOf(cmd *cobra.Command) string {
-	if cmd.Flags().Changed("endpoint") {
-		return s.endpoint
+// endpointOf returns the endpoint of the flag, else of the environment. A plain path is a socket, as for
+// the driver.
+func (s *settings) endpointOf(cmd *cobra.Command) (string, error) {
+	endpoint := s.endpoint
+	if !cmd.Flags().Changed("endpoint") {
+		endpoint = cmp.Or(os.Getenv(endpointVar), os.Getenv(SpecEndpointVariable), endpoint)
 	}
 
-	return cmp.Or(os.Getenv(endpointVar), os.Getenv(SpecEndpointVariable), s.endpoint)
+	scheme, path, hasScheme := strings.Cut(endpoint, ":")
+
+	switch {
+	case strings.Contains(scheme, "/"):
+		return "unix:" + endpoint, nil
+	case scheme == "unix" && strings.Trim(path, "/") == "", !hasScheme, strings.HasPrefix(scheme, "tcp"), strings.HasPrefix(scheme, "http"):
+		return "", usage(fmt.Errorf("--endpoint %q %w", endpoint, errBadEndpoint))
+	default:
+		return endpoint, nil
+	}
 }
 
 // limit gives a command its deadline.
@@ -150,21 +202,28 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 		ctx, cancel := s.limit(cmd.Context())
 		defer cancel()
 
-		co, err := csiclient.Connect(s.endpointOf(cmd))
+		endpoint, err := s.endpointOf(cmd)
+		if err != nil {
+			return err
+		}
+
+		co, err := csiclient.Connect(endpoint)
 		if err != nil {
 			return usage(err)
 		}
 
-		if err = s.awaitDriver(ctx, co); err == nil {
-			err = run(ctx, &session{
-				driver:  driver{co},
-				printer: &printer{settings: s, out: cmd.OutOrStdout()},
-				args:    args,
-				side:    cmd.ErrOrStderr(),
-			})
+		session := &session{
+			driver:  driver{co},
+			printer: &printer{s, cmd.OutOrStdout(), knownNames{}},
+			args:    args,
+			side:    cmd.ErrOrStderr(),
 		}
 
-		return explainConnection(ctx, s.endpointOf(cmd), errors.Join(err, co.Close()))
+		if err = s.awaitDriver(ctx, co); err == nil {
+			err = run(ctx, session)
+		}
+
+		return s.explain(ctx, endpoint, session.names, errors.Join(err, co.Close()))
 	}
 }
 

@@ -27,6 +27,8 @@ func TestCopiesPrintTables(t *testing.T) {
 		want string
 	}{
 		"create": {[]string{"snapshot", "create", "volume-1", "one"}, `
+snapshot one is ready
+Name:           one
 Snapshot ID:    snapshot-1
 Source volume:  volume-1
 Size:           1.0 GiB
@@ -55,6 +57,8 @@ deleted snapshot-1
 deleted gone
 `},
 		"restore": {[]string{"snapshot", "restore", "snapshot-1", "new"}, `
+volume new is ready
+Name:       new
 Volume ID:  volume-1
 Capacity:   1.0 GiB
 Topology:   zone=a | rack=1,zone=b
@@ -70,6 +74,7 @@ OFFSET  LENGTH
 8192    4096
 `},
 		"group": {[]string{"group", "get", "group-1"}, `
+Name:          -
 Group ID:      group-1
 Created:       2026-11-21T09:08:07.006Z
 Ready to use:  true
@@ -81,8 +86,8 @@ snapshot-3   volume-3       3.0 GiB  2026-11-21T09:08:07.006Z  true   group-1
 		"group delete": {[]string{"group", "delete", "group-1"}, `
 deleted group-1
 `},
-		"operations": {[]string{"operations"}, `
-KIND  OBJECT  DONE  FOR
+		"operations": {[]string{"operation", "list"}, `
+KIND  NAME  DONE  FOR
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +110,7 @@ func TestCopiesPrintJSON(t *testing.T) {
 			"block_metadata": [{"byte_offset": "0", "size_bytes": "4096"}, {"byte_offset": "1048576", "size_bytes": "528384"}]
 		}`},
 		"delete":     {[]string{"snapshot", "delete", "snapshot-1"}, `{"deleted": ["snapshot-1"]}`},
-		"operations": {[]string{"operations"}, `{"operations": []}`},
+		"operations": {[]string{"operation", "list"}, `{"operations": []}`},
 		"get": {[]string{"snapshot", "get", "snapshot-1"}, `{"snapshot": {
 			"snapshot_id": "snapshot-1", "source_volume_id": "volume-1", "size_bytes": "1073741824",
 			"creation_time": "2026-11-21T09:08:07.006Z", "ready_to_use": true, "group_snapshot_id": "",
@@ -154,7 +159,7 @@ func TestCopyFlagsSetTheRequest(t *testing.T) {
 		BaseSnapshotId: "snapshot-1", TargetSnapshotId: "snapshot-2", StartingOffset: 4096, MaxResults: 5,
 	})
 
-	must("group", "create", "both", "volume-1", "volume-2", "--param", "consistency=none")
+	must("group", "create", "volume-1", "volume-2", "both", "--param", "consistency=none")
 	requireAsked(t, driver, &csi.CreateVolumeGroupSnapshotRequest{
 		Name: "both", SourceVolumeIds: []string{"volume-1", "volume-2"}, Parameters: map[string]string{"consistency": "none"},
 	})
@@ -226,7 +231,7 @@ func TestWaitPollsUntilReady(t *testing.T) {
 	require.Contains(t, out, "Ready to use:   true")
 	require.Len(t, requests[*csi.CreateSnapshotRequest](driver), 2, "want: --wait calls CreateSnapshot until the snapshot is ready")
 
-	out, err = run(t, "group", "create", "both", "volume-2", "volume-3", "--endpoint", endpoint, "--wait")
+	out, err = run(t, "group", "create", "volume-2", "volume-3", "both", "--endpoint", endpoint, "--wait")
 	require.NoError(t, err)
 	require.Contains(t, out, "Ready to use:  true")
 	require.Len(t, requests[*csi.CreateVolumeGroupSnapshotRequest](driver), 2, "want: --wait calls CreateVolumeGroupSnapshot until the group is ready")
@@ -253,21 +258,21 @@ func TestProgressIsPrintedToStderr(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	// Other work, which this command does not print.
-	defer driver.tasks.Start("snapshot", "another", gibi).End(nil)
+	defer driver.tasks.Start("snapshot", "another", "", gibi).End(nil)
 
 	var side bytes.Buffer
 
 	out, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--progress=10ms", "-o", "json", "--endpoint", endpoint)
 	require.NoError(t, err)
 	require.True(t, json.Valid([]byte(out)), out)
-	require.Regexp(t, `^(restore of volume slow: 512 MiB of 1\.0 GiB \(50 %\), .+/s\n)+$`, side.String())
+	require.Regexp(t, `^(restore of slow: 512 MiB of 1\.0 GiB \(50 %\), .+/s\n)+$`, side.String())
 }
 
 func TestProgressOfACompleteCopyIsSyncing(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	// Begun by an earlier call, which this one may have joined.
-	task := driver.tasks.Start("restore", "first", gibi)
+	task := driver.tasks.Start("restore", "first", "", gibi)
 	defer task.End(nil)
 
 	task.Set(gibi, gibi)
@@ -277,18 +282,22 @@ func TestProgressOfACompleteCopyIsSyncing(t *testing.T) {
 	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--progress=10ms", "--endpoint", endpoint)
 	require.NoError(t, err)
 	require.Contains(t, side.String(), "restore of first: 1.0 GiB of 1.0 GiB (100 %), syncing to disk\n")
-	require.Contains(t, side.String(), "restore of volume slow: 512 MiB")
+	require.Contains(t, side.String(), "restore of slow: 512 MiB")
 }
 
 func TestWithoutATerminalProgressNeedsTheFlag(t *testing.T) {
 	driver, endpoint := startFake(t)
+
+	// The copy that the command's call begins, or joins.
+	defer driver.tasks.Start("restore", "volume-9", "slow", gibi).End(nil)
 
 	var side bytes.Buffer
 
 	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--timeout", "600ms", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "DEADLINE_EXCEEDED")
 	require.Empty(t, side.String(), "want: no progress is written without a terminal")
-	require.Empty(t, requests[*emptypb.Empty](driver), "want: the driver is not asked for progress")
+	require.ErrorContains(t, err, "the driver continues to copy: touchstone ctl operation list shows how far it is, operation wait slow waits")
+	require.Len(t, requests[*emptypb.Empty](driver), 1, "want: the driver is asked for progress at the end only")
 }
 
 func TestTerminalShowsABarUntilTheAnswer(t *testing.T) {
@@ -303,7 +312,7 @@ func TestTerminalShowsABarUntilTheAnswer(t *testing.T) {
 		ended <- err
 	}()
 
-	readScreen(t, screen, `restore of volume slow \[=+>-+\] 512 MiB of 1\.0 GiB \(50 %\), .+/s`)
+	readScreen(t, screen, `restore of slow \[=+>-+\] 512 MiB of 1\.0 GiB \(50 %\), .+/s`)
 	close(driver.release)
 	require.NoError(t, await.Receive(t, ended, "the restore"))
 	requireCleared(t, terminal, screen)
@@ -324,7 +333,7 @@ func TestTerminalShowsABarUntilTheVerdict(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- command.ExecuteContext(t.Context()) }()
 
-	readScreen(t, screen, `check of volume volume-1 \[-+\] 1 of 1, \d+s`)
+	readScreen(t, screen, `check of volume-1 \[-+\] 1 of 1, \d+s`)
 	close(driver.release)
 	require.NoError(t, await.Receive(t, ended, "the check"))
 	require.Contains(t, out.String(), "volume-1  clean")
@@ -384,19 +393,6 @@ func openTerminal(t *testing.T) (terminal, screen *os.File) {
 	return terminal, screen
 }
 
-func TestOperationsAreListed(t *testing.T) {
-	driver, endpoint := startFake(t)
-
-	task := driver.tasks.Start("snapshot", "one", gibi)
-	defer task.End(nil)
-
-	task.Set(gibi/4, gibi)
-
-	out, err := run(t, "operations", "--endpoint", endpoint)
-	require.NoError(t, err)
-	require.Regexp(t, `\nsnapshot +one +256 MiB of 1\.0 GiB \(25 %\) +\d+s\n$`, out)
-}
-
 func TestCopyErrorsNameTheCall(t *testing.T) {
 	_, endpoint := startFake(t)
 
@@ -424,7 +420,7 @@ func TestCopyErrorsNameTheCall(t *testing.T) {
 		"an empty volume":           {[]string{"volume", "create", "new", "--from-volume="}, "must not be empty", 2},
 		"an empty base":             {[]string{"snapshot", "blocks", "snapshot-1", "--since", ""}, "must not be empty", 2},
 		"the snapshots of nothing":  {[]string{"snapshot", "list", "--volume", ""}, "must not be empty", 2},
-		"a group of nothing":        {[]string{"group", "create", "both"}, "at least 2 arg", 2},
+		"a group of nothing":        {[]string{"group", "create", "both"}, "group create VOLUME… NAME", 2},
 		"bad parameter":             {[]string{"snapshot", "create", "volume-1", "x", "--param", "consistency"}, "must be KEY=VALUE", 2},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -112,31 +112,35 @@ one; it may be larger, not smaller.`,
 
 // create makes the call and shows the volume. Copying a source may take long.
 func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest) error {
-	stop := func() {}
+	kind := ""
 
 	switch source := request.GetVolumeContentSource(); {
 	case source.GetSnapshot() != nil:
-		stop = s.follow(ctx, kindRestore)
+		kind = kindRestore
 	case source.GetVolume() != nil:
-		stop = s.follow(ctx, kindClone)
+		kind = kindClone
 	}
 
-	answer, err := s.CreateVolume(ctx, request)
-
-	stop()
-
+	answer, err := copying(ctx, s, kind, request.GetName(), func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+		return s.CreateVolume(ctx, request)
+	})
 	if err != nil {
 		return err
 	}
 
 	// A volume that existed already may have lost its data since.
 	known, err := s.known(ctx, answer.GetVolume().GetVolumeId())
-	rows := volumeColumns.sheet(volume{Volume: answer.GetVolume()})
+	s.names.add(answer.GetVolume().GetVolumeId(), request.GetName())
+	rows := volumeColumns.sheet(volume{Volume: answer.GetVolume(), name: request.GetName()})
 
 	for _, each := range known.Conditions {
 		if each.View == viewController && (each.Status == health.Inaccessible || each.Status == health.DataLoss) {
 			err = errors.Join(err, fmt.Errorf("volume %s exists: %w: %s %s: %s", known.Name, errUnhealthy, each.Status, each.Reason, each.Message))
 		}
+	}
+
+	if err == nil {
+		rows = append([][]string{{"volume " + request.GetName() + " is ready"}}, rows...)
 	}
 
 	return s.answer(answer, err, rows, answer.GetVolume().GetVolumeId())

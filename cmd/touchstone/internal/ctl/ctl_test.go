@@ -52,6 +52,8 @@ func TestCommandsPrintTables(t *testing.T) {
 		want string
 	}{
 		"create": {[]string{"volume", "create", "one"}, `
+volume one is ready
+Name:       one
 Volume ID:  volume-1
 Capacity:   1.0 GiB
 Topology:   zone=a | rack=1,zone=b
@@ -74,7 +76,7 @@ deleted volume-1
 deleted volume-2
 `},
 		"expand": {[]string{"volume", "expand", "volume-1", "--size", "3Gi", "--path", target, "--staging", staging}, `
-Volume ID:    volume-1
+Volume:       volume-1
 Capacity:     3.0 GiB
 Node's part:  done
 `},
@@ -294,11 +296,11 @@ func TestErrorsNameTheCall(t *testing.T) {
 		"no such volume":             {[]string{"volume", "get", "none"}, "ControllerGetVolume: NOT_FOUND: no volume none", 1},
 		"publish an unknown volume":  {[]string{"volume", "publish", "none", "--staging", "/s", "--target", "/t"}, "NOT_FOUND", 1},
 		"too slow":                   {[]string{"volume", "list", "--timeout", "1ns"}, "ListVolumes: DEADLINE_EXCEEDED", 1},
-		"no argument":                {[]string{"volume", "create"}, "accepts 1 arg", 2},
+		"no argument":                {[]string{"volume", "create"}, "an argument is missing", 2},
 		"unknown flag":               {[]string{"volume", "list", "--colour"}, "unknown flag: --colour", 2},
 		"unknown command":            {[]string{"volume", "crate"}, `unknown command "crate"`, 2},
 		"bad output":                 {[]string{"volume", "list", "-o", "xml"}, "must be table, wide, json, yaml or name", 2},
-		"misspelt command":           {[]string{"volume", "delet"}, "did you mean delete?", 2},
+		"misspelt command":           {[]string{"volume", "delet"}, "did you mean ctl volume delete?", 2},
 		"bad size":                   {[]string{"volume", "create", "x", "--size", "many"}, `"many" is not a size`, 2},
 		"size beyond the spec":       {[]string{"volume", "create", "x", "--size", "10000000T"}, "is more than CSI can say", 2},
 		"negative size":              {[]string{"volume", "create", "x", "--size=-1Gi"}, "is not a size", 2},
@@ -311,7 +313,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		"expand to what":             {[]string{"volume", "expand", "volume-1"}, "a flag is missing: --size", 2},
 		"publish without a target":   {[]string{"volume", "publish", "volume-1"}, "a flag is missing: --target", 2},
 		"publish without staging":    {[]string{"volume", "publish", "volume-1", "--target", "/t"}, "a staging path is needed", 2},
-		"statistics of which volume": {[]string{"volume", "stats", "--path", "/x"}, "accepts 1 arg", 2},
+		"statistics of which volume": {[]string{"volume", "stats", "--path", "/x"}, "an argument is missing", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, append(test.args, "--endpoint", endpoint)...)

@@ -167,7 +167,7 @@ func TestExplainPath(t *testing.T) {
 		{status.Error(codes.InvalidArgument, "/mnt: not a plain path"), false},
 		{status.Error(codes.Internal, "it must be beneath /kubelet"), false},
 	} {
-		err := explainPath(test.err, "/mnt/data")
+		err := explainPath(test.err, health.VolumeReport{}, "/mnt/data")
 		require.ErrorIs(t, err, test.err)
 		require.Equal(t, test.want, strings.HasSuffix(err.Error(), "start the driver with --allow-path /mnt to mount there"), err)
 	}
@@ -195,17 +195,35 @@ func TestExpansionCommands(t *testing.T) {
 
 	again := "touchstone ctl volume umount v && touchstone ctl volume mount v /mnt/a"
 
-	for want, e := range map[string]expansion{
-		"touchstone ctl volume umount v": {id: "v"},
-		again:                            {id: "v", known: known},
-		again + " --access-mode MULTI_NODE_READER_ONLY": {id: "v", known: readers},
-	} {
-		require.Equal(t, want, e.mountAgain())
-	}
-
 	without := known
 	without.AccessMode = ""
-	require.Equal(t, again, (&expansion{id: "v", known: without}).mountAgain())
+
+	require.Equal(t, "touchstone ctl volume umount v", mountAgain(health.VolumeReport{ID: "v"}))
+	require.Equal(t, again, mountAgain(known))
+	require.Equal(t, again, mountAgain(without))
+	require.Equal(t, again+" --access-mode MULTI_NODE_READER_ONLY", mountAgain(readers))
+}
+
+// TestRemediesForPeople are commands, unless an orchestrator has published the volume.
+func TestRemediesForPeople(t *testing.T) {
+	t.Parallel()
+
+	const again = "touchstone ctl volume umount data && touchstone ctl volume mount data /mnt/data"
+
+	mounted := health.VolumeReport{ID: "v", Name: "data", Staged: "/mnt/.touchstone-v", Published: []string{"/mnt/data"}}
+
+	for message, want := range map[string]string{
+		"it is not mounted there; restart its pod: /mnt/data":                        "it is not mounted there; " + again,
+		"it was made read-only; see the kernel's log, unstage it and stage it again": "it was made read-only; see the kernel's log, " + again,
+		"volume v is attached to n1; unpublish it there first":                       "volume v is attached to n1; touchstone ctl volume umount data",
+		"it is full; delete files, or expand it":                                     "it is full; delete files, or expand it",
+	} {
+		require.Equal(t, want, forPeople(mounted, message))
+
+		published := mounted
+		published.Staged = "/var/lib/kubelet/plugins/csi/mount"
+		require.Equal(t, message, forPeople(published, message), "want: the orchestrator's remedy stays")
+	}
 }
 
 // TestExpandDecidesTheNodesPart without asking the node.

@@ -15,7 +15,7 @@ import (
 func deletion(
 	call string, of argument, remove func(ctx context.Context, s *session, id string) error, further ...func(*pflag.FlagSet),
 ) verb {
-	var ignoreNotFound bool
+	var ignoreNotFound, dryRun bool
 
 	return verb{
 		name: "delete", aliases: []string{"rm"}, arguments: []argument{of}, resolves: true,
@@ -24,6 +24,7 @@ func deletion(
 What is not there is an error of this command, though not of the call, unless the driver
 does not list names.`,
 		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&dryRun, "dry-run", false, "only print what would be deleted")
 			flags.BoolVar(&ignoreNotFound, "ignore-not-found", false, "succeed where there is nothing to delete")
 
 			for _, define := range further {
@@ -32,9 +33,10 @@ does not list names.`,
 		},
 		run: func(ctx context.Context, s *session) error {
 			var (
-				deleted = []string{}
-				rows    [][]string
-				refused []error
+				deleted     = []string{}
+				doing, done = "deleted", "deleted "
+				rows        [][]string
+				refused     []error
 			)
 
 			listed, known, err := s.objects(ctx, of.kind)
@@ -55,7 +57,9 @@ does not list names.`,
 					}
 				}
 
-				if err := remove(ctx, s, id); err != nil {
+				if dryRun {
+					doing, done = "would_delete", "would delete "+string(of.kind)+" "
+				} else if err := remove(ctx, s, id); err != nil {
 					refused = append(refused, fmt.Errorf("%s: %w", given, err))
 
 					continue
@@ -64,10 +68,10 @@ does not list names.`,
 				// A second argument for the same object has nothing to delete.
 				listed = slices.DeleteFunc(listed, func(o names.Object) bool { return o.ID == id })
 				deleted = append(deleted, id)
-				rows = append(rows, []string{"deleted " + given})
+				rows = append(rows, []string{done + given})
 			}
 
-			return errors.Join(append(refused, s.show(answers{"deleted": deleted}, rows, deleted...))...)
+			return errors.Join(append(refused, s.show(answers{doing: deleted}, rows, deleted...))...)
 		},
 	}
 }

@@ -2,23 +2,28 @@ package ctl
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
-var errNoDirect = errors.New("the driver lists no direct volumes: it is not Touchstone, or serves no node")
+// directVolume is an assigned volume with its name, or id.
+type directVolume struct {
+	kata.AssignedVolume
 
-var directColumns = columns[kata.AssignedVolume]{
-	{header: "VOLUME ID", text: func(v kata.AssignedVolume) string { return v.VolumeID }},
-	{header: "TARGET", text: func(v kata.AssignedVolume) string { return v.TargetPath }},
-	{header: "DEVICE", text: func(v kata.AssignedVolume) string { return v.Device }},
-	{header: "FS", text: func(v kata.AssignedVolume) string { return v.FSType }},
-	{header: "SIZE", text: func(v kata.AssignedVolume) string { return formatBytes(v.SizeBytes) }},
-	{header: "PENDING", text: func(v kata.AssignedVolume) string { return humanOrUnknown(v.PendingBytes) }},
-	{header: "OPTIONS", text: func(v kata.AssignedVolume) string { return strings.Join(v.Options, ",") }},
-	{header: "SANDBOX", text: func(v kata.AssignedVolume) string { return v.Sandbox }},
+	name string
+}
+
+var directColumns = columns[directVolume]{
+	{header: "VOLUME", text: func(v directVolume) string { return v.name }},
+	{header: "TARGET", text: func(v directVolume) string { return v.TargetPath }},
+	{header: "DEVICE", text: func(v directVolume) string { return v.Device }},
+	{header: "FS", text: func(v directVolume) string { return v.FSType }},
+	{header: "SIZE", text: func(v directVolume) string { return formatBytes(v.SizeBytes) }},
+	{header: "PENDING", text: func(v directVolume) string { return humanOrUnknown(v.PendingBytes) }},
+	{header: "OPTIONS", text: func(v directVolume) string { return strings.Join(v.Options, ",") }},
+	{header: "SANDBOX", text: func(v directVolume) string { return v.Sandbox }},
 }
 
 func directVolumesVerb() verb {
@@ -30,10 +35,19 @@ the size that the device has already and the filesystem in the guest has not.`,
 		run: func(ctx context.Context, s *session) error {
 			list, err := kata.NewClient(s.Conn()).List(ctx)
 			if err != nil {
-				return explainNotTouchstone(err, kata.ServiceName, errNoDirect)
+				return err
 			}
 
-			return s.show(answers{"directVolumes": append([]kata.AssignedVolume{}, list...)}, directColumns.table(s.output, list...))
+			if err := s.learn(ctx, names.Volume); err != nil {
+				return err
+			}
+
+			volumes, ids := make([]directVolume, len(list)), make([]string, len(list))
+			for i, each := range list {
+				volumes[i], ids[i] = directVolume{each, s.names.of(each.VolumeID)}, each.VolumeID
+			}
+
+			return s.show(answers{"directVolumes": append([]kata.AssignedVolume{}, list...)}, directColumns.table(s.output, volumes...), ids...)
 		},
 	}
 }

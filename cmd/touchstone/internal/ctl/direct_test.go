@@ -18,17 +18,17 @@ func TestDirectVolumesPrintsATable(t *testing.T) {
 	out, err := run(t, "direct-volumes", "list", "--endpoint", endpoint)
 	require.NoError(t, err)
 	require.Equal(t, `
-VOLUME ID  TARGET                 DEVICE         FS     SIZE     PENDING  OPTIONS        SANDBOX
-volume-1   /kubelet/pods/a/mount  /dev/loop1024  ext4   2.0 GiB  2.0 GiB  noatime,nodev  0af3
-volume-2   /kubelet/pods/b/mount  /dev/loop1025  xfs    300 MiB  -        ro             -
-volume-3   /kubelet/pods/c/mount  /dev/loop1026  btrfs  1.0 GiB  -        -              -
+VOLUME    TARGET                 DEVICE         FS     SIZE     PENDING  OPTIONS        SANDBOX
+volume-1  /kubelet/pods/a/mount  /dev/loop1024  ext4   2.0 GiB  2.0 GiB  noatime,nodev  0af3
+volume-2  /kubelet/pods/b/mount  /dev/loop1025  xfs    300 MiB  -        ro             -
+volume-3  /kubelet/pods/c/mount  /dev/loop1026  btrfs  1.0 GiB  -        -              -
 `, "\n"+out)
 
 	driver.listed = nil
 
 	out, err = run(t, "direct-volumes", "list", "--endpoint", endpoint)
 	require.NoError(t, err)
-	require.Equal(t, "VOLUME ID  TARGET  DEVICE  FS  SIZE  PENDING  OPTIONS  SANDBOX\n", out)
+	require.Equal(t, "VOLUME  TARGET  DEVICE  FS  SIZE  PENDING  OPTIONS  SANDBOX\n", out)
 }
 
 func TestDirectVolumesPrintsJSON(t *testing.T) {
@@ -63,7 +63,7 @@ func TestDirectVolumesListFails(t *testing.T) {
 		"another driver":               {[]string{"list", "--endpoint", other}, 1, "lists no direct volumes: it is not Touchstone"},
 		"a driver that can't read":     {[]string{"list", "--endpoint", failing}, 1, "UNAVAILABLE: the direct-volume root can't be read"},
 		"a driver that is not there":   {[]string{"list", "--endpoint", "unix:///nowhere/csi.sock"}, 1, "UNAVAILABLE"},
-		"an argument too many":         {[]string{"list", "volume-1"}, 2, "accepts 0 arg(s)"},
+		"an argument too many":         {[]string{"list", "volume-1"}, 2, "one argument too many"},
 		"a subcommand that is not one": {[]string{"lst"}, 2, `unknown command "lst"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,7 +71,12 @@ run. Warnings are printed, and do not change the exit code.`,
 				return undetermined(doctor.ServeChild(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 			}
 
-			asked.Endpoint = given.endpointOf(cmd)
+			endpoint, err := given.endpointOf(cmd)
+			if err != nil {
+				return err
+			}
+
+			asked.Endpoint = endpoint
 
 			config, err := asked.complete(args)
 			if err != nil {
@@ -81,7 +86,7 @@ run. Warnings are printed, and do not change the exit code.`,
 			ctx, cancel := given.limit(cmd.Context())
 			defer cancel()
 
-			return undetermined(diagnose(ctx, config, &printer{given, cmd.OutOrStdout()}))
+			return undetermined(diagnose(ctx, config, &printer{given, cmd.OutOrStdout(), nil}))
 		},
 	}
 	asked.define(cmd.Flags())

@@ -111,10 +111,10 @@ func (e *expansion) run(ctx context.Context) (err error) {
 	}
 
 	return errors.Join(e.show(parts, [][]string{
-		{"Volume ID:", e.id},
+		{"Volume:", e.names.of(e.id)},
 		{"Capacity:", formatBytes(answer.GetCapacityBytes())},
 		{"Node's part:", onNode},
-	}), err)
+	}, e.id), err)
 }
 
 // checkGrows refuses a size that is smaller than the volume's, where the driver says how large it is,
@@ -154,7 +154,7 @@ func (e *expansion) onNode(
 
 	switch {
 	case !answer.GetNodeExpansionRequired() && waits:
-		return nil, needed, e.remains(answer, "its node does not advertise EXPAND_VOLUME; run "+e.mountAgain())
+		return nil, needed, e.remains(answer, "its node does not advertise EXPAND_VOLUME; run "+mountAgain(e.known))
 	case !answer.GetNodeExpansionRequired():
 		return nil, "not needed", nil
 	case paths[0] != "":
@@ -164,7 +164,7 @@ func (e *expansion) onNode(
 		case err == nil:
 			return grown, "done", nil
 		case status.Code(err) == codes.FailedPrecondition && e.known.Staged != "":
-			return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, e.mountAgain()))
+			return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, mountAgain(e.known)))
 		default:
 			return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, e.command(answer)))
 		}
@@ -221,22 +221,6 @@ func (e *expansion) elsewhere(
 
 func (e *expansion) remains(answer *csi.ControllerExpandVolumeResponse, remedy string) error {
 	return fmt.Errorf("volume %s has %d bytes, but %w: %s", e.id, answer.GetCapacityBytes(), errNodePart, remedy)
-}
-
-// mountAgain returns the command that stages the volume again, which grows it too.
-func (e *expansion) mountAgain() string {
-	command := "touchstone ctl volume umount " + e.id
-	if len(e.known.Published) == 0 {
-		return command
-	}
-
-	command += fmt.Sprintf(" && touchstone ctl volume mount %s %s", e.id, e.known.Published[0])
-
-	if mode := e.known.AccessMode; mode != "" && mode != defaultMode.String() {
-		command += " --access-mode " + mode
-	}
-
-	return command
 }
 
 // command returns the command that does the part of the node.

@@ -59,15 +59,18 @@ func eachCommand(t *testing.T) []commandLine {
 		{line: "snapshot restore monday four"},
 		{line: "snapshot blocks monday"},
 		{line: "snapshot blocks monday --since monday"},
-		{line: "group create both data raw"},
-		{line: "group create both data raw --wait"},
+		{line: "group create data raw both"},
+		{line: "group create data raw both --wait"},
 		{line: "group get both"},
 		{line: "group delete both"},
 		{line: "node info"},
 		{line: "node health"},
 		{line: "capacity"},
 		{line: "capabilities"},
-		{line: "operations"},
+		{line: "operation list"},
+		{line: "operation wait data"},
+		{line: "operation wait monday"},
+		{line: "operation cancel five"},
 		{line: "violations"},
 		{line: "leaks", finds: "left objects behind"},
 		{line: "violations --clear", silent: true},
@@ -205,6 +208,9 @@ func startComplete(t *testing.T, failing int) (*fake, string) {
 
 	driver := newFake()
 	driver.failing = failing
+
+	task := driver.tasks.Start("snapshot", "snapshot-5", "five", gibi)
+	task.OnCancel(func(cause error) { go task.End(cause) })
 
 	return driver, serveFake(t, driver, complete{driver}, report.register, (&kata.Service{List: (&assigning{}).list}).Register,
 		func(to grpc.ServiceRegistrar) { named.Register(to) }, func(to grpc.ServiceRegistrar) { recorder.Register(to) },

@@ -41,7 +41,7 @@ func (f *fake) copySlowly(ctx context.Context, object string) error {
 	// It is listed only after it has copied something.
 	f.beginning.Lock()
 
-	task := f.tasks.Start("restore", object, gibi)
+	task := f.tasks.Start("restore", object, "slow", gibi)
 	defer task.End(nil)
 
 	task.Set(gibi/2, gibi)

@@ -41,7 +41,7 @@ A mistake is refused with its line, and no rule is added then.`,
 
 			names, err := s.faults().Add(ctx, document)
 			if err != nil {
-				return explainUnserved(err, errNoFaults)
+				return err
 			}
 
 			return s.showNames(names)
@@ -110,7 +110,7 @@ func faultListVerb() verb {
 		run: func(ctx context.Context, s *session) error {
 			listed, err := s.faults().List(ctx)
 			if err != nil {
-				return explainUnserved(err, errNoFaults)
+				return err
 			}
 
 			if listed.FileError != "" {
@@ -133,7 +133,7 @@ func faultClearVerb() verb {
 		run: func(ctx context.Context, s *session) error {
 			names, err := s.faults().Clear(ctx, strings.Join(s.args, ""))
 			if err != nil {
-				return explainUnserved(err, errNoFaults)
+				return err
 			}
 
 			return s.showNames(names)
@@ -156,7 +156,7 @@ func faultLogVerb() verb {
 		run: func(ctx context.Context, s *session) error {
 			hits, err := s.faults().Log(ctx)
 			if err != nil {
-				return explainUnserved(err, errNoFaults)
+				return err
 			}
 
 			return s.show(hits, hitColumns.table(s.output, hits...))
@@ -170,7 +170,7 @@ func faultReleaseVerb() verb {
 		run: func(ctx context.Context, s *session) error {
 			count, err := s.faults().Release(ctx, s.args[0])
 			if err != nil {
-				return explainUnserved(err, errNoFaults)
+				return err
 			}
 
 			return s.show(faults.Released{Calls: count}, [][]string{{strconv.Itoa(count) + " calls released"}})

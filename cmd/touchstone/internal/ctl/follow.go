@@ -1,11 +1,14 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"os"
+	"os/signal"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
@@ -39,10 +43,44 @@ const (
 	kindClone    = "clone"
 )
 
-// follow shows the progress of copies of one kind until it is stopped: as bars on a terminal, or
-// as lines. Which copy is the command's own is unknown before its answer, since it may have joined
-// an earlier one, so it shows all, each with its id. It stops at the driver's first error.
-func (s *session) follow(ctx context.Context, kind string) (stop func()) {
+// copying makes a call in which the driver may copy for long, and shows the copies of its kind meanwhile.
+// If it ends before the copy does, its error has the commands for the copy.
+func copying[A any](ctx context.Context, s *session, kind, name string, call func(context.Context) (A, error)) (A, error) {
+	ctx, release := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	defer release()
+
+	stop := s.follow(ctx, func(entry progress.Entry) bool { return entry.Kind == kind })
+	answer, err := call(ctx)
+
+	stop()
+
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w%s", err, s.continuing(ctx, name))
+	}
+
+	return answer, err
+}
+
+// continuing returns the commands for a copy that the driver continues without its caller, or nothing if it
+// copies nothing of this name.
+func (s *session) continuing(ctx context.Context, name string) string {
+	const limit = 2 * time.Second
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+
+	entries, err := progress.NewClient(s.Conn()).List(ctx)
+	if err != nil || !slices.ContainsFunc(entries, func(entry progress.Entry) bool { return entry.Name == name }) {
+		return ""
+	}
+
+	return fmt.Sprintf("; the driver continues to copy: touchstone ctl operation list shows how far it is, "+
+		"operation wait %[1]s waits for it, operation cancel %[1]s ends it", name)
+}
+
+// follow shows the progress of some copies until it is stopped: as bars on a terminal, or as lines. A call
+// may have joined an earlier copy. It stops at the driver's first error.
+func (s *session) follow(ctx context.Context, shown func(progress.Entry) bool) (stop func()) {
 	show, end, every := s.printProgress, func() {}, s.progress
 
 	if every == 0 {
@@ -77,7 +115,7 @@ func (s *session) follow(ctx context.Context, kind string) (stop func()) {
 			var copies []work
 
 			for _, entry := range entries {
-				if entry.Kind == kind {
+				if shown(entry) {
 					copies = append(copies, copyOf(entry))
 				}
 			}
@@ -112,12 +150,18 @@ func (s *session) printProgress(all ...work) {
 }
 
 func copyOf(entry progress.Entry) work {
-	return work{entry.Kind + " of " + entry.Object, entry.Done, entry.Total, func() string { return formatPace(entry) }}
+	return work{
+		id: entry.Object, title: entry.Kind + " of " + copyName(entry), done: entry.Done, total: entry.Total,
+		text: func() string { return formatPace(entry) },
+	}
 }
+
+// copyName returns the name of what a copy becomes.
+func copyName(entry progress.Entry) string { return cmp.Or(entry.Name, entry.Object) }
 
 // work is what a progress bar shows.
 type work struct {
-	title       string
+	id, title   string
 	done, total int64
 	// text stands beside the bar. It is called for each update.
 	text func() string
@@ -126,7 +170,7 @@ type work struct {
 // bars are progress bars on a terminal.
 type bars struct {
 	container *mpb.Progress
-	// shown are the bars by their title.
+	// shown are the bars by the id of their work.
 	shown map[string]*bar
 }
 
@@ -148,17 +192,17 @@ func (b *bars) show(all ...work) {
 	ended := maps.Clone(b.shown)
 
 	for _, each := range all {
-		delete(ended, each.title)
+		delete(ended, each.id)
 
-		shown, known := b.shown[each.title]
+		shown, known := b.shown[each.id]
 		if !known {
 			shown = &bar{}
 			shown.now.Store(&each)
 			// Without a total, a bar does not end before it is removed.
 			shown.Bar = b.container.AddBar(-1,
-				mpb.PrependDecorators(decor.Name(Printable(each.title))),
+				mpb.PrependDecorators(decor.Name(shorten(Printable(each.title)))),
 				mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return Printable(shown.now.Load().text()) })))
-			b.shown[each.title] = shown
+			b.shown[each.id] = shown
 		}
 
 		shown.now.Store(&each)
@@ -166,10 +210,21 @@ func (b *bars) show(all ...work) {
 		shown.SetCurrent(each.done)
 	}
 
-	for title, each := range ended {
+	for id, each := range ended {
 		each.Abort(true)
-		delete(b.shown, title)
+		delete(b.shown, id)
 	}
+}
+
+// shorten truncates a title so that a bar fits beside it.
+func shorten(title string) string {
+	const most = 32
+
+	if runes := []rune(title); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+
+	return title
 }
 
 // end removes all bars from the terminal.
@@ -202,25 +257,4 @@ func isTerminal(out io.Writer) bool {
 	file, ok := out.(*os.File)
 
 	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-var operationColumns = columns[progress.Entry]{
-	{header: "KIND", text: func(e progress.Entry) string { return e.Kind }},
-	{header: "OBJECT", text: func(e progress.Entry) string { return e.Object }},
-	{header: "DONE", text: formatProgress},
-	{header: "FOR", text: func(e progress.Entry) string { return time.Since(e.Started).Round(time.Second).String() }},
-}
-
-func operationsVerb() verb {
-	return verb{
-		name: "operations", short: "List running copies and their progress (Touchstone only)",
-		run: func(ctx context.Context, s *session) error {
-			entries, err := progress.NewClient(s.Conn()).List(ctx)
-			if err != nil {
-				return err
-			}
-
-			return s.show(answers{"operations": entries}, operationColumns.table(s.output, entries...))
-		},
-	}
 }

@@ -7,13 +7,15 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 func groupCreateVerb() verb {
 	request, wait := &csi.CreateVolumeGroupSnapshotRequest{}, false
 
 	return verb{
-		name: "create", arguments: []argument{newName, manyVolumes}, short: "CreateVolumeGroupSnapshot", progress: true,
+		name: "create", arguments: []argument{manyVolumes, newName}, short: "CreateVolumeGroupSnapshot", progress: true,
 		long: `CreateVolumeGroupSnapshot: a point-in-time snapshot of all volumes, or none.
 Each can be restored alone; they are deleted together.`,
 		flags: func(flags *pflag.FlagSet) {
@@ -21,19 +23,24 @@ Each can be restored alone; they are deleted together.`,
 			flags.BoolVar(&wait, "wait", false, "until all of it is ready to use")
 		},
 		run: func(ctx context.Context, s *session) error {
-			request.Name, request.SourceVolumeIds = s.args[0], s.args[1:]
+			last := len(s.args) - 1
+			request.Name, request.SourceVolumeIds = s.args[last], s.args[:last]
 
 			create := s.CreateGroupSnapshotAndWait
 			if !wait {
 				create = once(s.CreateVolumeGroupSnapshot)
 			}
 
-			stop := s.follow(ctx, kindGroup)
-			answer, err := create(ctx, request)
+			answer, err := copying(ctx, s, kindGroup, request.GetName(),
+				func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) { return create(ctx, request) })
+			s.names.add(answer.GetGroupSnapshot().GetGroupSnapshotId(), request.GetName())
 
-			stop()
+			rows := s.groupSheet(answer.GetGroupSnapshot())
+			if answer.GetGroupSnapshot().GetReadyToUse() {
+				rows = append([][]string{{"group " + request.GetName() + " is ready"}}, rows...)
+			}
 
-			return s.answer(answer, err, groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
+			return s.answer(answer, err, rows, answer.GetGroupSnapshot().GetGroupSnapshotId())
 		},
 	}
 }
@@ -58,10 +65,14 @@ func groupVerb() verb {
 	var members memberFlags
 
 	return verb{
-		name: "get", arguments: []argument{oneGroup}, short: "GetVolumeGroupSnapshot", flags: members.register,
+		name: getName, arguments: []argument{oneGroup}, short: "GetVolumeGroupSnapshot", flags: members.register,
 		run: func(ctx context.Context, s *session) error {
 			ids, err := members.of(ctx, s, s.args[0])
 			if err != nil {
+				return err
+			}
+
+			if err := s.learn(ctx, names.Volume); err != nil {
 				return err
 			}
 
@@ -69,7 +80,7 @@ func groupVerb() verb {
 				GroupSnapshotId: s.args[0], SnapshotIds: ids,
 			})
 
-			return s.answer(answer, err, groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
+			return s.answer(answer, err, s.groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
 		},
 	}
 }
@@ -89,17 +100,18 @@ func groupDeletion() verb {
 	}, members.register)
 }
 
-// groupSheet describes a group, and then its members in a table.
-func groupSheet(g *csi.VolumeGroupSnapshot) [][]string {
+// groupSheet describes a group, and then its members, which have no names, in a table.
+func (p *printer) groupSheet(g *csi.VolumeGroupSnapshot) [][]string {
 	members := make([]snapshot, len(g.GetSnapshots()))
 	for i, each := range g.GetSnapshots() {
-		members[i].Snapshot = each
+		members[i] = snapshot{each, p.names}
 	}
 
 	return slices.Concat([][]string{
+		{"Name:", orDash(p.names[g.GetGroupSnapshotId()])},
 		{"Group ID:", g.GetGroupSnapshotId()},
 		{"Created:", formatTime(g.GetCreationTime())},
 		{"Ready to use:", strconv.FormatBool(g.GetReadyToUse())},
 		{},
-	}, snapshotColumns.table(outputTable, members...))
+	}, snapshotColumns[1:].table(outputTable, members...))
 }

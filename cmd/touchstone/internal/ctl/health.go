@@ -55,7 +55,12 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 		report.Volumes = abnormalVolumes
 	}
 
-	if err := s.show(report, conditionColumns.table(s.output, conditions(report)...)); err != nil {
+	ids := make([]string, len(report.Volumes))
+	for i, each := range report.Volumes {
+		ids[i] = each.ID
+	}
+
+	if err := s.show(report, conditionColumns.table(s.output, s.conditions(report)...), ids...); err != nil {
 		return err
 	}
 
@@ -102,14 +107,15 @@ var conditionColumns = columns[condition]{
 	{header: "MESSAGE", text: func(c condition) string { return c.Message }},
 }
 
-func conditions(report *health.Report) (all []condition) {
+func (s *session) conditions(report *health.Report) (all []condition) {
 	for _, volume := range report.Volumes {
 		if len(volume.Conditions) == 0 {
-			all = append(all, condition{volume: volume.ID, status: healthyWord})
+			all = append(all, condition{volume: s.names.of(volume.ID), status: healthyWord})
 		}
 
 		for _, each := range volume.Conditions {
-			all = append(all, condition{each, volume.ID, each.Status.String()})
+			each.Message = forPeople(volume, each.Message)
+			all = append(all, condition{each, s.names.of(volume.ID), each.Status.String()})
 		}
 	}
 
@@ -126,19 +132,33 @@ func since(at time.Time) string {
 }
 
 // report uses Touchstone's own service, or the calls of the spec if the driver lacks it.
-func (d driver) report(ctx context.Context, ids []string) (*health.Report, error) {
-	report, err := health.NewClient(d.Conn()).Report(ctx)
+func (s *session) report(ctx context.Context, ids []string) (*health.Report, error) {
+	report, err := s.ownReport(ctx)
 	if status.Code(err) == codes.Unimplemented {
-		return d.standardReport(ctx, ids)
+		return s.standardReport(ctx, ids)
 	}
 
 	return report, err
 }
 
+// ownReport returns Touchstone's own report, whose names the session knows from then on.
+func (s *session) ownReport(ctx context.Context) (*health.Report, error) {
+	report, err := health.NewClient(s.Conn()).Report(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, each := range report.Volumes {
+		s.names.add(each.ID, each.Name)
+	}
+
+	return report, nil
+}
+
 // healthOf returns the health of one volume, or none if it is not available: commands with
 // another purpose show it in addition.
-func (d driver) healthOf(ctx context.Context, id string) health.VolumeReport {
-	report, err := d.report(ctx, []string{id})
+func (s *session) healthOf(ctx context.Context, id string) health.VolumeReport {
+	report, err := s.report(ctx, []string{id})
 	if err != nil || filterVolumes(report, []string{id}) != nil {
 		return health.VolumeReport{}
 	}
@@ -148,8 +168,8 @@ func (d driver) healthOf(ctx context.Context, id string) health.VolumeReport {
 
 // known returns Touchstone's own report of a volume, which has the paths at which the node uses it;
 // none of a driver of another kind, or if the driver does not know the volume.
-func (d driver) known(ctx context.Context, id string) (health.VolumeReport, error) {
-	report, err := health.NewClient(d.Conn()).Report(ctx)
+func (s *session) known(ctx context.Context, id string) (health.VolumeReport, error) {
+	report, err := s.ownReport(ctx)
 	if status.Code(err) == codes.Unimplemented {
 		return health.VolumeReport{}, nil
 	}
@@ -165,7 +185,7 @@ func (d driver) known(ctx context.Context, id string) (health.VolumeReport, erro
 func healthSheet(known health.VolumeReport) (rows [][]string) {
 	for _, each := range known.Conditions {
 		rows = append(rows, []string{"Condition:", fmt.Sprintf("%s %s for %s (%s): %s",
-			each.Status, each.Reason, since(each.Since), each.View, each.Message)})
+			each.Status, each.Reason, since(each.Since), each.View, forPeople(known, each.Message))})
 	}
 
 	if len(rows) == 0 {

@@ -195,8 +195,8 @@ volume-1  clean     offline, 84ms
 volume-2  damaged   offline, 1s: bad block bitmap
 volume-3  -         it is raw block
 `},
-		"neither":         {nil, 2, "give volume ids, or --all", nil, "\n"},
-		"both":            {[]string{"--all", "volume-1"}, 2, "give volume ids, or --all", nil, "\n"},
+		"neither":         {nil, 2, "give volumes, or --all", nil, "\n"},
+		"both":            {[]string{"--all", "volume-1"}, 2, "give volumes, or --all", nil, "\n"},
 		"a flag too many": {[]string{"--al"}, 2, "unknown flag", nil, "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -46,7 +46,9 @@ func statsVerb() verb {
 					return err
 				}
 
-				request.VolumePath = cmp.Or(append(known.Published, known.Staged)...)
+				if request.VolumePath = cmp.Or(append(known.Published, known.Staged)...); request.GetVolumePath() == "" && known.ID != "" {
+					return fmt.Errorf("%s: %w", s.names.of(s.args[0]), errNotMounted)
+				}
 			}
 
 			if request.GetVolumePath() == "" {
@@ -55,7 +57,7 @@ func statsVerb() verb {
 
 			answer, err := s.NodeGetVolumeStats(ctx, request)
 
-			return s.answer(answer, err, usageColumns.table(s.output, answer.GetUsage()...))
+			return s.answer(answer, err, usageColumns.table(s.output, answer.GetUsage()...), s.args[0])
 		},
 	}
 }
@@ -73,7 +75,7 @@ func nodeInfoVerb() verb {
 			{"Node ID:", answer.GetNodeId()},
 			{"Most volumes:", most},
 			{"Topology:", formatPairs(answer.GetAccessibleTopology().GetSegments())},
-		})
+		}, answer.GetNodeId())
 	}}
 }
 
@@ -144,10 +146,13 @@ func capabilitiesVerb() verb {
 				keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
 				keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
 				keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
-			}, capabilityRows(info, probe, caps))
+			}, capabilityRows(info, probe, caps), info.GetName())
 		},
 	}
 }
+
+// formerCapabilities are those of CSI v1.12 whose numbers v1.13 reserves.
+var formerCapabilities = map[string]string{keyController + " 11": "VOLUME_CONDITION", keyNode + " 4": "VOLUME_CONDITION"}
 
 func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, caps csiclient.Capabilities) [][]string {
 	ready := "ready"
@@ -160,7 +165,7 @@ func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, c
 		{"identity", info.GetName() + " " + info.GetVendorVersion() + ", " + ready},
 	}
 	add := func(service string, capability fmt.Stringer) {
-		rows = append(rows, []string{service, capability.String()})
+		rows = append(rows, []string{service, cmp.Or(formerCapabilities[service+" "+capability.String()], capability.String())})
 	}
 
 	for _, each := range caps.Plugin {

@@ -1,14 +1,14 @@
 package ctl
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
@@ -53,7 +53,7 @@ there are none, 1: there are some, or it is unknown.`,
 
 			ids := make([]string, len(found))
 			for i, each := range found {
-				ids[i] = cmp.Or(each.Name, each.ID)
+				ids[i] = each.ID
 			}
 
 			if err := s.show(found, leakColumns.table(s.output, found...), ids...); err != nil || len(found) == 0 {
@@ -66,10 +66,14 @@ there are none, 1: there are some, or it is unknown.`,
 }
 
 // leaks returns what the CO has left behind, in the order in which it is removed.
-func (d driver) leaks(ctx context.Context) ([]leak, error) {
-	report, err := health.NewClient(d.Conn()).Report(ctx)
+func (s *session) leaks(ctx context.Context) ([]leak, error) {
+	report, err := s.ownReport(ctx)
+	if status.Code(err) == codes.Unimplemented {
+		return nil, errNoReport
+	}
+
 	if err != nil {
-		return nil, explainUnserved(err, errNoReport)
+		return nil, err
 	}
 
 	found := []leak{}
@@ -84,14 +88,14 @@ func (d driver) leaks(ctx context.Context) ([]leak, error) {
 		}
 	}
 
-	stored, err := d.storedLeaks(ctx)
+	stored, err := s.storedLeaks(ctx)
 
 	return append(found, stored...), err
 }
 
 // storedLeaks are those of the controller. It has to list what it can create.
-func (d driver) storedLeaks(ctx context.Context) (found []leak, err error) {
-	caps, err := d.Capabilities(ctx)
+func (s *session) storedLeaks(ctx context.Context) (found []leak, err error) {
+	caps, err := s.Capabilities(ctx)
 	if err != nil || !caps.HasController {
 		return nil, err
 	}
@@ -110,12 +114,11 @@ func (d driver) storedLeaks(ctx context.Context) (found []leak, err error) {
 		}
 	}
 
-	named, err := d.named(ctx, names.Volume, names.Snapshot)
-	if err != nil {
+	if err := s.learn(ctx, names.Volume, names.Snapshot); err != nil {
 		return nil, err
 	}
 
-	volumes, err := collect(d.Volumes(ctx, 0))
+	volumes, err := collect(s.Volumes(ctx, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -123,25 +126,25 @@ func (d driver) storedLeaks(ctx context.Context) (found []leak, err error) {
 	for _, each := range volumes {
 		id := each.GetVolume().GetVolumeId()
 		for _, node := range each.GetStatus().GetPublishedNodeIds() {
-			found = append(found, leak{"attachment", id, named[id], node, "ControllerPublishVolume", "ControllerUnpublishVolume"})
+			found = append(found, leak{"attachment", id, s.names[id], node, "ControllerPublishVolume", "ControllerUnpublishVolume"})
 		}
 
-		found = append(found, leak{Kind: "volume", ID: id, Name: named[id], Made: "CreateVolume", Missing: "DeleteVolume"})
+		found = append(found, leak{Kind: "volume", ID: id, Name: s.names[id], Made: "CreateVolume", Missing: "DeleteVolume"})
 	}
 
 	if !caps.HasControllerRPC(snapshots) {
 		return found, nil
 	}
 
-	taken, err := collect(d.Snapshots(ctx, "", 0))
+	taken, err := collect(s.Snapshots(ctx, "", 0))
 
 	for _, each := range taken {
 		id, group := each.GetSnapshot().GetSnapshotId(), each.GetSnapshot().GetGroupSnapshotId()
 		if group == "" {
-			found = append(found, leak{Kind: "snapshot", ID: id, Name: named[id], Made: "CreateSnapshot", Missing: "DeleteSnapshot"})
+			found = append(found, leak{Kind: "snapshot", ID: id, Name: s.names[id], Made: "CreateSnapshot", Missing: "DeleteSnapshot"})
 		} else {
 			found = append(found, leak{
-				Kind: "snapshot", ID: id, Name: named[id], At: "group " + group,
+				Kind: "snapshot", ID: id, Name: s.names[id], At: "group " + group,
 				Made: "CreateVolumeGroupSnapshot", Missing: "DeleteVolumeGroupSnapshot",
 			})
 		}

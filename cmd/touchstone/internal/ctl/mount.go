@@ -111,6 +111,7 @@ func (s *session) createMissing(ctx context.Context, what *createFlags) error {
 
 	answer, err := s.CreateVolume(ctx, request)
 	s.args[0] = answer.GetVolume().GetVolumeId()
+	s.names.add(s.args[0], name)
 
 	return err
 }
@@ -147,7 +148,7 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 	}
 
 	if err := s.publishOrUndo(ctx, claim, caps, known.Staged != ""); err != nil {
-		return explainPath(err, claim.TargetPath)
+		return explainPath(err, known, claim.TargetPath)
 	}
 
 	if err := checkWritable(claim); err != nil {
@@ -292,13 +293,14 @@ func takeDown(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publ
 	return nil
 }
 
-// explainPath adds the flag that allows a path which the driver refused.
-func explainPath(err error, path string) error {
+// explainPath adds the flag that allows a path which the driver refused, or the command that ends the
+// mount at another one.
+func explainPath(err error, known health.VolumeReport, path string) error {
 	if status.Code(err) == codes.InvalidArgument && strings.Contains(err.Error(), "must be beneath") {
 		return fmt.Errorf("%w; start the driver with --allow-path %s to mount there", err, filepath.Dir(path))
 	}
 
-	return err
+	return &explained{err, forPeople(known, err.Error())}
 }
 
 func umountVerb() verb {
@@ -350,10 +352,10 @@ func (s *session) umount(ctx context.Context, given string) error {
 
 // mounted returns the volume that a name, id or path means, and where it is mounted. For a volume of
 // which an interrupted umount has left only the staging, that is the staging path.
-func (d driver) mounted(ctx context.Context, given string) (known *health.VolumeReport, path string, err error) {
-	report, err := health.NewClient(d.Conn()).Report(ctx)
+func (s *session) mounted(ctx context.Context, given string) (known *health.VolumeReport, path string, err error) {
+	report, err := s.ownReport(ctx)
 	if err != nil {
-		return nil, "", explainNotTouchstone(err, health.ServiceName, errNoHealth)
+		return nil, "", err
 	}
 
 	if path, err = filepath.Abs(given); err != nil {

@@ -1,9 +1,11 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,23 +19,102 @@ import (
 // errNoObject is returned for a name or id that no object has.
 var errNoObject = errors.New("not found")
 
-// objects returns the objects of a kind. known is false for a driver that does not list names.
-func (d driver) objects(ctx context.Context, kind names.Kind) (listed []names.Object, known bool, err error) {
-	listed, err = names.List(ctx, d.Conn(), kind)
+// knownNames maps the ids of objects to their names, as far as the driver has reported them.
+type knownNames map[string]string
+
+// add adds an object, unless it has no name.
+func (n knownNames) add(id, name string) {
+	if id != "" && name != "" {
+		n[id] = name
+	}
+}
+
+// of returns an object's name, or its id if it has none.
+func (n knownNames) of(id string) string { return cmp.Or(n[id], id) }
+
+// id returns the id of the object that has this name or id, or none.
+func (n knownNames) id(text string) string {
+	if n[text] != "" {
+		return text
+	}
+
+	for id, name := range n {
+		if name == text {
+			return id
+		}
+	}
+
+	return ""
+}
+
+// in returns the text with names in place of ids that follow their kind. Commands in it may be for another
+// socket, which knows ids only.
+func (n knownNames) in(text string) string {
+	for id, name := range n {
+		for _, kind := range []names.Kind{names.Volume, names.Snapshot, names.Group} {
+			text = strings.ReplaceAll(text, string(kind)+" "+id, string(kind)+" "+name)
+		}
+	}
+
+	return text
+}
+
+// addTo adds names to a JSON document: beside each field volume_id or volumeId it has volume_name or
+// volumeName, and so for snapshots and groups.
+func (n knownNames) addTo(document any) {
+	switch document := document.(type) {
+	case []any:
+		for _, each := range document {
+			n.addTo(each)
+		}
+	case map[string]any:
+		for _, key := range slices.Collect(maps.Keys(document)) {
+			n.addTo(document[key])
+
+			id, _ := document[key].(string)
+
+			if field, ok := strings.CutSuffix(key, "_id"); ok && n[id] != "" {
+				document[field+"_name"] = n[id]
+			} else if field, ok := strings.CutSuffix(key, "Id"); ok && n[id] != "" {
+				document[field+"Name"] = n[id]
+			}
+		}
+	}
+}
+
+// objects returns the objects of a kind, whose names the session knows from then on. known is false
+// for a driver that does not list names.
+func (s *session) objects(ctx context.Context, kind names.Kind) (listed []names.Object, known bool, err error) {
+	listed, err = names.List(ctx, s.Conn(), kind)
 	if status.Code(err) == codes.Unimplemented {
 		return nil, false, nil
+	}
+
+	for _, each := range listed {
+		s.names.add(each.ID, each.Name)
 	}
 
 	return listed, err == nil, err
 }
 
+// learn gets the names of the objects of some kinds.
+func (s *session) learn(ctx context.Context, kinds ...names.Kind) error {
+	for _, kind := range kinds {
+		if _, _, err := s.objects(ctx, kind); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
 // resolve replaces names by ids. With a driver that does not list names, each is an id.
-func (d driver) resolve(ctx context.Context, kind names.Kind, given ...*string) error {
+func (s *session) resolve(ctx context.Context, kind names.Kind, given ...*string) error {
 	if !slices.ContainsFunc(given, func(text *string) bool { return *text != "" }) {
 		return nil
 	}
 
-	listed, known, err := d.objects(ctx, kind)
+	listed, known, err := s.objects(ctx, kind)
 	if err != nil || !known {
 		return err
 	}
@@ -99,22 +180,4 @@ func (s *session) complete(ctx context.Context, kind names.Kind, begun string) (
 	}
 
 	return found, err
-}
-
-// named maps the ids of the objects of some kinds to their names.
-func (d driver) named(ctx context.Context, kinds ...names.Kind) (map[string]string, error) {
-	named := map[string]string{}
-
-	for _, kind := range kinds {
-		listed, _, err := d.objects(ctx, kind)
-		if err != nil {
-			return nil, err
-		}
-
-		for _, each := range listed {
-			named[each.ID] = each.Name
-		}
-	}
-
-	return named, nil
 }

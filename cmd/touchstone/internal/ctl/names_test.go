@@ -52,7 +52,7 @@ func TestNamesResolveToIDs(t *testing.T) {
 		{"snapshot", "get", "monday"},
 		{"volume", "create", "copy", "--from-volume", "data"},
 		{"volume", "create", "restored", "--from-snapshot", "monday"},
-		{"group", "create", "g", "data", "raw"},
+		{"group", "create", "data", "raw", "g"},
 	} {
 		_, err := run(t, append(args, "--endpoint", endpoint)...)
 		require.NoError(t, err, args)
@@ -75,7 +75,7 @@ func TestCheckResolvesNames(t *testing.T) {
 
 	out, err := check(t, "data", "--endpoint", endpoint)
 	require.NoError(t, err)
-	require.Contains(t, out, "volume-1")
+	require.Contains(t, out, "data  ")
 
 	_, err = check(t, "dat", "--endpoint", endpoint)
 	require.ErrorContains(t, err, "did you mean data?")

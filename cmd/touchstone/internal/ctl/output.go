@@ -36,7 +36,8 @@ const (
 type printer struct {
 	*settings
 
-	out io.Writer
+	out   io.Writer
+	names knownNames
 }
 
 // answers are the answers of several calls, which are printed as one JSON object.
@@ -46,30 +47,36 @@ type answers map[string]any
 func (p *printer) structured() bool { return p.output == outputJSON || p.output == outputYAML }
 
 // answer shows the answer of a call, if there is one, and returns the call's error.
-func (p *printer) answer(answer proto.Message, failure error, rows [][]string, named ...string) error {
+func (p *printer) answer(answer proto.Message, failure error, rows [][]string, ids ...string) error {
 	if !answer.ProtoReflect().IsValid() {
 		return failure
 	}
 
-	return errors.Join(failure, p.show(answer, rows, named...))
+	return errors.Join(failure, p.show(answer, rows, ids...))
 }
 
-// show prints the answer as JSON or YAML, the rows as a table, or the names, a line each, unless
-// they are nil.
-func (p *printer) show(answer any, rows [][]string, named ...string) error {
-	if p.output == outputName && named != nil {
-		rows = nil
-		for _, name := range named {
-			rows = append(rows, []string{name})
-		}
+// show prints the answer as JSON or YAML, the rows as a table, or for each id the name that its object
+// has, a line each. Nil ids are a usage error then.
+func (p *printer) show(answer any, rows [][]string, ids ...string) error {
+	switch {
+	case p.structured():
+		return p.document(answer)
+	case p.output != outputName:
+		return p.table(rows)
+	case ids == nil:
+		return usage(errNoNames)
 	}
 
-	if p.structured() {
-		return p.document(answer)
+	rows = make([][]string, len(ids))
+	for i, id := range ids {
+		rows[i] = []string{p.names.of(id)}
 	}
 
 	return p.table(rows)
 }
+
+// errNoNames is returned for -o name of a command whose answer is about no object.
+var errNoNames = errors.New("-o name is for commands about volumes and other objects: choose table, json or yaml")
 
 func (p *printer) table(rows [][]string) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, columnGap, ' ', 0)
@@ -108,7 +115,7 @@ func Printable(text string) string {
 
 // document prints YAML, or indented JSON: protojson varies its white space on purpose.
 func (p *printer) document(answer any) error {
-	text, err := encode(answer)
+	text, err := p.encodeNamed(answer)
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
 	}
@@ -132,6 +139,27 @@ func (p *printer) document(answer any) error {
 	}
 
 	return nil
+}
+
+// encodeNamed returns the answer as JSON, with the names of its objects beside their ids.
+func (p *printer) encodeNamed(answer any) ([]byte, error) {
+	text, err := encode(answer)
+	if err != nil || len(p.names) == 0 {
+		return text, err
+	}
+
+	var document any
+
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+
+	if err := decoder.Decode(&document); err != nil {
+		return nil, err
+	}
+
+	p.names.addTo(document)
+
+	return json.Marshal(document)
 }
 
 // encode uses the spec's field names and emits all fields of messages, so that programs can

@@ -164,5 +164,5 @@ func (s *session) runSteps(
 		rows = append(rows, []string{step.RPC, time.Since(began).Round(time.Microsecond).String()})
 	}
 
-	return errors.Join(err, s.show(answers{"calls": made, "publish_context": claim.PublishContext}, rows))
+	return errors.Join(err, s.show(answers{"calls": made, "publish_context": claim.PublishContext}, rows, claim.VolumeID))
 }

@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -20,24 +19,21 @@ import (
 type snapshot struct {
 	*csi.Snapshot
 
-	names map[string]string
+	names knownNames
 }
 
 var snapshotColumns = columns[snapshot]{
+	{header: nameColumn, label: "Name:", text: func(s snapshot) string { return s.names[s.GetSnapshotId()] }},
 	{header: "SNAPSHOT ID", label: "Snapshot ID:", text: func(s snapshot) string { return s.GetSnapshotId() }},
 	{header: "SOURCE VOLUME", label: "Source volume:", text: func(s snapshot) string {
-		return cmp.Or(s.names[s.GetSourceVolumeId()], s.GetSourceVolumeId())
+		return s.names.of(s.GetSourceVolumeId())
 	}},
 	{header: "SIZE", label: "Size:", text: func(s snapshot) string { return humanOrUnknown(s.GetSizeBytes()) }},
 	{header: "CREATED", label: "Created:", text: func(s snapshot) string { return formatTime(s.GetCreationTime()) }},
 	{header: "READY", label: "Ready to use:", text: func(s snapshot) string { return strconv.FormatBool(s.GetReadyToUse()) }},
-	{header: "GROUP", label: "Group:", text: func(s snapshot) string { return orDash(s.GetGroupSnapshotId()) }},
+	{header: "GROUP", label: "Group:", text: func(s snapshot) string { return orDash(s.names.of(s.GetGroupSnapshotId())) }},
 	{label: "Topology:", text: func(s snapshot) string { return formatTopologies(s.GetAccessibleTopology()) }},
 }
-
-var namedSnapshotColumns = append(columns[snapshot]{
-	{header: nameColumn, text: func(s snapshot) string { return s.names[s.GetSnapshotId()] }},
-}, snapshotColumns...)
 
 func snapshotCreateVerb() verb {
 	request, wait := &csi.CreateSnapshotRequest{}, false
@@ -61,13 +57,23 @@ ready to use; --wait makes the call again until it is.`,
 				create = once(s.CreateSnapshot)
 			}
 
-			stop := s.follow(ctx, kindSnapshot)
-			answer, err := create(ctx, request)
+			answer, err := copying(ctx, s, kindSnapshot, request.GetName(), func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
+				return create(ctx, request)
+			})
+			s.names.add(answer.GetSnapshot().GetSnapshotId(), request.GetName())
 
-			stop()
+			rows := s.snapshotSheet(answer.GetSnapshot())
 
-			// With an error, too, it may exist, and its id is needed.
-			return s.answer(answer, err, snapshotSheet(answer.GetSnapshot()), answer.GetSnapshot().GetSnapshotId())
+			switch {
+			case err != nil: // It may exist, and its id is needed.
+			case answer.GetSnapshot().GetReadyToUse():
+				rows = append([][]string{{"snapshot " + request.GetName() + " is ready"}}, rows...)
+			default:
+				state := " is not ready to use yet" + s.continuing(ctx, request.GetName())
+				rows = append([][]string{{"snapshot " + request.GetName() + state}}, rows...)
+			}
+
+			return s.answer(answer, err, rows, answer.GetSnapshot().GetSnapshotId())
 		},
 	}
 }
@@ -77,7 +83,9 @@ func once[R, A any](call func(context.Context, R, ...grpc.CallOption) (A, error)
 	return func(ctx context.Context, request R) (A, error) { return call(ctx, request) }
 }
 
-func snapshotSheet(of *csi.Snapshot) [][]string { return snapshotColumns.sheet(snapshot{Snapshot: of}) }
+func (p *printer) snapshotSheet(of *csi.Snapshot) [][]string {
+	return snapshotColumns.sheet(snapshot{of, p.names})
+}
 
 func snapshotListVerb() verb {
 	var source identifier
@@ -99,8 +107,7 @@ func snapshotListVerb() verb {
 // listSnapshots shows what ListSnapshots returns, and in tables the names, where the driver lists
 // them.
 func (s *session) listSnapshots(ctx context.Context, sourceID string) error {
-	named, err := s.named(ctx, names.Snapshot, names.Volume)
-	if err != nil {
+	if err := s.learn(ctx, names.Snapshot, names.Volume, names.Group); err != nil {
 		return err
 	}
 
@@ -109,25 +116,28 @@ func (s *session) listSnapshots(ctx context.Context, sourceID string) error {
 		return err
 	}
 
-	snapshots, names := make([]snapshot, len(entries)), make([]string, len(entries))
+	snapshots, ids := make([]snapshot, len(entries)), make([]string, len(entries))
 	for i, entry := range entries {
-		snapshots[i] = snapshot{entry.GetSnapshot(), named}
-		names[i] = cmp.Or(named[entry.GetSnapshot().GetSnapshotId()], entry.GetSnapshot().GetSnapshotId())
+		snapshots[i], ids[i] = snapshot{entry.GetSnapshot(), s.names}, entry.GetSnapshot().GetSnapshotId()
 	}
 
-	return s.show(&csi.ListSnapshotsResponse{Entries: entries}, namedSnapshotColumns.table(s.output, snapshots...), names...)
+	return s.show(&csi.ListSnapshotsResponse{Entries: entries}, snapshotColumns.table(s.output, snapshots...), ids...)
 }
 
 func snapshotVerb() verb {
 	return verb{
-		name: "get", arguments: []argument{oneSnapshot}, short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
+		name: getName, arguments: []argument{oneSnapshot}, short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
 		run: func(ctx context.Context, s *session) error {
 			found, err := s.snapshot(ctx, s.args[0])
 			if err != nil {
 				return err
 			}
 
-			return s.show(&csi.GetSnapshotResponse{Snapshot: found}, snapshotSheet(found), found.GetSnapshotId())
+			if err := s.learn(ctx, names.Volume, names.Group); err != nil {
+				return err
+			}
+
+			return s.show(&csi.GetSnapshotResponse{Snapshot: found}, s.snapshotSheet(found), found.GetSnapshotId())
 		},
 	}
 }

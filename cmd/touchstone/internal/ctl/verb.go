@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -13,7 +14,12 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
-var errMissingFlag = errors.New("a flag is missing")
+var (
+	errMissingFlag   = errors.New("a flag is missing")
+	errFewArguments  = errors.New("an argument is missing")
+	errEmptyArgument = errors.New("an argument is empty")
+	errManyArguments = errors.New("one argument too many")
+)
 
 // verb describes a command that is one session with the driver.
 type verb struct {
@@ -38,7 +44,7 @@ type verb struct {
 }
 
 // argument is a word of the usage line. With a kind it is the name or id of an object, and is
-// completed; a verb has arguments of one kind. Only the last one may be repeated or optional.
+// completed; a verb has arguments of one kind. Only the last one may be optional, and only one repeated.
 type argument struct {
 	text               string
 	kind               names.Kind
@@ -58,16 +64,28 @@ var (
 	newPath       = argument{text: "PATH"}
 )
 
-// command builds the command.
-func (v *verb) command(given *settings) *cobra.Command {
-	words := slices.Concat([]string{v.name}, make([]string, len(v.arguments)), strings.Fields(v.options))
-	for i, each := range v.arguments {
-		words[1+i] = each.text
+// synonyms are words for which other programs have the verb.
+var synonyms = map[string][]string{
+	"check": {"fsck"}, "delete": {"remove", "destroy"}, "expand": {"resize", "grow", "extend"}, getName: {"show", "describe", "inspect"},
+	"restore": {"rollback", "revert"}, "stats": {"df", "usage"}, "umount": {"detach", "eject"},
+}
+
+// usage returns the verb with its arguments and flags.
+func (v *verb) usage() string {
+	words := []string{v.name}
+	for _, each := range v.arguments {
+		words = append(words, each.text)
 	}
 
+	return strings.Join(append(words, strings.Fields(v.options)...), " ")
+}
+
+// command builds the command.
+func (v *verb) command(given *settings) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:               strings.Join(words, " "),
+		Use:               v.usage(),
 		Aliases:           v.aliases,
+		SuggestFor:        synonyms[v.name],
 		Short:             v.short,
 		Long:              v.long,
 		Example:           v.example,
@@ -96,19 +114,28 @@ func (v *verb) command(given *settings) *cobra.Command {
 // check checks the number of arguments, and the required flags: cobra's own ones return an error
 // that cannot be distinguished from the driver's.
 func (v *verb) check(cmd *cobra.Command, args []string) error {
-	count := cobra.ExactArgs(len(v.arguments))
+	least, most := len(v.arguments), len(v.arguments)
 
-	switch last := v.argument(len(v.arguments) - 1); {
-	case last.optional && last.repeated:
-		count = cobra.MinimumNArgs(len(v.arguments) - 1)
-	case last.optional:
-		count = cobra.RangeArgs(len(v.arguments)-1, len(v.arguments))
-	case last.repeated:
-		count = cobra.MinimumNArgs(len(v.arguments))
+	for _, each := range v.arguments {
+		if each.optional {
+			least--
+		}
+
+		if each.repeated {
+			most = math.MaxInt
+		}
 	}
 
-	if err := count(cmd, args); err != nil {
-		return usage(fmt.Errorf("%w: %s", err, cmd.UseLine()))
+	if len(args) < least {
+		return usage(fmt.Errorf("%w: %s", errFewArguments, cmd.UseLine()))
+	}
+
+	if len(args) > most {
+		return usage(fmt.Errorf("%w, %q: %s", errManyArguments, args[most], cmd.UseLine()))
+	}
+
+	if slices.Contains(args, "") {
+		return usage(fmt.Errorf("%w: %s", errEmptyArgument, cmd.UseLine()))
 	}
 
 	for _, name := range v.required {
@@ -120,18 +147,22 @@ func (v *verb) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// argument returns what describes the word at an index, or an argument without a kind.
-func (v *verb) argument(index int) argument {
-	last := len(v.arguments) - 1
-	if index > last && last >= 0 && v.arguments[last].repeated {
-		index = last
+// argument returns what describes the word at an index of so many, or an argument without a kind.
+func (v *verb) argument(index, count int) argument {
+	for _, each := range v.arguments {
+		words := 1
+		if each.repeated {
+			words += max(count-len(v.arguments), 0)
+		}
+
+		if index < words {
+			return each
+		}
+
+		index -= words
 	}
 
-	if index < 0 || index > last {
-		return argument{}
-	}
-
-	return v.arguments[index]
+	return argument{}
 }
 
 func (v *verb) runResolved(ctx context.Context, s *session) error {
@@ -159,12 +190,19 @@ func (v *verb) resolve(ctx context.Context, s *session) error {
 	)
 
 	for i := range s.args {
-		if each := v.argument(i); each.kind != "" {
+		if each := v.argument(i, len(s.args)); each.kind != "" {
 			kind, given = each.kind, append(given, &s.args[i])
 		}
 	}
 
-	return s.resolve(ctx, kind, given...)
+	err := s.resolve(ctx, kind, given...)
+
+	last := len(s.args) - 1
+	if errors.Is(err, errNoObject) && last > 0 && v.argument(last, last+1).kind == "" && s.names.id(s.args[last]) != "" {
+		err = fmt.Errorf("%w; %s is one: the order is %s", err, s.args[last], v.usage())
+	}
+
+	return err
 }
 
 // complete completes arguments with the names of their kind.
@@ -172,7 +210,7 @@ func (v *verb) complete(given *settings) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		var found []string
 
-		if kind := v.argument(len(args)).kind; kind != "" {
+		if kind := v.argument(len(args), len(args)+len(v.arguments)).kind; kind != "" {
 			_ = given.inSession(func(ctx context.Context, s *session) (err error) {
 				found, err = s.complete(ctx, kind, begun)
 

@@ -1,13 +1,14 @@
 package ctl
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
@@ -16,6 +17,7 @@ import (
 type volume struct {
 	*csi.Volume
 
+	name string
 	// published is nil if the driver does not list the nodes.
 	published interface{ GetPublishedNodeIds() []string }
 	// known is empty if the driver reports no health.
@@ -23,7 +25,7 @@ type volume struct {
 }
 
 var volumeColumns = columns[volume]{
-	{header: nameColumn, text: func(v volume) string { return v.known.Name }},
+	{header: nameColumn, label: "Name:", text: func(v volume) string { return v.name }},
 	{header: "ID", label: "Volume ID:", text: func(v volume) string { return v.GetVolumeId() }},
 	{header: "SIZE", label: "Capacity:", text: func(v volume) string { return formatBytes(v.GetCapacityBytes()) }},
 	{header: "USED", text: volume.used},
@@ -74,8 +76,16 @@ func (v volume) nodes() string {
 func volumeDeletion() verb {
 	return deletion("DeleteVolume", manyVolumes, func(ctx context.Context, s *session, id string) error {
 		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
+		if status.Code(err) != codes.FailedPrecondition {
+			return err
+		}
 
-		return err
+		known, unknown := s.known(ctx, id)
+		if unknown != nil {
+			return err
+		}
+
+		return &explained{err, forPeople(known, err.Error())}
 	})
 }
 
@@ -91,7 +101,7 @@ func volumeListVerb() verb {
 func (s *session) listVolumes(ctx context.Context) error {
 	known := map[string]health.VolumeReport{}
 
-	if report, err := health.NewClient(s.Conn()).Report(ctx); err == nil {
+	if report, err := s.ownReport(ctx); err == nil {
 		for _, each := range report.Volumes {
 			known[each.ID] = each
 		}
@@ -102,20 +112,19 @@ func (s *session) listVolumes(ctx context.Context) error {
 		return err
 	}
 
-	volumes, names := make([]volume, len(entries)), make([]string, len(entries))
+	volumes, ids := make([]volume, len(entries)), make([]string, len(entries))
 
 	for i, entry := range entries {
-		id := entry.GetVolume().GetVolumeId()
-		volumes[i] = volume{entry.GetVolume(), entry.GetStatus(), known[id]}
-		names[i] = cmp.Or(known[id].Name, id)
+		ids[i] = entry.GetVolume().GetVolumeId()
+		volumes[i] = volume{entry.GetVolume(), s.names[ids[i]], entry.GetStatus(), known[ids[i]]}
 	}
 
-	return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.output, volumes...), names...)
+	return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.output, volumes...), ids...)
 }
 
 func volumeVerb() verb {
 	return verb{
-		name: "get", arguments: []argument{oneVolume}, short: "ControllerGetVolume, with the volume's health",
+		name: getName, arguments: []argument{oneVolume}, short: "ControllerGetVolume, with the volume's health",
 		run: func(ctx context.Context, s *session) error {
 			answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
 			if err != nil {
@@ -123,6 +132,7 @@ func volumeVerb() verb {
 			}
 
 			shown := volume{Volume: answer.GetVolume(), known: s.healthOf(ctx, s.args[0])}
+			shown.name = s.names[s.args[0]]
 			parts := answers{"volume": answer.GetVolume(), "health": shown.known}
 
 			if answer.GetStatus() != nil {
@@ -131,10 +141,10 @@ func volumeVerb() verb {
 
 			rows := volumeColumns.sheet(shown)
 			if shown.known.ID == "" {
-				return s.show(answer, rows)
+				return s.show(answer, rows, s.args[0])
 			}
 
-			return s.show(parts, append(rows, healthSheet(shown.known)...))
+			return s.show(parts, append(rows, healthSheet(shown.known)...), s.args[0])
 		},
 	}
 }
@@ -156,7 +166,7 @@ named stays as it is.`,
 			request.VolumeId = s.args[0]
 			answer, err := s.ControllerModifyVolume(ctx, request)
 
-			return s.answer(answer, err, [][]string{{"modified " + s.args[0]}})
+			return s.answer(answer, err, [][]string{{"modified " + s.names.of(s.args[0])}}, s.args[0])
 		},
 	}
 }

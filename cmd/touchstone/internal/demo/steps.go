@@ -177,8 +177,8 @@ var copies = []section{
 		read("xfs", "xfs"),
 	}},
 	{"A group snapshot of two mounted volumes", []step{
-		{command: "touchstone ctl group create together xfs ext4", prints: `Ready to use: +true`},
-		{command: "touchstone ctl group create together xfs ext4", same: true},
+		{command: "touchstone ctl group create xfs ext4 together", prints: `Ready to use: +true`},
+		{command: "touchstone ctl group create xfs ext4 together", same: true},
 		{command: "touchstone ctl group get together", prints: `(?s)true.*(128 MiB.*400 MiB|400 MiB.*128 MiB)`},
 		{command: "touchstone ctl snapshot delete $(" + memberOf("ext4") + ")", prints: "INVALID_ARGUMENT", fails: true},
 		{command: "touchstone ctl volume create regrouped --size 128Mi --fs ext4 --from-snapshot $(" + memberOf("ext4") + ")", prints: `128 MiB`},
