@@ -64,6 +64,7 @@ func serveHostpath(command *cobra.Command, args []string) error {
 	dialect := flags.Dialect(command.ErrOrStderr())
 	given.Outer, given.Inner = dialect.Log, dialect.Translate
 	given.ProxyAnywhere, given.Controller.MetadataBlocks = true, flags.MetadataBlocks()
+	given.Controller.DetachInUse = flags.DetachesInUse()
 
 	settings, isProxy := flags.ProxyArgs()
 	if !isProxy {

@@ -225,7 +225,7 @@ var notSettings = map[string]string{
 	"Log":  "made of two settings, which are fields of their own here",
 	"Also": "for programs that embed the driver, whose services are Go", "Crash": "for tests within their process",
 	"Outer": "of touchstone hostpath", "Inner": "of touchstone hostpath", "ProxyAnywhere": "of touchstone hostpath",
-	"Controller.MetadataBlocks": "of touchstone hostpath",
+	"Controller.MetadataBlocks": "of touchstone hostpath", "Controller.DetachInUse": "of touchstone hostpath",
 
 	"Controller.CopyGrace": "a constant; tests shorten it", "Controller.MetadataIdle": "a constant; tests shorten it",
 	"Health.AnswerAge": "a constant; tests shorten it", "Claims.Timeout": "a constant; tests shorten it",

@@ -41,6 +41,8 @@ type Settings struct {
 	// MetadataBlocks is the type of the ranges of SnapshotMetadata; UNKNOWN is the
 	// default of package metadata.
 	MetadataBlocks csi.BlockMetadataType
+	// DetachInUse lets ControllerUnpublishVolume detach a volume that is in use on this node.
+	DetachInUse bool
 }
 
 // DefaultCopyGrace is longer than most copies take, and much shorter than a CO's

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -255,18 +256,20 @@ func TestCallsOutOfOrder(t *testing.T) {
 }
 
 // TestUnpublishWhileInUse shows that a volume to which a process still writes
-// stays.
+// stays, also if it is detached, which DetachInUse allows.
 func TestUnpublishWhileInUse(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t)
+	d := harness.Start(t, func(c *driver.Config) { c.Controller.DetachInUse = true })
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
 	harness.BringUp(t, d, claim)
 
 	file, err := os.Create(filepath.Join(claim.TargetPath, "open"))
 	require.NoError(t, err)
 	harness.RequireCode(t, d.Unpublish(t.Context(), claim), codes.FailedPrecondition, "open")
+	require.NoError(t, d.Detach(t.Context(), claim))
+	require.NoError(t, d.Attach(t.Context(), claim))
 
 	_, err = file.WriteString("still there")
 	require.NoError(t, errors.Join(err, file.Sync(), file.Close()))

@@ -93,7 +93,7 @@ func (d *Dialect) translate(ctx context.Context, request any, next grpc.UnaryHan
 		request.MutableParameters = opaque(request.GetMutableParameters())
 	case *csi.ControllerExpandVolumeRequest:
 		return d.expand(ctx, request, next)
-	case *csi.DeleteVolumeRequest, *csi.ControllerUnpublishVolumeRequest:
+	case *csi.DeleteVolumeRequest:
 		return d.whenUnused(ctx, request, next)
 	case *csi.NodeGetInfoRequest:
 		return d.nodeInfo(ctx, request, next)

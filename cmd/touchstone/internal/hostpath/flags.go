@@ -151,6 +151,10 @@ func (f *Flags) MetadataBlocks() csi.BlockMetadataType {
 	return csi.BlockMetadataType(csi.BlockMetadataType_value[f.blockType])
 }
 
+// DetachesInUse reports whether a volume may be detached while it is in use: hostpathplugin only warns
+// then, unless it checks the lifecycle of volumes. Kubernetes does so if attachRequired becomes false.
+func (f *Flags) DetachesInUse() bool { return !f.lifecycle }
+
 // ProxyArgs are the arguments of `touchstone serve` for a proxy, if one is asked for.
 func (f *Flags) ProxyArgs() (args []string, asked bool) {
 	return []string{"--endpoint=" + f.endpoint, "--proxy-listen=" + f.proxyEndpoint}, f.proxyEndpoint != ""
