@@ -97,8 +97,10 @@ func (s *Service) allocatePristineDurably(ctx context.Context, p *pool.Pool) err
 
 // allocateUnsynced makes the images of a pool again that a power failure took before NodeStageVolume had
 // replaced them by durable ones. An image without blocks may also have lost its size. One that is missing
-// in the same boot of the machine was removed by another program.
+// in the same boot of the machine was removed by another program, and so is each that is missing later.
 func (s *Service) allocateUnsynced(ctx context.Context, p *pool.Pool) (failed error) {
+	var durable []*record.Volume
+
 	s.catalog.EachReadyVolume(func(v *record.Volume) {
 		if boot := v.UnsyncedIn(); v.Parameters.Pool != p.Name() || boot == "" || boot == s.config.BootID {
 			return
@@ -109,8 +111,16 @@ func (s *Service) allocateUnsynced(ctx context.Context, p *pool.Pool) (failed er
 			err = objects.AllocateDurably(v, p)
 		}
 
+		if err == nil {
+			durable = append(durable, v)
+		}
+
 		failed = errors.Join(failed, err)
 	})
+
+	if len(durable) > 0 {
+		failed = errors.Join(failed, s.catalog.SetDurable(ctx, durable))
+	}
 
 	return failed
 }

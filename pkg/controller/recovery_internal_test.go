@@ -56,19 +56,21 @@ func (s *site) stage(id string) {
 	require.NoError(s.t, errors.Join(err, image.Sync(), image.Close()))
 }
 
-// TestUnsyncedImagesAreMadeAgain: of volumes that are attached and were never staged, as long as they are
-// attached; then they are pristine again.
+// TestUnsyncedImagesAreMadeAgain: of volumes that are attached and were never staged, at the first start of
+// another boot; if they are detached before that, they are pristine again.
 func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, func(c *Config) { c.BootID = "boot 1" })
 	lost, short, staged, other := s.create("lost"), s.create("short"), s.create("staged"), s.create("other", with("pool", "fast"))
+	detached := s.create("detached")
 
-	for _, id := range []string{lost, short, staged, other} {
+	for _, id := range []string{lost, short, staged, other, detached} {
 		require.NoError(t, s.publish(t.Context(), id, ownNode))
 	}
 
 	s.stage(staged)
+	require.NoError(t, s.unpublish(t.Context(), detached, ownNode))
 
 	require.NoError(t, os.Remove(s.imagePath(lost)))
 	require.NoError(t, os.Remove(s.imagePath(other)))
@@ -90,7 +92,13 @@ func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 
 	require.NoFileExists(t, s.imagePath(other), "it is in another pool")
 
-	for id, want := range map[string]bool{lost: true, staged: false, other: false} {
+	require.NoError(t, os.Remove(s.imagePath(lost)))
+
+	s.config.BootID = "boot 3"
+	require.NoError(t, s.allocateUnsynced(t.Context(), s.served()))
+	require.NoFileExists(t, s.imagePath(lost), "it was durable: no power failure has taken it")
+
+	for id, want := range map[string]bool{detached: true, short: false, staged: false, other: false} {
 		require.NoError(t, s.unpublish(t.Context(), id, ownNode))
 
 		v, err := s.catalog.FindVolume(id)
@@ -106,9 +114,9 @@ func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, v.UnsyncedIn(), "want: the image is synced if a power failure would not be noticed")
 
-	require.NoError(t, s.publish(t.Context(), lost, ownNode))
+	require.NoError(t, s.publish(t.Context(), detached, ownNode))
 
-	s.config.BootID = "boot 3"
+	s.config.BootID = "boot 4"
 
 	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("default"), "images")))
 	require.Error(t, s.allocateUnsynced(t.Context(), s.served()), "want: an image that cannot be made fails the recovery")

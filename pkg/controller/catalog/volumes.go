@@ -136,6 +136,10 @@ func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) erro
 			durable := v.Clone()
 			durable.Pristine = false
 
+			for i := range durable.Attachments {
+				durable.Attachments[i].UnsyncedIn = ""
+			}
+
 			if err := c.Volumes.In(tx).Put(v.ID, durable); err != nil {
 				return err
 			}
