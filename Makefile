@@ -175,8 +175,9 @@ uninstall: ### Remove what `make install` has installed; configuration, state an
 packages: ### Build deb and rpm packages, into out/dist
 	hack/dist.sh --only-packages $(if $(VERSION),--version $(VERSION))
 
-dist: ### Build all that a release has: binaries, packages, images, chart, SBOM, checksums; into out/dist
-	hack/dist.sh $(if $(VERSION),--version $(VERSION)) $(DISTFLAGS)
+# REGISTRY=ghcr.io/OWNER is where the chart's image will be. DISTFLAGS: hack/dist.sh --help.
+dist: ### Build all that a release has (VERSION, REGISTRY): binaries, packages, images, chart, SBOM, notes, checksums; into out/dist
+	hack/dist.sh $(if $(VERSION),--version $(VERSION)) $(if $(REGISTRY),--registry $(REGISTRY)) $(DISTFLAGS)
 
 clean: ### Remove what the targets above have made
 	@if grep -qs ' $(abspath $(OUT))/' /proc/self/mountinfo; then echo "make clean: something is still mounted below $(OUT): unpublish it first" >&2; exit 1; fi

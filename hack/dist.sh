@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
 # Builds what a release has, into out/dist, without any registry:
 #
-#   hack/dist.sh [--version V] [--arch "amd64 arm64"] [--without-images]
+#   hack/dist.sh [--version V] [--registry R] [--arch "amd64 arm64"] [--without-images]
+#   hack/dist.sh [--version V] --notes
 #
 # touchstone_V_linux_ARCH.tar.gz   the static binary, manual pages, completions, unit
 # touchstone_V_ARCH.deb, .rpm      packages
 # touchstone-V.image.oci.tar       the image for all architectures, as an OCI archive
-# touchstone-V.tgz, .chart.oci.tar the chart, as helm packages it and as an OCI archive
+# hostpathplugin-V.image.oci.tar   the same under that name (docs/hostpath.md)
+# touchstone-V.tgz, .chart.oci.tar the chart, as helm packages it and as an OCI archive; it installs
+#                                  R/touchstone:V, without --registry touchstone:V
 # touchstone-V.cdx.json            what is in the binary (SBOM, CycloneDX)
+# touchstone-V.notes.md            the version's section of CHANGELOG.md, which --notes prints
 # SHA256SUMS                       the checksums of all of them
+#
+# A version MAJOR.MINOR.PATCH has to have a section in CHANGELOG.md.
 #
 # The images' Debian comes from packages (mmdebstrap), extracted and not configured, so that an
 # architecture needs no emulation.
@@ -26,17 +32,21 @@ name=dist
 
 version=$(git describe --tags --always --dirty 2>/dev/null || echo v0.0.0)
 architectures="amd64 arm64"
+registry=
 images=yes
 only_packages=
+only_notes=
 
 while (($#)); do
 	case $1 in
 	--version) version=${2:?--version needs a version} && shift ;;
+	--registry) registry=${2:?--registry needs a name, such as ghcr.io/OWNER}/ && shift ;;
+	--notes) only_notes=yes ;;
 	--arch) architectures=${2:?--arch needs architectures} && shift ;;
 	--without-images) images= ;;
 	--only-packages) only_packages=yes ;;
 	-h | --help)
-		sed -n '2,14s/^# \{0,1\}//p' "$0"
+		sed -n '2,22s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*) cannot "unknown argument $1" ;;
@@ -53,6 +63,16 @@ commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 created=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 
 binary() { echo "$work/$1/touchstone"; }
+
+# notes: the version's section of CHANGELOG.md, whose links work elsewhere, too. A commit without a
+# version has what is not released yet.
+notes() {
+	local section=$number
+	[[ $number =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || section=Unreleased
+	grep -q "^## $section\( \|$\)" CHANGELOG.md || cannot "CHANGELOG.md has no section $section: docs/release.md"
+	awk -v section="$section" '/^## / { on = $2 == section; next } on' CHANGELOG.md |
+		sed "s,](\([^):]*)\),](https://github.com/touchstone-csi/touchstone/blob/$version/\1,g"
+}
 
 build_binaries() {
 	local arch
@@ -114,18 +134,25 @@ build_image() {
 		SOURCE_DATE_EPOCH=$created make_base "$arch" "$work/$arch/base.tar"
 		platforms+=("$arch=$work/$arch/base.tar,$(binary "$arch")")
 	done
-	(cd hack/dist && go build -o "$work/dist" .)
 	"$work/dist" image -version "$version" -revision "$commit" -created "$created" \
 		-out "$out/touchstone-$number.image.oci.tar" "${platforms[@]}" >/dev/null
+	"$work/dist" image -hostpath -version "$version" -revision "$commit" -created "$created" \
+		-out "$out/hostpathplugin-$number.image.oci.tar" "${platforms[@]}" >/dev/null
 }
 
 build_chart() {
 	say "chart"
 	(cd hack/dist && go build -o "$work/dist" .)
-	"$work/dist" chart -version "$number" -app-version "$version" -out "$out" deploy/helm/touchstone >/dev/null 2>&1
+	"$work/dist" chart -version "$number" -app-version "$version" -repository "${registry}touchstone" -out "$out" \
+		deploy/helm/touchstone CHANGELOG.md LICENSE >/dev/null
 }
 
+if [[ $only_notes ]]; then
+	notes
+	exit
+fi
 rm -rf "$out" "$work" && mkdir -p "$out" "$work"
+[[ $only_packages ]] || notes >"$out/touchstone-$number.notes.md"
 build_binaries
 build_packages
 if [[ -z $only_packages ]]; then

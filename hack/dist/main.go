@@ -3,8 +3,8 @@
 // and `ctr images import` take them. It needs no builder, no registry and no foreign
 // architecture's programs: layers are archives of files.
 //
-//	dist image -name touchstone -version v1 -revision COMMIT -out FILE amd64=BASE.tar,BINARY arm64=…
-//	dist chart -out DIRECTORY -version 1.0.0 -app-version v1.0.0 CHART
+//	dist image [-hostpath] -version v1 -revision COMMIT -out FILE amd64=BASE.tar,BINARY arm64=…
+//	dist chart -out DIRECTORY -version 1.0.0 -app-version v1.0.0 [-repository IMAGE] CHART FILE…
 package main
 
 import (
@@ -27,6 +27,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"helm.sh/helm/v4/pkg/chart/common"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
@@ -37,6 +38,9 @@ import (
 const (
 	fileMode      = 0o644
 	directoryMode = 0o755
+
+	binary   = "/usr/local/bin/touchstone"
+	hostpath = "hostpathplugin"
 
 	chartConfigType  = "application/vnd.cncf.helm.config.v1+json"
 	chartContentType = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
@@ -58,7 +62,8 @@ func run(ctx context.Context, args []string) error {
 
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	out := flags.String("out", "", "the file, or for a chart the directory, to write")
-	name := flags.String("name", "touchstone", "the image's name")
+	asHostpath := flags.Bool("hostpath", false, "make the image hostpathplugin, as deploy/hostpath/Dockerfile")
+	repository := flags.String("repository", "touchstone", "the image that a chart installs, without a tag")
 	version := flags.String("version", "", "the version")
 	appVersion := flags.String("app-version", "", "a chart's appVersion, the image's tag")
 	revision := flags.String("revision", "", "the commit")
@@ -70,8 +75,13 @@ func run(ctx context.Context, args []string) error {
 
 	switch args[0] {
 	case "image":
-		labels := map[string]string{
-			v1.AnnotationTitle:       "touchstone",
+		made := image{name: "touchstone", entrypoint: binary, created: time.Unix(*created, 0).UTC()}
+		if *asHostpath {
+			made.name, made.entrypoint, made.env = hostpath, "/"+hostpath, []string{"TOUCHSTONE_STRICT=observe"}
+		}
+
+		made.labels = map[string]string{
+			v1.AnnotationTitle:       made.name,
 			v1.AnnotationDescription: "A CSI driver with real volumes, to test against and to learn from",
 			v1.AnnotationSource:      "https://github.com/touchstone-csi/touchstone",
 			v1.AnnotationLicenses:    "Apache-2.0",
@@ -79,33 +89,41 @@ func run(ctx context.Context, args []string) error {
 			v1.AnnotationRevision:    *revision,
 		}
 
-		return writeImage(ctx, *out, *name+":"+*version, labels, time.Unix(*created, 0).UTC(), flags.Args())
+		return made.write(ctx, *out, *version, flags.Args())
 	case "chart":
-		return writeChart(ctx, *out, *version, *appVersion, flags.Args())
+		return writeChart(ctx, *out, *version, *repository+":"+*appVersion, flags.Args())
 	default:
 		return errUsage
 	}
 }
 
-// writeImage writes an index of one image for each ARCH=BASE,BINARY.
-func writeImage(ctx context.Context, out, tag string, labels map[string]string, created time.Time, platforms []string) error {
+// image is the driver's, under its own name or another that its entry point links to.
+type image struct {
+	name, entrypoint string
+	env              []string
+	labels           map[string]string
+	created          time.Time
+}
+
+// write writes an index of one image for each ARCH=BASE,BINARY.
+func (i image) write(ctx context.Context, out, version string, platforms []string) error {
 	return archive(out, func(store *oci.Store) error {
-		index := v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex, Annotations: labels}
+		index := v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex, Annotations: i.labels}
 
 		for _, each := range platforms {
 			arch, files, _ := strings.Cut(each, "=")
 
-			base, binary, ok := strings.Cut(files, ",")
+			base, built, ok := strings.Cut(files, ",")
 			if !ok {
 				return fmt.Errorf("%w: %q is not ARCH=BASE,BINARY", errUsage, each)
 			}
 
-			image, err := pushImage(ctx, store, arch, base, binary, labels, created)
+			pushed, err := i.push(ctx, store, arch, base, built)
 			if err != nil {
 				return fmt.Errorf("image for %s: %w", arch, err)
 			}
 
-			index.Manifests = append(index.Manifests, image)
+			index.Manifests = append(index.Manifests, pushed)
 		}
 
 		described, err := pushJSON(ctx, store, v1.MediaTypeImageIndex, index)
@@ -113,35 +131,33 @@ func writeImage(ctx context.Context, out, tag string, labels map[string]string, 
 			return err
 		}
 
-		return store.Tag(ctx, described, tag)
+		return store.Tag(ctx, described, i.name+":"+version)
 	})
 }
 
-func pushImage(
-	ctx context.Context, store *oci.Store, arch, base, binary string, labels map[string]string, created time.Time,
-) (v1.Descriptor, error) {
+func (i image) push(ctx context.Context, store *oci.Store, arch, base, built string) (v1.Descriptor, error) {
 	text, err := os.ReadFile(base)
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
 
-	program, err := programLayer(binary, created)
+	program, err := i.programLayer(built)
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
 
 	config := v1.Image{
-		Created:  &created,
+		Created:  &i.created,
 		Platform: v1.Platform{Architecture: arch, OS: "linux"},
 		// No User: each manifest says which mode it runs, and so as whom.
 		Config: v1.ImageConfig{
-			Entrypoint: []string{"/usr/local/bin/touchstone"}, Labels: labels,
-			Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			Entrypoint: []string{i.entrypoint}, Labels: i.labels,
+			Env: append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, i.env...),
 		},
 		RootFS: v1.RootFS{Type: "layers"},
 	}
 	manifest := v1.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Annotations: labels,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Annotations: i.labels,
 	}
 
 	for _, layer := range [][]byte{text, program} {
@@ -164,17 +180,18 @@ func pushImage(
 		return v1.Descriptor{}, err
 	}
 
-	image, err := pushJSON(ctx, store, v1.MediaTypeImageManifest, manifest)
-	image.Platform = &config.Platform
+	pushed, err := pushJSON(ctx, store, v1.MediaTypeImageManifest, manifest)
+	pushed.Platform = &config.Platform
 
-	return image, err
+	return pushed, err
 }
 
-// programLayer returns a layer with the binary, and the directories that belong to user 65532.
-func programLayer(binary string, created time.Time) ([]byte, error) {
+// programLayer returns a layer with the binary, its other name if it has one, and the directories
+// that belong to user 65532.
+func (i image) programLayer(built string) ([]byte, error) {
 	const user = 65532
 
-	content, err := os.ReadFile(binary)
+	content, err := os.ReadFile(built)
 	if err != nil {
 		return nil, err
 	}
@@ -182,17 +199,21 @@ func programLayer(binary string, created time.Time) ([]byte, error) {
 	var text bytes.Buffer
 
 	writer := tar.NewWriter(&text)
-	entries := []tar.Header{{Name: "usr/local/bin/touchstone", Mode: directoryMode, Size: int64(len(content)), Typeflag: tar.TypeReg}}
+	entries := []tar.Header{{Name: strings.TrimPrefix(binary, "/"), Mode: directoryMode, Size: int64(len(content)), Typeflag: tar.TypeReg}}
 
 	for _, path := range []string{"run/touchstone/", "var/lib/touchstone/", "var/lib/touchstone/pool/", "var/lib/touchstone/state/"} {
 		entries = append(entries, tar.Header{Name: path, Mode: 0o750, Uid: user, Gid: user, Typeflag: tar.TypeDir})
 	}
 
-	for i := range entries {
-		entries[i].ModTime = created
+	if i.entrypoint != binary {
+		entries = append(entries, tar.Header{Name: strings.TrimPrefix(i.entrypoint, "/"), Linkname: binary, Typeflag: tar.TypeSymlink})
+	}
 
-		err := writer.WriteHeader(&entries[i])
-		if err == nil && entries[i].Typeflag == tar.TypeReg {
+	for n := range entries {
+		entries[n].ModTime = i.created
+
+		err := writer.WriteHeader(&entries[n])
+		if err == nil && entries[n].Typeflag == tar.TypeReg {
 			_, err = writer.Write(content)
 		}
 
@@ -213,18 +234,37 @@ func compress(text []byte) ([]byte, error) {
 	return compressed.Bytes(), errors.Join(err, writer.Close())
 }
 
-// writeChart writes the chart as helm packages it, and as an OCI archive.
-func writeChart(ctx context.Context, out, version, appVersion string, charts []string) error {
-	if len(charts) != 1 {
+// writeChart writes the chart as helm packages it, and as an OCI archive: with further files, and
+// values.yaml installs the image.
+func writeChart(ctx context.Context, out, version, image string, sources []string) error {
+	if len(sources) == 0 {
 		return errUsage
 	}
 
-	loaded, err := loader.LoadDir(charts[0])
+	loaded, err := loader.LoadDir(sources[0])
 	if err != nil {
 		return err
 	}
 
+	at := strings.LastIndex(image, ":")
+	repository, appVersion := image[:at], image[at+1:]
 	loaded.Metadata.Version, loaded.Metadata.AppVersion = version, appVersion
+	loaded.Metadata.Annotations["artifacthub.io/images"] = "- name: touchstone\n  image: " + image + "\n"
+
+	for _, file := range loaded.Raw {
+		if file.Name == chartutil.ValuesfileName {
+			file.Data = bytes.Replace(file.Data, []byte("\n  repository: touchstone\n"), []byte("\n  repository: "+repository+"\n"), 1)
+		}
+	}
+
+	for _, path := range sources[1:] {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+
+		loaded.Files = append(loaded.Files, &common.File{Name: filepath.Base(path), Data: text})
+	}
 
 	packed, err := chartutil.Save(loaded, out)
 	if err != nil {
