@@ -446,7 +446,7 @@ func TestSchemaKnowsTheDriversParameters(t *testing.T) {
 	} {
 		for _, key := range []string{
 			"backing", "blockSize", "checkPeriod", "consistency", "csi.storage.k8s.io/fstype", "csi.storage.k8s.io/other", "deletionPolicy",
-			"directAssign", "ioScheduler", "mkfsOptions", "pool", "provisioning", "readAheadKiB", "readBytesPerSecond", "readIOPS",
+			"directAssign", "ioScheduler", "mkfsOptions", "opaque/color", "pool", "provisioning", "readAheadKiB", "readBytesPerSecond", "readIOPS",
 			"skip-hostmount", "writeBytesPerSecond", "writeIOPS", "unknown",
 		} {
 			for _, value := range []string{
