@@ -13,7 +13,9 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/flags"
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/hostpath"
+	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -47,37 +49,32 @@ that no flag sets may be in the environment, such as TOUCHSTONE_STRICT=observe.`
 }
 
 func serveHostpath(command *cobra.Command, args []string) error {
-	flags := hostpath.NewFlags(command.ErrOrStderr())
+	own := hostpath.NewFlags(command.ErrOrStderr())
 
-	switch err := flags.Parse(args); {
+	switch err := own.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:
 		return exitWith(exitNotWell, err)
-	case flags.IsVersion():
+	case own.IsVersion():
 		_, err := fmt.Fprintln(command.OutOrStdout(), hostpathProgram, thisBuild().version)
 
 		return err
 	}
 
-	given := &serveFlags{}
-	dialect := flags.Dialect(command.ErrOrStderr())
-	given.Outer, given.Inner = dialect.Log, dialect.Translate
-	given.ProxyAnywhere, given.Controller.MetadataBlocks = true, flags.MetadataBlocks()
-	given.Controller.DetachInUse = flags.DetachesInUse()
-
-	settings, isProxy := flags.ProxyArgs()
+	settings, isProxy := own.ProxyArgs()
 	if !isProxy {
 		directories, err := kubeletDirs()
 		if err != nil {
 			return exitWith(exitCannot, err)
 		}
 
-		settings = flags.Args(directories)
+		settings = own.Args(directories)
 	}
 
+	config := &driver.Config{}
 	set := command.Flags()
-	given.define(set)
+	flags.Define(set, config)
 
 	if err := set.Parse(settings); err != nil {
 		return exitWith(exitNotWell, err)
@@ -87,11 +84,16 @@ func serveHostpath(command *cobra.Command, args []string) error {
 		return exitWith(exitNotWell, err)
 	}
 
-	if err := serve(command, given); err != nil || isProxy {
+	dialect := own.Dialect(command.ErrOrStderr())
+	config.Outer, config.Inner = dialect.Log, dialect.Translate
+	config.ProxyAnywhere, config.Controller.MetadataBlocks = true, own.MetadataBlocks()
+	config.Controller.DetachInUse = own.DetachesInUse()
+
+	if err := serve(command, config); err != nil || isProxy {
 		return err
 	}
 
-	return exitWith(exitCannot, removeUnused(flags))
+	return exitWith(exitCannot, removeUnused(own))
 }
 
 // kubeletDirs returns where target paths may lie: the kubelet's directories, of which the manifests mount

@@ -134,7 +134,7 @@ func TestHostpathFlags(t *testing.T) {
 		"help":            {[]string{"hostpath", "--help"}, exitGood, "-drivername"},
 		"no node":         {[]string{"hostpath"}, exitNotWell, "-nodeid"},
 		"an unknown flag": {[]string{"hostpath", "-nodeid=n", "-none"}, exitNotWell, "-none"},
-		"wrong name":      {[]string{"hostpath", "-nodeid=n", "-drivername=-"}, exitCannot, "driver name"},
+		"wrong name":      {[]string{"hostpath", "-nodeid=n", "-drivername=-"}, exitCannot, "driver-name"},
 		"not loopback":    {[]string{"hostpath", "-nodeid=n", "-endpoint=tcp://192.0.2.1:1"}, exitCannot, "192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,13 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -235,30 +233,6 @@ func awaitLast(t *testing.T, lines <-chan string) {
 			continue
 		}
 	}, "the process to end")
-}
-
-func TestEveryFlagIsInTheDocumentation(t *testing.T) {
-	t.Parallel()
-
-	text, err := os.ReadFile("../../docs/flags.md")
-	require.NoError(t, err)
-
-	documented := map[string]string{}
-	for _, item := range regexp.MustCompile("(?m)^- `--([a-z-]+)` \\(([^)]*)\\):").FindAllStringSubmatch(string(text), -1) {
-		documented[item[1]] = item[2]
-	}
-
-	newServeCommand().Flags().VisitAll(func(flag *pflag.Flag) {
-		value, ok := documented[flag.Name]
-		require.True(t, ok, "docs/flags.md lacks --%s", flag.Name)
-
-		if flag.DefValue != "" && flag.DefValue != "[]" {
-			require.Equal(t, "`"+strings.Trim(flag.DefValue, "[]")+"`", value, "default of --%s", flag.Name)
-		}
-
-		delete(documented, flag.Name)
-	})
-	require.Empty(t, documented, "docs/flags.md has flags that serve has not")
 }
 
 // TestEachCommandHasAManualPage, without a date, if it is shown.

@@ -2,14 +2,18 @@ package main
 
 import (
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/touchstone-csi/touchstone/internal/driver"
 )
 
 // nonsense are values of which each makes sense for few flags at most.
@@ -20,75 +24,58 @@ var nonsense = []string{
 	"192.0.2.1:1", "a:1", `"`, strings.Repeat("x", 70000),
 }
 
-// setting says which nonsense a flag takes, as fmt prints it in the field that the flag sets; it
-// refuses all others. Good is a value that differs from the default, arrives how fmt prints it there,
-// empty if unchanged. With are other flags that it needs.
-type setting struct {
-	takes         map[string]string
-	field         string
-	good, arrives string
-	with          []string
-}
+// texts are the values of nonsense that a setting takes, with the text that it then has.
+type texts map[string]string
 
-// same are values that are used as they are.
-func same(texts ...string) map[string]string {
-	taken := map[string]string{}
-	for _, text := range texts {
+// same are values that are kept as they are.
+func same(given ...string) texts {
+	taken := texts{}
+	for _, text := range given {
 		taken[text] = text
 	}
 
 	return taken
 }
 
-// and adds a value that is used as another one.
-func and(taken map[string]string, text, as string) map[string]string {
-	taken[text] = as
-
-	return taken
-}
-
-// listOf are lists of one value each, the empty list, and others.
-func listOf(elements map[string]string, others ...string) map[string]string {
-	taken := map[string]string{"": "[]"}
-	for text := range elements {
-		taken[text] = "[" + text + "]"
-	}
-
-	for _, text := range others {
-		taken[text] = "[" + strings.ReplaceAll(text, ",", " ") + "]"
-	}
-
-	return taken
-}
-
-// The tables of values by kind.
-func paths() map[string]string { return same("/", "/a\n/b") }
-
-func bools() map[string]string   { return map[string]string{"true": "true", "1": "true", "0": "false"} }
-func numbers() map[string]string { return map[string]string{"0": "0", "1": "1", "+1": "1"} }
-
-func words() map[string]string {
+// words are texts that can be names.
+func words() texts {
 	return same("garbage", "0", "1", "1.5", "1e400", "99999999999999999999", "NaN", "inf", "1Gi", "10Gb", "1e30", "1s", "9999999h", "true", "no", "null")
 }
 
-func byteSizes() map[string]string {
-	return map[string]string{"0": "0", "1": "1", "+1": "1", "1.5": "2", "1Gi": "1073741824"}
+func paths() texts { return same("/", "/a\n/b") }
+
+// filePaths are those of a file that the driver makes.
+func filePaths() texts {
+	return same("/a\n/b", "../x", "a=/b", "unix:///x", "http:// x", "ftp://a:1", "http://a:1/b", "http://a:1")
 }
 
-// settingsOf are all flags.
-func settingsOf(t *testing.T, root string) map[string]setting {
+// ofKind are the values of a setting that its kind decides: a good one, how that arrives, and the nonsense that
+// it takes, 0 included.
+var ofKind = map[string]struct {
+	good, arrives string
+	takes         texts
+}{
+	"int":      {"7", "7", texts{"0": "0", "1": "1", "+1": "1"}},
+	"float":    {"2.5", "2.5", texts{"0": "0", "1": "1", "+1": "1", "1.5": "1.5"}},
+	"duration": {"9s", "9s", texts{"0": "0s", "1s": "1s"}},
+	"size":     {"6GiB", "6442450944", texts{"0": "0", "1": "1", "+1": "1", "1.5": "2", "1Gi": "1073741824"}},
+}
+
+// ofName are a good value and the nonsense of the other settings, without the empty value.
+func ofName(t *testing.T) map[string]struct {
+	good  string
+	takes texts
+} {
 	t.Helper()
 
-	hostname, err := os.Hostname()
-	require.NoError(t, err)
-
-	seconds := map[string]string{"1s": "1s"}
-	web := []string{"--http-endpoint=:0"}
-	proxied := same("", "/a\n/b", "unix:///x", "127.0.0.1:1")
-
 	// Any text that can be printed.
-	nodes := listOf(words(), "a,b", " ", "-1", "+1", "-1s", "-0x10", "[]", "{}", "a=b", "=", "a=", "=b", "a=-1", "a=/b", "a=5", "default=5", "default=-5", "../x", "/",
-		"unix://", "unix:///x", "http://", "http:// x", "ftp://a:1", "http://a:1/b", "http://a:1", "127.0.0.1:99999", "127.0.0.1:1", "192.0.2.1:1", "a:1")
+	nodes := words()
+	maps.Copy(nodes, same("a,b", " ", "-1", "+1", "-1s", "-0x10", "[]", "{}", "a=b", "=", "a=", "=b", "a=-1", "a=/b", "a=5", "default=5", "default=-5",
+		"../x", "/", "unix://", "unix:///x", "http://", "http:// x", "ftp://a:1", "http://a:1/b", "http://a:1", "127.0.0.1:99999", "127.0.0.1:1",
+		"192.0.2.1:1", "a:1"))
+
+	hosts := words()
+	hosts["a,b"] = "a,b"
 
 	directory := t.TempDir()
 	kubeconfig, faults := filepath.Join(directory, "kubeconfig"), filepath.Join(directory, "faults.yaml")
@@ -97,98 +84,110 @@ func settingsOf(t *testing.T, root string) map[string]setting {
 		"contexts: [{name: a, context: {cluster: a, user: a}}]\n"+
 		"clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: a, user: {}}]\n"), 0o600))
 
-	return map[string]setting{
-		"mode":                 {takes: map[string]string{}, good: "controller", field: "Mode"},
-		"endpoint":             {takes: same("/a\n/b", "../x", "a=/b", "unix:///x"), good: "unix:///x/y.sock", field: "Endpoint"},
-		"driver-name":          {takes: words(), good: "a.b", field: "DriverName"},
-		"node-id":              {takes: and(words(), "", hostname), good: "n-1", field: "NodeID"},
-		"state-dir":            {takes: paths(), good: "/s", field: "StateDir"},
-		"pool":                 {takes: map[string]string{"a=/b": "map[a:/b]"}, good: "p=/p", arrives: "map[p:/p]", field: "Pools"},
-		"capacity":             {takes: map[string]string{"": "map[]", "default=5": "map[default:5]"}, good: "default=5Gi", arrives: "map[default:5368709120]", field: "Capacities"},
-		"pool-image-size":      {takes: byteSizes(), good: "6Gi", arrives: "6442450944", field: "PoolImageBytes"},
-		"pool-image-fs":        {takes: map[string]string{}, good: "btrfs", field: "PoolImageFS"},
-		"topology":             {takes: map[string]string{"": "map[]", "a=b": "map[a:b]", "a=5": "map[a:5]", "default=5": "map[default:5]"}, good: "k=v", arrives: "map[k:v]", field: "Topology"},
-		"shared":               {takes: bools(), good: "true", field: "Shared"},
-		"max-volumes-per-node": {takes: numbers(), good: "7", field: "MaxVolumesPerNode"},
-		"max-volume-size":      {takes: byteSizes(), good: "5Gi", arrives: "5368709120", field: "MaxVolumeBytes"},
-		"overcommit":           {takes: map[string]string{"1": "1", "+1": "1", "1.5": "1.5"}, good: "2.5", field: "Overcommit"},
-		"disable-capability":   {takes: map[string]string{"": "[]"}, good: "GET_VOLUME", arrives: "[GET_VOLUME]", field: "Disabled"},
-		"kubelet-dir":          {takes: paths(), good: "/k", field: "KubeletDir"},
-		"allow-path":           {takes: listOf(same("/")), good: "/a", arrives: "[/a]", field: "AllowPaths"},
-		"simulate-node":        {takes: bools(), good: "true", field: "SimulateNode"},
-		"volume-mount-group":   {takes: bools(), good: "true", field: "VolumeMountGroup"},
-		"kubeconfig":           {takes: same(""), good: kubeconfig, field: "Claims.Kubeconfig"},
-		"cgroup-root":          {takes: paths(), good: "/c", field: "Node.CgroupRoot"},
-		"direct-volume-root":   {takes: paths(), good: "/d", field: "Node.Direct.Root"},
-		"shim-root":            {takes: listOf(same("/")), good: "/sr", arrives: "[/sr]", field: "Node.Direct.Guest.ShimRoots"},
-		"kata-runtime":         {takes: and(paths(), "", ""), good: "/kr", field: "Node.Direct.Guest.KataRuntime"},
-		"host-path-map":        {takes: map[string]string{"": "[]"}, good: "/f=/t", arrives: "[/f=/t]", field: "Node.Direct.HostPaths"},
-		"first-loop-device":    {takes: map[string]string{"1": "1", "+1": "1"}, good: "2048", field: "Node.Loops.First"},
-		"health-events":        {takes: map[string]string{"true": "false", "1": "false", "0": "true"}, good: "false", arrives: "true", field: "Health.PollingOnly"},
-		"coalesce-window":      {takes: map[string]string{"0": "0s", "1s": "1s"}, good: "9s", field: "Controller.CoalesceWindow"},
-		"check-period":         {takes: map[string]string{"0": "0s", "1s": "1s"}, good: "10s", field: "Node.CheckPeriod"},
-		"http-endpoint":        {takes: same("", "127.0.0.1:1", "192.0.2.1:1", "a:1"), good: "127.0.0.1:1", field: "HTTPEndpoint"},
-		"http-host":            {takes: listOf(words(), "a,b"), with: web, good: "a.b", arrives: "[a.b]", field: "HTTPHosts"},
-		"pprof":                {takes: bools(), with: web, good: "true", field: "Profiling"},
-		"tcp-endpoint":         {takes: same("", "127.0.0.1:1"), good: "127.0.0.1:2", field: "TCPEndpoint"},
-		"proxy-endpoint":       {takes: proxied, good: "/p.sock", field: "proxyEndpoint"},
-		"proxy-listen":         {takes: proxied, good: "127.0.0.1:3", field: "proxyListen"},
-		"otlp-endpoint":        {takes: same("", "http://a:1"), good: "http://127.0.0.1:4317", field: "OTLPEndpoint"},
-		"call-log":             {takes: filePaths(), good: "ring", field: "CallLog"},
-		"call-log-secrets":     {takes: bools(), with: []string{"--call-log=ring"}, good: "true", field: "CallLogSecrets"},
-		"strict":               {takes: map[string]string{"": "", "true": "observe"}, good: "refuse", field: "Strict"},
-		"faults":               {takes: same(""), good: faults, field: "Faults"},
-		"enable-faults":        {takes: bools(), good: "true", field: "EnableFaults"},
-		"ready-file":           {takes: filePaths(), good: "/r", field: "ReadyFile"},
-		"log-format":           {takes: map[string]string{}, good: "json", field: "Log.format"},
-		"v":                    {takes: numbers(), good: "5", field: "Log.verbosity"},
+	proxied := same("/a\n/b", "unix:///x", "127.0.0.1:1")
 
-		"nodes": {takes: nodes, good: "m-1,m-2", arrives: "[m-1 m-2]", field: "Controller.Nodes"},
-		"kubelet-registration-endpoint": {
-			takes: same("", "/a\n/b", "unix:///x"), with: []string{"--kubelet-registration-dir=" + root},
-			good: "/kr.sock", field: "Registration.Endpoint",
-		},
-		"kubelet-registration-dir":     {takes: same("", "/"), good: directory, field: "Registration.Directory"},
-		"ephemeral-mkfs-options":       {takes: bools(), good: "true", field: "Node.EphemeralMkfsOptions"},
-		"drain-timeout":                {takes: seconds, good: "3s", field: "DrainTimeout"},
-		"health-relist-period":         {takes: seconds, good: "2s", field: "Health.RelistPeriod"},
-		"health-evented-relist-period": {takes: seconds, good: "4s", field: "Health.EventedRelistPeriod"},
-		"health-probe-timeout":         {takes: seconds, good: "6s", field: "Health.ProbeTimeout"},
-		"io-error-hold":                {takes: seconds, good: "8s", field: "Node.IOErrorHold"},
+	return map[string]struct {
+		good  string
+		takes texts
+	}{
+		"mode": {"controller", nil}, "log-format": {"json", nil}, "pool-image-fs": {"btrfs", nil},
+		"strict":      {"refuse", texts{"true": "observe"}},
+		"endpoint":    {"unix:///x/y.sock", same("/a\n/b", "../x", "a=/b", "unix:///x")},
+		"driver-name": {"a.b", words()}, "node-id": {"n-1", words()}, "nodes": {"m-1,m-2", nodes},
+		"state-dir": {"/s", paths()}, "kubelet-dir": {"/k", paths()}, "cgroup-root": {"/c", paths()},
+		"direct-volume-root": {"/d", paths()}, "kata-runtime": {"/kr", paths()},
+		"allow-path": {"/a", same("/")}, "shim-root": {"/sr", same("/")}, "host-path-map": {"/f=/t", nil},
+		"pool": {"p=/p", same("a=/b")}, "capacity": {"default=5", same("default=5")},
+		"topology": {"k=v", same("a=b", "a=5", "default=5")}, "disable-capability": {"GET_VOLUME", nil},
+		"http-endpoint": {"127.0.0.1:1", same("127.0.0.1:1", "192.0.2.1:1", "a:1")}, "http-host": {"a.b", hosts},
+		"tcp-endpoint": {"127.0.0.1:2", same("127.0.0.1:1")}, "otlp-endpoint": {"http://127.0.0.1:4317", same("http://a:1")},
+		"proxy-endpoint": {"/p.sock", proxied}, "proxy-listen": {"127.0.0.1:3", proxied},
+		"call-log": {"ring", filePaths()}, "ready-file": {"/r", filePaths()},
+		"kubeconfig": {kubeconfig, nil}, "faults": {faults, nil},
+		"kubelet-registration-dir": {directory, same("/")}, "kubelet-registration-endpoint": {"/kr.sock", same("/a\n/b", "unix:///x")},
+		configFlag: {os.DevNull, nil},
 	}
 }
 
-// filePaths are those of a file that the driver makes.
-func filePaths() map[string]string {
-	return same("", "/a\n/b", "../x", "a=/b", "unix:///x", "http:// x", "ftp://a:1", "http://a:1/b", "http://a:1")
+// attempt is a setting with a good value, how that arrives, and the nonsense that it takes.
+type attempt struct {
+	driver.Setting
+
+	good, arrives string
+	takes         texts
+}
+
+// attempts are those of all settings. What 0 and an empty value are is the table's.
+func attempts(t *testing.T) []attempt {
+	t.Helper()
+
+	config := driver.Defaults()
+	named, all := ofName(t), []attempt{}
+
+	for _, each := range driver.Settings(&config) {
+		a := attempt{each, named[each.Name].good, named[each.Name].good, maps.Clone(named[each.Name].takes)}
+
+		if kind, ok := ofKind[each.Value.Type()]; ok {
+			a = attempt{each, kind.good, kind.arrives, maps.Clone(kind.takes)}
+		} else if each.Value.Type() == "bool" {
+			opposite := strconv.FormatBool(each.Value.String() == "false")
+			a = attempt{each, opposite, opposite, texts{"true": "true", "1": "true", "0": "false"}}
+		} else if each.Zero != "" {
+			a.takes = same("")
+			maps.Copy(a.takes, named[each.Name].takes)
+		}
+
+		if each.Zero == "" && each.IsNumber() {
+			delete(a.takes, "0")
+		}
+
+		require.NotEmpty(t, a.good, "want: a good value of %s in ofName", each.Name)
+		all = append(all, a)
+	}
+
+	return all
 }
 
 // others are the flags beside a flag whose values are tried.
-func (s setting) others(name, root string) []string {
+func (a *attempt) others(root string) []string {
+	beside := map[string]string{
+		"http-host": "--http-endpoint=:0", "pprof": "--http-endpoint=:0", "call-log-secrets": "--call-log=ring",
+		"kubelet-registration-endpoint": "--kubelet-registration-dir=" + root,
+	}
 	base := []string{
 		"--endpoint=" + filepath.Join(root, "made", "csi.sock"), "--state-dir=" + filepath.Join(root, "state"),
 		"--pool=default=" + filepath.Join(root, "pool"),
 	}
+	base = slices.DeleteFunc(base, func(arg string) bool { return strings.HasPrefix(arg, "--"+a.Name+"=") })
 
-	return append(slices.DeleteFunc(base, func(arg string) bool { return strings.HasPrefix(arg, "--"+name+"=") }), s.with...)
+	if more, ok := beside[a.Name]; ok {
+		base = append(base, more)
+	}
+
+	return base
 }
 
 // waysOf give a value as flag, variable and key, beside other flags.
-func waysOf(t *testing.T, others []string, name, text string) map[string]func() (*serveFlags, error) {
+func waysOf(t *testing.T, others []string, name, text string) map[string]func() (*driver.Config, error) {
 	t.Helper()
 
-	return map[string]func() (*serveFlags, error){
-		"flag": func() (*serveFlags, error) {
+	ways := map[string]func() (*driver.Config, error){
+		"flag": func() (*driver.Config, error) {
 			return given(t, append(slices.Clone(others), "--"+name+"="+text), nil, "")
 		},
-		"variable": func() (*serveFlags, error) { return given(t, others, map[string]string{envName(name): text}, "") },
-		"key": func() (*serveFlags, error) {
+		"variable": func() (*driver.Config, error) { return given(t, others, map[string]string{envName(name): text}, "") },
+	}
+
+	if name != configFlag {
+		ways["key"] = func() (*driver.Config, error) {
 			file, err := yaml.Marshal(map[string]string{name: text})
 			require.NoError(t, err)
 
 			return given(t, others, nil, string(file))
-		},
+		}
 	}
+
+	return ways
 }
 
 // TestEachSettingIsUsedOrRefused gives each flag each nonsense, as flag, variable and key.
@@ -196,45 +195,30 @@ func TestEachSettingIsUsedOrRefused(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()
-	known := settingsOf(t, root)
-	known[configFlag] = setting{takes: same(""), field: configFlag}
 
-	for _, name := range append(keys(newServeCommand().Flags()), configFlag) {
-		of, there := known[name]
-		require.True(t, there, "a flag without an entry here: add %s", name)
-
-		args := of.others(name, root)
-
+	for _, of := range attempts(t) {
 		for _, text := range nonsense {
-			asFlag := append(slices.Clone(args), "--"+name+"="+text)
-
-			ways := waysOf(t, args, name, text)
-			if name == configFlag {
-				delete(ways, "key")
-			}
-
 			want, taken := of.takes[text]
 
-			for way, give := range ways {
-				flags, err := give()
-
-				var set map[string]string
+			for way, give := range waysOf(t, of.others(root), of.Name, text) {
+				config, err := give()
 				if err == nil {
-					set, err = fields(flags)
+					err = complete(config, io.Discard)
 				}
 
 				if !taken {
-					require.Error(t, err, "%.50q as %s of %s is used", text, way, name)
+					require.Error(t, err, "%.50q as %s of %s is used", text, way, of.Name)
 
 					continue
 				}
 
-				require.NoError(t, err, "%.50q as %s of %s", text, way, name)
-				require.Equal(t, want, set[of.field], "%.50q as %s of %s", text, way, name)
+				require.NoError(t, err, "%.50q as %s of %s", text, way, of.Name)
+				require.Equal(t, want, valuesOf(config)[of.Name], "%.50q as %s of %s", text, way, of.Name)
 			}
 
 			if !taken {
-				require.Equal(t, exitCannot, run(t.Context(), append([]string{"serve"}, asFlag...), io.Discard, io.Discard), "%.50q of %s", text, name)
+				args := append(append([]string{"serve"}, of.others(root)...), "--"+of.Name+"="+text)
+				require.Equal(t, exitCannot, run(t.Context(), args, io.Discard, io.Discard), "%.50q of %s", text, of.Name)
 			}
 		}
 	}
@@ -242,6 +226,16 @@ func TestEachSettingIsUsedOrRefused(t *testing.T) {
 	left, err := os.ReadDir(root)
 	require.NoError(t, err)
 	require.Empty(t, left, "a refused start has made something")
+}
+
+// valuesOf are the values of all settings.
+func valuesOf(config *driver.Config) map[string]string {
+	values := map[string]string{}
+	for _, each := range driver.Settings(config) {
+		values[each.Name] = each.Value.String()
+	}
+
+	return values
 }
 
 // TestKeysAreUsedAsWritten: YAML would make other texts of some numbers.
@@ -259,7 +253,7 @@ func TestKeysAreUsedAsWritten(t *testing.T) {
 
 	flags, err := given(t, nil, nil, "max-volume-size: 9007199254740993\nshared: yes\nnodes: &n [1.10, 007]\nallow-path: *n\n")
 	require.NoError(t, err)
-	require.EqualValues(t, 9007199254740993, flags.maxVolumeBytes, "want: a large integer keeps its digits")
+	require.EqualValues(t, 9007199254740993, flags.MaxVolumeBytes, "want: a large integer keeps its digits")
 	require.True(t, flags.Shared, "want: yes is true")
 	require.Equal(t, []string{"1.10", "007"}, flags.Controller.Nodes)
 	require.Equal(t, []string{"1.10", "007"}, flags.AllowPaths)

@@ -241,16 +241,9 @@ func resolved(node *yaml.Node) *yaml.Node {
 	return node
 }
 
-// wantList is the error for a mapping where a list of pairs is expected.
+// wantList is the error for a mapping where a list is expected.
 func wantList(flag *pflag.Flag) error {
-	switch flag.Name {
-	case "pool":
-		return fmt.Errorf("%w: a mapping; want a list of NAME=DIRECTORY", errUsage)
-	case "topology":
-		return fmt.Errorf("%w: a mapping; want a list of KEY=VALUE", errUsage)
-	default:
-		return fmt.Errorf("%w: a mapping; want a list of values", errUsage)
-	}
+	return fmt.Errorf("%w: a mapping; want a list of %s", errUsage, flag.Value.Type())
 }
 
 // scalar returns a value as it is written in the file: YAML would make another text of some numbers,

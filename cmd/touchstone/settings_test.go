@@ -2,31 +2,28 @@ package main
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/flags"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 )
 
 // given runs serve's flags through all four sources and returns what comes out.
-func given(t *testing.T, args []string, env map[string]string, file string) (*serveFlags, error) {
+func given(t *testing.T, args []string, env map[string]string, file string) (*driver.Config, error) {
 	t.Helper()
 
-	flags := &serveFlags{}
+	config := &driver.Config{}
 	command := &cobra.Command{
 		Use: "serve", SilenceErrors: true, SilenceUsage: true,
 		PreRunE: func(command *cobra.Command, _ []string) error {
@@ -38,7 +35,7 @@ func given(t *testing.T, args []string, env map[string]string, file string) (*se
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	flags.define(command.Flags())
+	flags.Define(command.Flags(), config)
 
 	if file != "" {
 		path := filepath.Join(t.TempDir(), "touchstone.yaml")
@@ -48,7 +45,7 @@ func given(t *testing.T, args []string, env map[string]string, file string) (*se
 
 	command.SetArgs(args)
 
-	return flags, command.ExecuteContext(t.Context())
+	return config, command.ExecuteContext(t.Context())
 }
 
 func TestPrecedenceIsFlagEnvironmentFileDefault(t *testing.T) {
@@ -90,7 +87,7 @@ func TestPrecedenceIsFlagEnvironmentFileDefault(t *testing.T) {
 			flags, err := given(t, test.args, test.env, test.file)
 			require.NoError(t, err)
 
-			got := outcome{flags.NodeID, flags.Controller.Nodes, int64(flags.maxVolumeBytes), flags.Shared, flags.verbosity}
+			got := outcome{flags.NodeID, flags.Controller.Nodes, flags.MaxVolumeBytes, flags.Shared, flags.Verbosity}
 			if len(got.nodes) == 0 {
 				got.nodes = nil
 			}
@@ -133,67 +130,37 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()
-	known := settingsOf(t, root)
 
-	for _, name := range keys(newServeCommand().Flags()) {
-		of, there := known[name]
-		require.True(t, there, "a flag without an entry in settingsOf: add %s", name)
+	for _, of := range attempts(t) {
+		byDefault, err := given(t, of.others(root), nil, "")
+		require.NoError(t, err, of.Name)
 
-		byDefault, err := given(t, of.others(name, root), nil, "")
-		require.NoError(t, err, name)
-		before, err := fields(byDefault)
-		require.NoError(t, err, "the flags beside --%s", name)
-		require.Contains(t, before, of.field, "the field of --%s", name)
+		before := fields(byDefault)
+		require.NotEqual(t, of.Value.String(), of.arrives, "the good value of --%s is its default", of.Name)
 
-		arrives := cmp.Or(of.arrives, of.good)
-		require.NotEqual(t, before[of.field], arrives, "the good value of --%s is its default", name)
+		for way, give := range waysOf(t, of.others(root), of.Name, of.good) {
+			config, err := give()
+			require.NoError(t, err, "%s=%s as %s", of.Name, of.good, way)
+			require.Equal(t, of.arrives, valuesOf(config)[of.Name], "%s=%s as %s", of.Name, of.good, way)
 
-		for way, give := range waysOf(t, of.others(name, root), name, of.good) {
-			flags, err := give()
-			require.NoError(t, err, "%s=%s as %s", name, of.good, way)
-
-			got, err := fields(flags)
-			require.NoError(t, err, "%s=%s as %s", name, of.good, way)
-
-			maps.DeleteFunc(got, func(field, value string) bool { return field == configFlag || before[field] == value })
-			require.Equal(t, map[string]string{of.field: arrives}, got, "%s=%s as %s: the fields that it changes", name, of.good, way)
+			changed := fields(config)
+			maps.DeleteFunc(changed, func(field, value string) bool { return before[field] == value || way == "key" && field == "ConfigFile" })
+			require.Len(t, changed, 1, "%s=%s as %s: the fields that it changes", of.Name, of.good, way)
+			require.NoError(t, complete(config, io.Discard), "%s=%s as %s", of.Name, of.good, way)
 		}
 
-		require.NotRegexp(t, "^CSI_", envName(name), "the prefix is the spec's")
+		require.NotRegexp(t, "^CSI_", envName(of.Name), "the prefix is the spec's")
 	}
 
 	conformance.Shows(t, "Probe", "each setting as a flag and as a variable", "no variable but CSI_ENDPOINT has the prefix CSI_")
 }
 
-// fields are those of the configuration that the flags make, and of the flags that are used without
-// it, as fmt prints them.
-func fields(flags *serveFlags) (map[string]string, error) {
-	var log strings.Builder
+// fields are those of a configuration, as fmt prints them.
+func fields(config *driver.Config) map[string]string {
+	found := map[string]string{}
+	addFields(found, "", reflect.ValueOf(*config))
 
-	config, err := flags.complete(&log)
-	if err != nil {
-		return nil, err
-	}
-
-	found := map[string]string{
-		"proxyEndpoint": flags.proxyEndpoint, "proxyListen": flags.proxyListen, configFlag: flags.config, "Log.format": "text",
-	}
-	addFields(found, "", reflect.ValueOf(config))
-
-	config.Log.Error("a line")
-
-	if strings.HasPrefix(log.String(), "{") {
-		found["Log.format"] = "json"
-	}
-
-	verbosity := 0
-	for config.Log.Enabled(context.Background(), slog.Level(-verbosity-1)) {
-		verbosity++
-	}
-
-	found["Log.verbosity"] = strconv.Itoa(verbosity)
-
-	return found, nil
+	return found
 }
 
 // addFields adds the fields of a struct of settings, those of the structs in it by their paths.
@@ -222,7 +189,7 @@ func addFields(found map[string]string, prefix string, of reflect.Value) {
 // notSettings are the fields of the configuration that no flag sets, with the reason.
 var notSettings = map[string]string{
 	"Version": "of the build", "Commit": "of the build",
-	"Log":  "made of two settings, which are fields of their own here",
+	"Log":  "made of LogFormat and Verbosity",
 	"Also": "for programs that embed the driver, whose services are Go", "Crash": "for tests within their process",
 	"Outer": "of touchstone hostpath", "Inner": "of touchstone hostpath", "ProxyAnywhere": "of touchstone hostpath",
 	"Controller.MetadataBlocks": "of touchstone hostpath", "Controller.DetachInUse": "of touchstone hostpath",
@@ -243,15 +210,25 @@ var notSettings = map[string]string{
 func TestEachFieldHasAFlag(t *testing.T) {
 	t.Parallel()
 
-	flags, err := given(t, nil, nil, "")
-	require.NoError(t, err)
+	config := driver.Defaults()
+	found := fields(&config)
 
-	found, err := fields(flags)
-	require.NoError(t, err)
+	for _, of := range attempts(t) {
+		changed := driver.Defaults()
+		before := fields(&changed)
 
-	for _, of := range settingsOf(t, t.TempDir()) {
-		require.NotContains(t, notSettings, of.field, "a flag sets it")
-		delete(found, of.field)
+		for _, each := range driver.Settings(&changed) {
+			if each.Name == of.Name {
+				require.NoError(t, each.Value.Set(of.good), of.Name)
+			}
+		}
+
+		for field, value := range fields(&changed) {
+			if before[field] != value {
+				require.NotContains(t, notSettings, field, "a flag sets it")
+				delete(found, field)
+			}
+		}
 	}
 
 	for field := range notSettings {
@@ -259,8 +236,7 @@ func TestEachFieldHasAFlag(t *testing.T) {
 		delete(found, field)
 	}
 
-	delete(found, configFlag)
-	require.Empty(t, found, "fields that no flag sets; give each a flag with an entry in settingsOf, or a reason in notSettings")
+	require.Empty(t, found, "fields that no flag sets; give each a row of driver.Settings, or a reason in notSettings")
 }
 
 func TestConfigFileCanBeNamedByTheEnvironment(t *testing.T) {
@@ -271,7 +247,7 @@ func TestConfigFileCanBeNamedByTheEnvironment(t *testing.T) {
 
 	flags, err := given(t, nil, map[string]string{"TOUCHSTONE_CONFIG": path}, "")
 	require.NoError(t, err)
-	require.Equal(t, "node", flags.mode)
+	require.Equal(t, driver.ModeNode, flags.Mode)
 }
 
 // TestPackagedConfigHasKnownKeys: each key in the configuration of the packages is a flag.
@@ -325,11 +301,9 @@ func TestWrongSettingsAreRefusedWithTheirSource(t *testing.T) {
 func TestFlagsSetTheDriversConfig(t *testing.T) {
 	t.Parallel()
 
-	flags, err := given(t, []string{"--pool=a=/a,b=/b=c", "--topology=zone=z", "--max-volume-size=1Gi", "--pool-image-size=2Gi", "--pool-image-fs=btrfs"}, nil, "")
+	config, err := given(t, []string{"--pool=a=/a,b=/b=c", "--topology=zone=z", "--max-volume-size=1Gi", "--pool-image-size=2Gi", "--pool-image-fs=btrfs"}, nil, "")
 	require.NoError(t, err)
 
-	config, err := flags.complete(os.Stderr)
-	require.NoError(t, err)
 	require.Equal(t, driver.ModeAll, config.Mode)
 	require.Equal(t, map[string]string{"a": "/a", "b": "/b=c"}, config.Pools)
 	require.Equal(t, map[string]string{"zone": "z"}, config.Topology)
@@ -337,18 +311,11 @@ func TestFlagsSetTheDriversConfig(t *testing.T) {
 	require.EqualValues(t, 2<<30, config.PoolImageBytes, "want: pool-image-size arrives in the configuration")
 	require.Equal(t, "btrfs", config.PoolImageFS)
 
-	hostname, err := os.Hostname()
-	require.NoError(t, err)
-	require.Equal(t, hostname, config.NodeID)
-
 	for _, args := range [][]string{
-		{"--pool=/a"}, {"--pool=a="}, {"--pool=a=/a", "--pool=a=/b"}, {"--topology=zone"}, {"--log-format=xml"},
+		{"--pool=/a"}, {"--pool=a="}, {"--pool=a=/a", "--pool=a=/b"}, {"--topology=zone"},
 	} {
-		flags, err := given(t, args, nil, "")
-		require.NoError(t, err)
-
-		_, err = flags.complete(os.Stderr)
-		require.ErrorIs(t, err, errUsage, args)
+		_, err := given(t, args, nil, "")
+		require.ErrorContains(t, err, "--", args)
 	}
 }
 
@@ -362,8 +329,7 @@ func TestLogLinesHaveOneSchema(t *testing.T) {
 	} {
 		var out bytes.Buffer
 
-		log, err := newLogger(&out, format, 4)
-		require.NoError(t, err)
+		log := newLogger(&out, format, 4)
 		log.Log(t.Context(), -4, "call", "took", 1500*time.Microsecond)
 		log.Log(t.Context(), -5, "hidden")
 		log.Error("failed")

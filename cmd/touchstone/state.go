@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/touchstone-csi/touchstone/internal/driver/audit"
+	"github.com/touchstone-csi/touchstone/internal/driver/setting"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -21,7 +22,7 @@ var (
 // stateFlags are the flags of the subcommands.
 type stateFlags struct {
 	directory string
-	pools     []string
+	pools     map[string]string
 	asJSON    bool
 }
 
@@ -40,7 +41,7 @@ func newStateCommand() *cobra.Command { //nolint:funlen // one literal a command
 		},
 	}
 	command.PersistentFlags().StringVar(&given.directory, "state-dir", "/var/lib/touchstone/state", "the state directory")
-	command.PersistentFlags().StringSliceVar(&given.pools, "pool", nil,
+	command.PersistentFlags().Var(setting.Map(&given.pools, nil, "NAME=DIRECTORY", nil), "pool",
 		"a pool to be compared with the state, as NAME=DIRECTORY (repeatable); dump needs none")
 
 	verify := &cobra.Command{
@@ -105,12 +106,7 @@ are reported as missing, and can be deleted by their orchestrator.`,
 }
 
 func (f *stateFlags) verify(command *cobra.Command) error {
-	pools, err := pairs("pool", "NAME=DIRECTORY", f.pools)
-	if err != nil {
-		return usageError(command, err)
-	}
-
-	report, err := audit.Verify(command.Context(), f.directory, pools)
+	report, err := audit.Verify(command.Context(), f.directory, f.pools)
 	if err != nil {
 		return exitWith(exitCannot, err)
 	}
@@ -126,7 +122,7 @@ func (f *stateFlags) verify(command *cobra.Command) error {
 		}
 	} else {
 		audit.PrintState(out, report.Report)
-		audit.PrintPools(out, report, len(pools) > 0)
+		audit.PrintPools(out, report, len(f.pools) > 0)
 	}
 
 	return exitWith(exitNotWell, findings(f.directory, report))
@@ -145,15 +141,10 @@ func findings(directory string, report audit.Report) error {
 }
 
 func (f *stateFlags) repair(command *cobra.Command) error {
-	pools, err := pairs("pool", "NAME=DIRECTORY", f.pools)
-	if err != nil {
-		return usageError(command, err)
-	}
-
 	out := command.OutOrStdout()
 
 	clean, err := repairState(out, f.directory)
-	if err != nil || len(pools) == 0 {
+	if err != nil || len(f.pools) == 0 {
 		return err
 	}
 
@@ -163,7 +154,7 @@ func (f *stateFlags) repair(command *cobra.Command) error {
 		return nil
 	}
 
-	return repairPools(command.Context(), out, f.directory, pools)
+	return repairPools(command.Context(), out, f.directory, f.pools)
 }
 
 // repairState reports whether the state was clean.

@@ -5,24 +5,58 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
-	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
-	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
-// maxOvercommit keeps the capacity of a pool of 8 TiB an int64.
-const maxOvercommit = 1_000_000
+const (
+	// maxOvercommit keeps the capacity of a pool of 8 TiB an int64.
+	maxOvercommit = 1_000_000
+	// maxNodeID is the spec's limit for NodeGetInfoResponse.node_id, in bytes.
+	maxNodeID = 256
+	// maxDriverName is the spec's limit for the name in bytes.
+	maxDriverName = 63
+	// maxHostName is the limit of a name in DNS, in bytes.
+	maxHostName = 253
+)
 
-// Check returns why a driver of this configuration cannot work, as far as it is known without opening
-// anything but the files that are only read. Errors: ErrConfig, ErrEndpoint, and those of the files.
+// domainName is the spec's rule for GetPluginInfoResponse.name, and for names of hosts: labels begin and end
+// with a letter or a digit.
+var domainName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+
+var (
+	errDriverName  = errors.New("is not a domain name of at most 63 characters, such as csi.example.org")
+	errHostName    = errors.New("is not a host's name, such as touchstone.example.org, without a port")
+	errHostPort    = errors.New("is not host:port, such as 127.0.0.1:9808 or :9808")
+	errCollector   = errors.New("is not http://HOST:PORT or https://HOST:PORT")
+	errNodeID      = errors.New("bytes, want 1 to 256")
+	errUnprintable = errors.New("has unprintable characters")
+	errAbsolute    = errors.New("is not an absolute path")
+	errFile        = errors.New("is no path of a file; write ./NAME for one in the working directory")
+)
+
+// Check returns why a driver or a proxy of this configuration cannot work, as far as it is known without
+// opening anything but the files that are only read. Errors: ErrConfig, ErrEndpoint, socket.ErrAddress, and
+// those of the files.
 func (c *Config) Check() error {
+	switch {
+	case c.ProxyEndpoint != "" && c.ProxyListen != "":
+		return fmt.Errorf("%w: proxy-endpoint and proxy-listen exclude each other", ErrConfig)
+	case c.ProxyEndpoint != "" || c.ProxyListen != "":
+		return cmp.Or(c.CheckSettings("drain-timeout", "ready-file", "log-format", "v"), c.CheckProxy(c.ProxyEndpoint+c.ProxyListen))
+	}
+
 	checked := *c
 	if err := checked.complete(); err != nil {
 		return err
@@ -44,50 +78,13 @@ func (c *Config) Check() error {
 	return claims.Close()
 }
 
-// checkValues refuses numbers, names and addresses that would have no effect, or another one.
-func (c *Config) checkValues() error {
-	problems := []error{c.checkCapacities(), c.checkText(), c.checkOTLP(), c.checkHTTP(), c.checkFiles()}
-
-	if !(c.Overcommit > 0 && c.Overcommit <= maxOvercommit) {
-		problems = append(problems, fmt.Errorf("%w: overcommit %v must be above 0 and at most %d; 1 provisions the pool's space once",
-			ErrConfig, c.Overcommit, maxOvercommit))
-	}
-
-	if first := c.Node.Loops.First; first < 0 || first > loop.MaxNumber {
-		problems = append(problems, fmt.Errorf("%w: first-loop-device %d is no number of a loop device, which are 1 to %d",
-			ErrConfig, first, loop.MaxNumber))
-	}
-
-	if c.DrainTimeout < 0 {
-		problems = append(problems, fmt.Errorf("%w: drain-timeout cannot be negative", ErrConfig))
-	}
-
-	if _, err := SocketPath(c.Endpoint); err != nil {
-		problems = append(problems, err)
-	}
-
-	if c.TCPEndpoint != "" {
-		if _, err := parseLoopback(tcpFlag, c.TCPEndpoint); err != nil {
-			problems = append(problems, fmt.Errorf("%w: %w", ErrConfig, err))
-		}
-	}
-
-	return errors.Join(append(problems, checkAbsolute(map[string]string{
-		"cgroup-root": cmp.Or(c.Node.CgroupRoot, cgroup.DefaultCgroupRoot),
-	}))...)
-}
-
-// checkFiles refuses a bare word as the path of a file that the driver makes: it is a mistake, such as
-// true.
-func (c *Config) checkFiles() error {
+// CheckSettings checks each setting by itself, or those of the names. Errors: ErrConfig.
+func (c *Config) CheckSettings(names ...string) error {
 	var problems []error
 
-	for _, given := range [][2]string{{"call-log", c.CallLog}, {"ready-file", c.ReadyFile}} {
-		flag, path := given[0], given[1]
-		isWord := path != "" && filepath.Base(path) == path && (flag != "call-log" || path != CallLogRing)
-		if isWord || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
-			problems = append(problems, fmt.Errorf("%w: %s %.100q is no path of a file; write ./NAME for one in the working directory",
-				ErrConfig, flag, path))
+	for _, each := range Settings(c) {
+		if len(names) == 0 || slices.Contains(names, each.Name) {
+			problems = append(problems, each.check())
 		}
 	}
 
@@ -102,38 +99,73 @@ func (c *Config) checkCapacities() error {
 			problems = append(problems, fmt.Errorf("%w: capacity names the pool %q, and there are %s",
 				ErrConfig, name, strings.Join(slices.Sorted(maps.Keys(c.Pools)), ", ")))
 		}
-
-		if c.Capacities[name] < 0 {
-			problems = append(problems, fmt.Errorf("%w: the capacity of pool %q cannot be negative", ErrConfig, name))
-		}
 	}
 
 	return errors.Join(problems...)
 }
 
-// checkText refuses names that a message or a metric cannot contain.
-func (c *Config) checkText() error {
-	for what, names := range map[string][]string{
-		"node-id": {c.NodeID}, "nodes": c.Controller.Nodes, "pool": slices.Sorted(maps.Keys(c.Pools)),
-	} {
-		for _, name := range names {
-			if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-				return fmt.Errorf("%w: %s: %.100q has unprintable characters", ErrConfig, what, name)
-			}
-		}
+func checkDriverName(name string) error {
+	if len(name) > maxDriverName || !domainName.MatchString(name) {
+		return fmt.Errorf("%q %w", name, errDriverName)
 	}
 
 	return nil
 }
 
-// checkOTLP refuses what the exporter would replace by its default.
-func (c *Config) checkOTLP() error {
-	if c.OTLPEndpoint == "" {
+func checkNodeID(id string) error {
+	if id == "" || len(id) > maxNodeID {
+		return fmt.Errorf("%.40q has %d %w", id, len(id), errNodeID)
+	}
+
+	return checkPrintable(id)
+}
+
+// checkPrintable refuses names that a message or a metric cannot contain.
+func checkPrintable(name string) error {
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("%.100q %w", name, errUnprintable)
+	}
+
+	return nil
+}
+
+func checkAbsolute(path string) error {
+	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
+		return fmt.Errorf("%.100q %w", path, errAbsolute)
+	}
+
+	return nil
+}
+
+func checkPool(name, directory string) error {
+	if err := cmp.Or(checkPrintable(name), checkAbsolute(directory)); err != nil {
+		return fmt.Errorf("%.100q: %w", name, err)
+	}
+
+	return nil
+}
+
+// checkFile refuses a bare word as the path of a file that the driver makes: it is a mistake, such as true.
+func checkFile(path string) error {
+	if filepath.Base(path) == path || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
+		return fmt.Errorf("%.100q %w", path, errFile)
+	}
+
+	return nil
+}
+
+func checkCallLog(file string) error {
+	if file == CallLogRing {
 		return nil
 	}
 
-	if given, err := url.Parse(c.OTLPEndpoint); err == nil {
-		rest := strings.TrimSuffix(strings.TrimPrefix(c.OTLPEndpoint, given.Scheme+"://"), "/")
+	return checkFile(file)
+}
+
+// checkCollector refuses what the exporter would replace by its default.
+func checkCollector(endpoint string) error {
+	if given, err := url.Parse(endpoint); err == nil {
+		rest := strings.TrimSuffix(strings.TrimPrefix(endpoint, given.Scheme+"://"), "/")
 		// Nothing but scheme and host: the exporter ignores the rest.
 		if slices.Contains([]string{"http", "https"}, given.Scheme) && rest == given.Host &&
 			isHostAndPort(given.Hostname(), cmp.Or(given.Port(), "0")) {
@@ -141,5 +173,55 @@ func (c *Config) checkOTLP() error {
 		}
 	}
 
-	return fmt.Errorf("%w: otlp-endpoint %.300q is not http://HOST:PORT or https://HOST:PORT", ErrConfig, c.OTLPEndpoint)
+	return fmt.Errorf("%.300q %w", endpoint, errCollector)
+}
+
+// checkHostPort refuses an address that no client could reach.
+func checkHostPort(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || !isHostAndPort(cmp.Or(host, "localhost"), port) {
+		return fmt.Errorf("%.300q %w", address, errHostPort)
+	}
+
+	return nil
+}
+
+func checkHostName(name string) error {
+	if !isHostName(withoutDot(name)) {
+		return fmt.Errorf("%.300q %w", name, errHostName)
+	}
+
+	return nil
+}
+
+// checkLoopback refuses a unix socket, and addresses that other machines can reach. Errors: socket.ErrAddress.
+func checkLoopback(address string) error {
+	_, err := parseLoopback(address)
+
+	return err
+}
+
+// parseLoopback returns the host:port of an address of the loopback. Errors: socket.ErrAddress.
+func parseLoopback(address string) (string, error) {
+	network, target, err := socket.ParseAddress(address)
+	if err != nil || network == "tcp" {
+		return target, err
+	}
+
+	return "", fmt.Errorf("%w %q is no host:port", socket.ErrAddress, address)
+}
+
+// isHostAndPort reports whether a client or server can use the name or IP address and the port.
+func isHostAndPort(host, port string) bool {
+	_, err := strconv.ParseUint(port, 10, 16)
+
+	return err == nil && (isAddress(host) || isHostName(host))
+}
+
+func isHostName(name string) bool { return len(name) <= maxHostName && domainName.MatchString(name) }
+
+func isAddress(host string) bool {
+	_, err := netip.ParseAddr(host)
+
+	return err == nil
 }

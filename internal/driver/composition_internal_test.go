@@ -72,7 +72,9 @@ func composed(t *testing.T) (*components, *bytes.Buffer) {
 	var text bytes.Buffer
 
 	directory := t.TempDir()
-	config := &Config{StateDir: filepath.Join(directory, "state"), Pools: map[string]string{"p": filepath.Join(directory, "p")}, Mode: ModeController}
+	defaults := Defaults()
+	config := &defaults
+	config.Mode, config.StateDir, config.Pools = ModeController, filepath.Join(directory, "state"), map[string]string{"p": filepath.Join(directory, "p")}
 	config.Log = slog.New(slog.NewTextHandler(&text, nil))
 	r := &components{
 		shared: shared{

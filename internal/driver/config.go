@@ -1,15 +1,11 @@
 package driver
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"path/filepath"
-	"regexp"
+	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -47,8 +43,6 @@ const (
 var ErrConfig = errors.New("configuration")
 
 const (
-	// maxNodeID is the spec's limit for NodeGetInfoResponse.node_id, in bytes.
-	maxNodeID = 256
 	// DefaultDrainTimeout leaves five seconds of the thirty that Kubernetes
 	// grants between SIGTERM and SIGKILL.
 	DefaultDrainTimeout = 25 * time.Second
@@ -62,14 +56,15 @@ const (
 // CallLogRing is the value of Config.CallLog without a file.
 const CallLogRing = "ring"
 
-// Config is all that a Driver needs to know. Sizes are bytes.
+// Config is all that a Driver needs to know. Sizes are bytes. Make it by Defaults: a field has the meaning of
+// its setting (see Settings), 0 and empty included.
 type Config struct {
 	Mode Mode
 	// Endpoint is unix:///path, unix:path or a path.
 	Endpoint string
 	// DriverName, Version and Commit are returned by the Identity service.
 	DriverName, Version, Commit string
-	// NodeID is the id of the machine that the process runs on.
+	// NodeID is the id of the machine that the process runs on; empty is its hostname.
 	NodeID string
 	// StateDir holds the store; two processes cannot share one.
 	StateDir string
@@ -78,7 +73,7 @@ type Config struct {
 	// PoolImageBytes is the least size of a pool's own filesystem where the
 	// directory's cannot reflink; 0 makes none. See internal/pool/embedded.
 	PoolImageBytes int64
-	// PoolImageFS is the filesystem of a new one, of embedded.Filesystems; empty is the default.
+	// PoolImageFS is the filesystem of a new one, of embedded.Filesystems.
 	PoolImageFS string
 	// Topology are extra segments of this node.
 	Topology map[string]string
@@ -138,48 +133,62 @@ type Config struct {
 	Profiling bool
 	// ReadyFile is created when the driver is ready and removed when it ends.
 	ReadyFile string
-	// DrainTimeout bounds the time from the first signal to the end; 0 is
-	// DefaultDrainTimeout.
+	// DrainTimeout bounds the time from the first signal to the end.
 	DrainTimeout time.Duration
+	// ProxyEndpoint is the CSI server to which a process that serves no volumes forwards all calls,
+	// ProxyListen where such a server connects to it. ProxyAnywhere lets ForwardPaired listen on an
+	// address beyond the loopback.
+	ProxyEndpoint, ProxyListen string
+	ProxyAnywhere              bool
 	// Also registers further gRPC services behind the same interceptors; nil
 	// is none.
 	Also func(grpc.ServiceRegistrar)
 	// Outer intercepts unary calls outside of the lab, and Inner within it; nil is none.
 	Outer, Inner grpc.UnaryServerInterceptor
-	// ProxyAnywhere lets ForwardPaired listen on an address beyond the loopback.
-	ProxyAnywhere bool
-	Log           *slog.Logger
+	// LogFormat and Verbosity are how `touchstone serve` makes Log, and ConfigFile is the file with its
+	// further settings.
+	LogFormat  string
+	Verbosity  int
+	ConfigFile string
+	Log        *slog.Logger
 
 	// capabilities are what Disabled leaves.
 	capabilities capability.Set
 }
 
-// driverName is the spec's rule for GetPluginInfoResponse.name, and for names of hosts.
-// It is that of a domain name, whose labels begin and end with a letter or a digit.
-const driverName = `^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
-
-// maxDriverName is the spec's limit for the name in bytes.
-const maxDriverName = 63
-
-func (c *Config) completeDefaults() {
+func (c *Config) completeLog() {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 
 	c.Log = slog.New(callHandler{c.Log.Handler()})
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 }
 
+// complete checks each setting by itself, and then what they are together.
 func (c *Config) complete() error {
-	c.completeDefaults()
+	c.completeLog()
 
-	problems := []error{
-		c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkTopology(), c.checkDirect(), c.completeRegistration(),
-		c.checkValues(),
+	if c.NodeID == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("find out this node's id: %w; give node-id", err)
+		}
+
+		c.NodeID = name
 	}
 
-	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
-		problems = append(problems, fmt.Errorf("%w: mode %q is not one of all, controller, node", ErrConfig, c.Mode))
+	if err := c.CheckSettings(); err != nil {
+		return err
+	}
+
+	problems := []error{c.checkPoolImage(), c.checkCapacities(), c.checkCapabilities(), c.checkTopology(), c.completeRegistration()}
+
+	if _, err := SocketPath(c.Endpoint); err != nil {
+		problems = append(problems, err)
+	}
+
+	if _, err := kata.ParseHostPaths(c.Node.Direct.HostPaths); err != nil {
+		problems = append(problems, fmt.Errorf("%w: host-path-map: %w", ErrConfig, err))
 	}
 
 	if c.Claims.Kubeconfig != "" && !c.serves(ModeController) {
@@ -187,38 +196,12 @@ func (c *Config) complete() error {
 			"a node must not have credentials of the Kubernetes API; leave it out", ErrConfig, c.Mode))
 	}
 
-	if c.Controller.CoalesceWindow < 0 {
-		problems = append(problems, fmt.Errorf("%w: coalesce-window cannot be negative; 0 turns it off", ErrConfig))
-	}
-
-	if min(c.Health.RelistPeriod, c.Health.EventedRelistPeriod, c.Health.ProbeTimeout, c.Node.IOErrorHold, c.Node.CheckPeriod) < 0 {
-		problems = append(problems, fmt.Errorf("%w: health-relist-period, health-evented-relist-period, health-probe-timeout, "+
-			"io-error-hold and check-period cannot be negative", ErrConfig))
-	}
-
 	if c.CallLogSecrets && c.CallLog == "" {
 		problems = append(problems, fmt.Errorf("%w: call-log-secrets needs call-log", ErrConfig))
 	}
 
-	if c.MaxVolumeBytes < 0 || c.MaxVolumesPerNode < 0 {
-		problems = append(problems, fmt.Errorf("%w: max-volume-size and max-volumes-per-node cannot be negative", ErrConfig))
-	}
-
-	return errors.Join(problems...)
-}
-
-func (c *Config) checkNames() error {
-	var problems []error
-
-	if len(c.DriverName) > maxDriverName || !regexp.MustCompile(driverName).MatchString(c.DriverName) {
-		problems = append(problems, fmt.Errorf("%w: driver name %q is not a domain name of at most 63 characters",
-			ErrConfig, c.DriverName))
-	}
-
-	for _, id := range append([]string{c.NodeID}, c.Controller.Nodes...) {
-		if id == "" || len(id) > maxNodeID {
-			problems = append(problems, fmt.Errorf("%w: node id %.40q has %d bytes, want 1 to %d", ErrConfig, id, len(id), maxNodeID))
-		}
+	if c.HTTPEndpoint == "" && (c.Profiling || len(c.HTTPHosts) > 0) {
+		problems = append(problems, fmt.Errorf("%w: pprof and http-host have no effect without http-endpoint", ErrConfig))
 	}
 
 	return errors.Join(problems...)
@@ -238,64 +221,6 @@ func (c *Config) checkCapabilities() error {
 	c.capabilities = left
 
 	return nil
-}
-
-func (c *Config) checkPlaces() error {
-	places := map[string]string{"state-dir": c.StateDir}
-
-	// A controller may have none.
-	if c.serves(ModeNode) || c.KubeletDir != "" {
-		places["kubelet-dir"] = c.KubeletDir
-	}
-
-	for _, path := range c.AllowPaths {
-		places["allow-path "+path] = path
-	}
-
-	for name, directory := range c.Pools {
-		places["pool "+name] = directory
-	}
-
-	if len(c.Pools) == 0 {
-		return errors.Join(fmt.Errorf("%w: no pool is configured", ErrConfig), checkAbsolute(places))
-	}
-
-	return checkAbsolute(places)
-}
-
-func (c *Config) checkDirect() error {
-	direct := c.Node.Direct
-	places := map[string]string{"direct-volume-root": cmp.Or(direct.Root, kata.DefaultRoot)}
-
-	if direct.Guest.KataRuntime != "" {
-		places["kata-runtime"] = direct.Guest.KataRuntime
-	}
-
-	for _, root := range direct.Guest.ShimRoots {
-		places["shim-root "+root] = root
-	}
-
-	if err := checkAbsolute(places); err != nil {
-		return err
-	}
-
-	if _, err := kata.ParseHostPaths(direct.HostPaths); err != nil {
-		return fmt.Errorf("%w: host-path-map: %w", ErrConfig, err)
-	}
-
-	return nil
-}
-
-func checkAbsolute(places map[string]string) error {
-	var problems []error
-
-	for _, what := range slices.Sorted(maps.Keys(places)) {
-		if !filepath.IsAbs(places[what]) || strings.ContainsRune(places[what], 0) {
-			problems = append(problems, fmt.Errorf("%w: %s: %q is not an absolute path", ErrConfig, what, places[what]))
-		}
-	}
-
-	return errors.Join(problems...)
 }
 
 func (c *Config) serves(mode Mode) bool { return c.Mode == ModeAll || c.Mode == mode }

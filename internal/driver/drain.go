@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +51,7 @@ func UntilSignal(
 					return
 				}
 
-				late = time.After(cmp.Or(limit, DefaultDrainTimeout))
+				late = time.After(limit)
 				cancel(fmt.Errorf("%w: %s", ErrSignal, received))
 			case <-late:
 				exit(1)

@@ -55,12 +55,13 @@ func configFor(t *testing.T) (driver.Config, *logs.Buffer) {
 	dir := t.TempDir()
 	log := &logs.Buffer{}
 
-	return driver.Config{
-		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.example.org",
-		Version: "v0", NodeID: "node-a", StateDir: filepath.Join(dir, "state"), Overcommit: 1,
-		Pools: map[string]string{"default": filepath.Join(dir, "pool")}, ReadyFile: filepath.Join(dir, "ready"),
-		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.Level(-9)})),
-	}, log
+	config := driver.Defaults()
+	config.Mode, config.DriverName, config.Version, config.NodeID = driver.ModeController, "csi.example.org", "v0", "node-a"
+	config.Endpoint, config.ReadyFile = "unix://"+filepath.Join(dir, "csi.sock"), filepath.Join(dir, "ready")
+	config.StateDir, config.Pools = filepath.Join(dir, "state"), map[string]string{"default": filepath.Join(dir, "pool")}
+	config.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.Level(-9)}))
+
+	return config, log
 }
 
 func start(t *testing.T, change func(*driver.Config)) *running {
@@ -198,13 +199,13 @@ func TestDriverNamesEveryProblemOfItsConfiguration(t *testing.T) {
 	t.Parallel()
 
 	config, _ := configFor(t)
-	config.Mode, config.DriverName, config.NodeID, config.Overcommit = "both", "-x-", "", 0
+	config.Mode, config.DriverName, config.NodeID, config.Overcommit = "both", "-x-", strings.Repeat("n", 257), 0
 	config.StateDir, config.Pools = "relative", nil
 
 	_, err := driver.New(t.Context(), config)
 	require.ErrorIs(t, err, driver.ErrConfig)
 
-	for _, problem := range []string{`mode "both"`, `driver name "-x-"`, "node id", "overcommit", "state-dir", "no pool"} {
+	for _, problem := range []string{`mode "both"`, `driver-name "-x-"`, "node-id", "overcommit", "state-dir", "pool is empty"} {
 		require.ErrorContains(t, err, problem)
 	}
 }

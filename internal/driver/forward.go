@@ -23,7 +23,7 @@ import (
 // DrainTimeout and Log of config: there is no pool and no state. Errors are those of
 // Run, and socket.ErrAddress.
 func Forward(ctx context.Context, config Config, to string) (err error) {
-	config.completeDefaults()
+	config.completeLog()
 
 	if err := notItself(config.Endpoint, to); err != nil {
 		return err
@@ -71,7 +71,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 // that a CSI server makes to the address (see proxy.Pair): a socket file, which only its owner and
 // root can connect to, or a port of the loopback. Errors: socket.ErrAddress.
 func ForwardPaired(ctx context.Context, config Config, address string) error {
-	config.completeDefaults()
+	config.completeLog()
 
 	if err := notItself(config.Endpoint, address); err != nil {
 		return err

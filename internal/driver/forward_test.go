@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -41,10 +40,8 @@ func TestForwardStartsAndEnds(t *testing.T) {
 			t.Parallel()
 
 			directory := t.TempDir()
-			config := driver.Config{
-				Endpoint:  "unix://" + filepath.Join(directory, "csi.sock"),
-				ReadyFile: filepath.Join(directory, "ready"), Log: slog.New(slog.DiscardHandler),
-			}
+			config := driver.Defaults()
+			config.Endpoint, config.ReadyFile = "unix://"+filepath.Join(directory, "csi.sock"), filepath.Join(directory, "ready")
 			to := "unix://" + filepath.Join(directory, "other.sock")
 			test.change(&config, &to)
 

@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -42,10 +41,8 @@ func TestForwardPairedStartsAndEnds(t *testing.T) {
 			t.Parallel()
 
 			directory := t.TempDir()
-			config := driver.Config{
-				Endpoint:  "unix://" + filepath.Join(directory, "csi.sock"),
-				ReadyFile: filepath.Join(directory, "ready"), Log: slog.New(slog.DiscardHandler),
-			}
+			config := driver.Defaults()
+			config.Endpoint, config.ReadyFile = "unix://"+filepath.Join(directory, "csi.sock"), filepath.Join(directory, "ready")
 			at := "unix://" + filepath.Join(directory, "other.sock")
 			test.change(&config, &at)
 

@@ -12,7 +12,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
@@ -86,30 +85,11 @@ func (d *Driver) listenTCP(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// The flags of addresses, for messages.
-const (
-	endpointFlag    = "endpoint"
-	tcpFlag         = "tcp-endpoint"
-	proxyListenFlag = "proxy-listen"
-)
-
-// parseLoopback returns the host:port of the loopback that a flag names. Errors: socket.ErrAddress.
-func parseLoopback(flag, address string) (_ string, err error) {
-	defer errdefs.Wrapf(&err, "%s", flag)
-
-	network, target, err := socket.ParseAddress(address)
-	if err != nil || network == "tcp" {
-		return target, err
-	}
-
-	return "", fmt.Errorf("%w %q is no host:port", socket.ErrAddress, address)
-}
-
 // listenLoopback listens on the loopback address that a flag names. Errors: socket.ErrAddress.
 func listenLoopback(ctx context.Context, flag, address string) (net.Listener, error) {
-	target, err := parseLoopback(flag, address)
+	target, err := parseLoopback(address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", target)

@@ -1,20 +1,16 @@
 package driver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/touchstone-csi/touchstone/internal/driver/identities"
-	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
@@ -75,7 +71,7 @@ func newOpener(ctx context.Context, common shared, removals *removal.Queue) *ope
 	o := &opener{
 		shared: common, members: map[string]*member{}, removals: removals,
 		identities: identities.Register(common.store),
-		limit:      min(maxPoolProbe, cmp.Or(common.config.Health.ProbeTimeout, health.DefaultProbeTimeout)/2),
+		limit:      min(maxPoolProbe, common.config.Health.ProbeTimeout/2),
 	}
 	o.base, o.stop = context.WithCancel(context.WithoutCancel(ctx))
 
@@ -357,21 +353,11 @@ func (o *opener) close() error {
 
 // checkPoolImage refuses what could not be one filesystem of one node.
 func (c *Config) checkPoolImage() error {
-	var problems []error
-
-	if c.PoolImageBytes < 0 {
-		problems = append(problems, fmt.Errorf("%w: pool-image-size cannot be negative; 0 makes no embedded pool", ErrConfig))
-	}
-
-	if known := embedded.Filesystems(); c.PoolImageFS != "" && !slices.Contains(known, c.PoolImageFS) {
-		problems = append(problems, fmt.Errorf("%w: pool-image-fs %q is not one of %s", ErrConfig, c.PoolImageFS, strings.Join(known, ", ")))
-	}
-
 	if c.PoolImageBytes > 0 && c.Shared {
-		problems = append(problems, fmt.Errorf("%w: an embedded pool is mounted by one node: give shared or pool-image-size", ErrConfig))
+		return fmt.Errorf("%w: an embedded pool is mounted by one node: give shared or pool-image-size", ErrConfig)
 	}
 
-	return errors.Join(problems...)
+	return nil
 }
 
 // refuseSharedImage is checkPoolImage for an image that is there already.

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +30,7 @@ const (
 // monitor returns the monitor of the storage view: the pools and the state store.
 func (o *opener) monitor() *health.Monitor {
 	config := health.Config{Settings: o.config.Health, Name: "storage", List: o.list, Probe: o.probe, Log: o.config.Log}
-	config.RelistPeriod = min(maxStoragePeriod, cmp.Or(config.RelistPeriod, health.DefaultRelistPeriod))
+	config.RelistPeriod = min(maxStoragePeriod, config.RelistPeriod)
 	config.EventedRelistPeriod = config.RelistPeriod
 
 	return health.New(config)

@@ -92,17 +92,17 @@ func Start(tb testing.TB, given ...Option) *Driver {
 	root, err = filepath.EvalSymlinks(root)
 	check(tb, err)
 
-	o := options{config: driver.Config{
-		Mode: driver.ModeAll, Endpoint: "unix://" + filepath.Join(root, "csi.sock"), DriverName: "csi.touchstone.dev",
-		Version: "test", NodeID: NodeID, StateDir: filepath.Join(root, "state"), Pools: map[string]string{"default": filepath.Join(root, "pool")},
-		KubeletDir: filepath.Join(root, "kubelet"), Overcommit: 1, SimulateNode: os.Geteuid() != 0,
-		EnableFaults: true, CallLog: driver.CallLogRing, Strict: strict.Observe,
-		Crash: func() {
-			tb.Error("a fault rule has crash, which would end the process of the test: run the binary for it")
-		},
-		Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
-	}}
-	o.config.Node.Direct.Root = filepath.Join(root, "direct-volumes")
+	o := options{config: driver.Defaults()}
+	c := &o.config
+	c.Controller.CoalesceWindow = 0 // no change waits for others
+	c.Version, c.NodeID, c.Endpoint = "test", NodeID, "unix://"+filepath.Join(root, "csi.sock")
+	c.StateDir, c.Pools = filepath.Join(root, "state"), map[string]string{"default": filepath.Join(root, "pool")}
+	c.KubeletDir, c.Node.Direct.Root = filepath.Join(root, "kubelet"), filepath.Join(root, "direct-volumes")
+	c.SimulateNode, c.EnableFaults, c.CallLog, c.Strict = os.Geteuid() != 0, true, driver.CallLogRing, strict.Observe
+	c.Crash = func() {
+		tb.Error("a fault rule has crash, which would end the process of the test: run the binary for it")
+	}
+	c.Log = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 
 	for _, option := range given {
 		option(&o)

@@ -24,10 +24,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
-	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
-	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/leftover"
@@ -81,17 +79,15 @@ func startWith(tb testing.TB, run func(*Driver, testing.TB), options []Option) *
 	root, err := filepath.EvalSymlinks(tb.TempDir())
 	require.NoError(tb, err)
 
-	config := driver.Config{
-		Mode: driver.ModeAll, Endpoint: "unix://" + filepath.Join(root, "csi.sock"),
-		DriverName: "csi.touchstone.dev", Version: "test", NodeID: NodeID,
-		StateDir:   filepath.Join(root, "state"),
-		Pools:      map[string]string{"default": filepath.Join(root, "pool")},
-		KubeletDir: filepath.Join(root, "kubelet"), Overcommit: 1,
-		Node: node.Settings{Direct: kata.Config{
-			Root: filepath.Join(root, "direct-volumes"), Guest: kata.GuestConfig{ShimRoots: []string{filepath.Join(root, "shims")}},
-		}},
-		Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
-	}
+	// Changes wait for no others, and no check starts by itself.
+	config := driver.Defaults()
+	config.Controller.CoalesceWindow, config.Node.CheckPeriod = 0, 0
+	config.Version, config.NodeID, config.Endpoint = "test", NodeID, "unix://"+filepath.Join(root, "csi.sock")
+	config.StateDir, config.KubeletDir = filepath.Join(root, "state"), filepath.Join(root, "kubelet")
+	config.Pools = map[string]string{"default": filepath.Join(root, "pool")}
+	config.Node.Direct.Root = filepath.Join(root, "direct-volumes")
+	config.Node.Direct.Guest.ShimRoots = []string{filepath.Join(root, "shims")}
+	config.Log = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	require.NoError(tb, os.MkdirAll(config.KubeletDir, 0o750))
 
 	for _, option := range options {

@@ -1,7 +1,6 @@
 package manifests_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -90,45 +89,6 @@ func TestDriverHasTheFlags(t *testing.T) {
 	})
 }
 
-// TestEveryFlagCanBeSet: values.yaml lists each, except those that the chart
-// sets, and both lists are the driver's.
-func TestEveryFlagCanBeSet(t *testing.T) {
-	t.Parallel()
-
-	known := flags(t)
-
-	values, err := os.ReadFile(filepath.Join(manifests.ChartDir, "values.yaml"))
-	require.NoError(t, err)
-
-	var schema struct {
-		Defs struct {
-			Settings struct {
-				Properties map[string]any `json:"properties"`
-			} `json:"settings"`
-		} `json:"$defs"`
-	}
-
-	text, err := os.ReadFile(filepath.Join(manifests.ChartDir, "values.schema.json"))
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &schema))
-
-	var told []string
-	for _, match := range regexp.MustCompile(`(?m)^# {3}([a-z-]+):`).FindAllStringSubmatch(string(values), -1) {
-		told = append(told, match[1])
-	}
-
-	require.ElementsMatch(t, told, slices.Collect(maps.Keys(schema.Defs.Settings.Properties)))
-
-	known = slices.DeleteFunc(known, func(name string) bool { return name == "help" })
-	require.ElementsMatch(t, known, append(told, setByChart...))
-}
-
-// setByChart are the flags that the chart sets by itself.
-var setByChart = []string{
-	"mode", "endpoint", "driver-name", "node-id", "state-dir", "pool", "kubelet-dir", "cgroup-root",
-	"kubelet-registration-dir", "http-endpoint", "kubeconfig",
-}
-
 // TestSchemaRefusesUnusableValues, which the chart would ignore, or Kubernetes refuse later.
 func TestSchemaRefusesUnusableValues(t *testing.T) {
 	t.Parallel()
@@ -140,6 +100,9 @@ func TestSchemaRefusesUnusableValues(t *testing.T) {
 		`settings: {max-volumes-per-nod: 3}`:                         "'max-volumes-per-nod' not allowed",
 		`node: {settings: {max-volumes-per-nod: 3}}`:                 "'max-volumes-per-nod' not allowed",
 		`settings: {shared: "yes"}`:                                  "want boolean",
+		`settings: {first-loop-device: 0}`:                           "want 1",
+		`settings: {check-period: soon}`:                             "30s|5m|24h",
+		`settings: {cgroup-root: /c}`:                                "'cgroup-root' not allowed",
 		`http: {port: "9808"}`:                                       "want integer",
 		`layout: other`:                                              "'central', 'node-local'",
 		`storageClassDefaults: {volumeBindingMode: Late}`:            "WaitForFirstConsumer",

@@ -137,8 +137,8 @@ func randomRowMutants() []regression {
 			breaks: "ONLINE expansion is not advertised", tests: in("pkg/identity", "TestGetPluginCapabilitiesFollowsTheConfig"),
 		},
 		{
-			name: "spec/GPI-1-domain-name", in: "driver.Config.checkNames",
-			old: `len(c.DriverName) > maxDriverName || `, new: `false || len(c.DriverName) > maxDriverName && `,
+			name: "spec/GPI-1-domain-name", in: "driver.checkDriverName",
+			old: `len(name) > maxDriverName || `, new: `false || len(name) > maxDriverName && `,
 			breaks: "a driver name that is no domain name is accepted", tests: in("internal/driver", "TestNamesFollowTheSpec"),
 		},
 		{

@@ -282,7 +282,9 @@ func serve(t *testing.T, r row, config *sanity.TestConfig) {
 func serveProxy(t *testing.T, d *harness.Driver) string {
 	t.Helper()
 
-	config := driver.Config{Endpoint: "unix://" + filepath.Join(d.Root, "proxy.sock")}
+	config := driver.Defaults()
+	config.Endpoint = "unix://" + filepath.Join(d.Root, "proxy.sock")
+
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 

@@ -20,11 +20,11 @@ import (
 )
 
 func unprivilegedConfig(dir string) driver.Config {
-	config := driver.Config{
-		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.touchstone.dev",
-		Version: "test", NodeID: harness.NodeID, StateDir: filepath.Join(dir, "state"), Overcommit: 1,
-		Pools: map[string]string{"default": filepath.Join(dir, "pool")},
-	}
+	config := driver.Defaults()
+	config.Controller.CoalesceWindow = 0
+	config.Mode, config.Version, config.NodeID = driver.ModeController, "test", harness.NodeID
+	config.Endpoint, config.StateDir = "unix://"+filepath.Join(dir, "csi.sock"), filepath.Join(dir, "state")
+	config.Pools = map[string]string{"default": filepath.Join(dir, "pool")}
 	limited(&config)
 
 	return config

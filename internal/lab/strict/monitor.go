@@ -3,7 +3,6 @@ package strict
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -28,24 +27,6 @@ const (
 	Observe Mode = "observe"
 	Refuse  Mode = "refuse"
 )
-
-// ErrMode is returned for an unknown mode.
-var ErrMode = errors.New("unknown mode")
-
-// ParseMode parses the value of --strict; true and false are Observe and Off, as environment
-// variables may have them.
-func ParseMode(text string) (Mode, error) {
-	switch text {
-	case "", "false":
-		return Off, nil
-	case "true", Observe:
-		return Observe, nil
-	case Refuse:
-		return Refuse, nil
-	default:
-		return Off, fmt.Errorf("%w %q: there are %s and %s", ErrMode, text, Observe, Refuse)
-	}
-}
 
 // Config is what a monitor needs to know.
 type Config struct {

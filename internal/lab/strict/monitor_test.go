@@ -241,21 +241,6 @@ func TestRecordsAreBounded(t *testing.T) {
 	require.True(t, strings.HasPrefix(list[len(list)-1].Object, "1099"), "want: the newest violation is the last")
 }
 
-func TestParseMode(t *testing.T) {
-	t.Parallel()
-
-	for text, want := range map[string]strict.Mode{
-		"": strict.Off, "false": strict.Off, "true": strict.Observe, "observe": strict.Observe, "refuse": strict.Refuse,
-	} {
-		mode, err := strict.ParseMode(text)
-		require.NoError(t, err)
-		require.Equal(t, want, mode)
-	}
-
-	_, err := strict.ParseMode("loose")
-	require.ErrorIs(t, err, strict.ErrMode)
-}
-
 // TestKindsCiteTheSpec requires each kind to cite rows of docs/spec/rows.tsv, and to be in
 // docs/strict.md as the table has it.
 func TestKindsCiteTheSpec(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
-	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
 	"github.com/touchstone-csi/touchstone/test/logs"
@@ -277,11 +276,12 @@ func TestKubeconfigIsForTheController(t *testing.T) {
 	config := func(mode driver.Mode, kubeconfig string) driver.Config {
 		root := t.TempDir()
 
-		return driver.Config{
-			Mode: mode, Endpoint: "unix://" + filepath.Join(root, "csi.sock"), DriverName: "csi.touchstone.dev", NodeID: harness.NodeID,
-			StateDir: filepath.Join(root, "state"), Pools: map[string]string{"default": filepath.Join(root, "pool")},
-			KubeletDir: root, Overcommit: 1, Claims: claim.Config{Kubeconfig: kubeconfig},
-		}
+		c := driver.Defaults()
+		c.Mode, c.Endpoint, c.NodeID, c.KubeletDir = mode, "unix://"+filepath.Join(root, "csi.sock"), harness.NodeID, root
+		c.StateDir, c.Pools = filepath.Join(root, "state"), map[string]string{"default": filepath.Join(root, "pool")}
+		c.Claims.Kubeconfig = kubeconfig
+
+		return c
 	}
 
 	_, err := driver.New(t.Context(), config(driver.ModeNode, api.Kubeconfig))

@@ -90,10 +90,10 @@ func pairedProxy(t *testing.T, address string, ready func()) string {
 	t.Helper()
 
 	log := &logs.Buffer{}
-	config := driver.Config{
-		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), ReadyFile: filepath.Join(t.TempDir(), "ready"),
-		Log: slog.New(slog.NewTextHandler(log, nil)),
-	}
+	config := driver.Defaults()
+	config.Endpoint, config.ReadyFile = "unix://"+filepath.Join(t.TempDir(), "csi.sock"), filepath.Join(t.TempDir(), "ready")
+	config.Log = slog.New(slog.NewTextHandler(log, nil))
+
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 

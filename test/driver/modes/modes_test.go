@@ -3,7 +3,6 @@ package modes_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -149,11 +148,11 @@ func TestAsUnprivilegedUser(t *testing.T) {
 	require.Equal(t, child.UnprivilegedID, os.Geteuid(), "want: the process has no privilege")
 	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
 
-	config := driver.Config{
-		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.touchstone.dev",
-		Version: "test", NodeID: harness.NodeID, StateDir: filepath.Join(dir, "state"), Overcommit: 1,
-		Pools: map[string]string{"default": filepath.Join(dir, "pool")}, Log: slog.New(slog.DiscardHandler),
-	}
+	config := driver.Defaults()
+	config.Mode, config.Version, config.NodeID = driver.ModeController, "test", harness.NodeID
+	config.Endpoint, config.StateDir = "unix://"+filepath.Join(dir, "csi.sock"), filepath.Join(dir, "state")
+	config.Pools = map[string]string{"default": filepath.Join(dir, "pool")}
+
 	served, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 

@@ -24,10 +24,9 @@ import (
 func throughProxy(t *testing.T, d *harness.Driver) (client *csiclient.Client, stop func()) {
 	t.Helper()
 
-	config := driver.Config{
-		Endpoint: "unix://" + filepath.Join(d.Root, "proxy.sock"), ReadyFile: filepath.Join(d.Root, "proxy.ready"),
-		Log: slog.New(slog.DiscardHandler),
-	}
+	config := driver.Defaults()
+	config.Endpoint, config.ReadyFile = "unix://"+filepath.Join(d.Root, "proxy.sock"), filepath.Join(d.Root, "proxy.ready")
+
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 

@@ -51,10 +51,10 @@ func TestGeneratedRequestsThroughAProxy(t *testing.T) {
 	t.Parallel()
 
 	f, log := newFixture(t), &text{}
-	config := driver.Config{
-		Endpoint: "unix://" + filepath.Join(f.Root, "proxy.sock"), ReadyFile: filepath.Join(f.Root, "proxy.ready"),
-		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug - 4})),
-	}
+	config := driver.Defaults()
+	config.Endpoint, config.ReadyFile = "unix://"+filepath.Join(f.Root, "proxy.sock"), filepath.Join(f.Root, "proxy.ready")
+	config.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug - 4}))
+
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 

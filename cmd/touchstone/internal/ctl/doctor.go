@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -16,10 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
-	"github.com/touchstone-csi/touchstone/internal/kata"
-	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
-	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
-	"github.com/touchstone-csi/touchstone/internal/quantity"
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/flags"
+	configuration "github.com/touchstone-csi/touchstone/internal/driver"
 )
 
 // DriversFile annotates a flag that names the driver's configuration file: the command ignores
@@ -29,20 +25,22 @@ const DriversFile = "drivers-file"
 // examineFlag makes this process the child of doctor.ExamineInChild.
 const examineFlag = "examine"
 
-var (
-	errUnknownCheck = errors.New("there is no such check")
-	errDoctorMode   = errors.New("must be all, controller or node")
-	errNotPool      = errors.New("must be NAME=DIRECTORY, each name once")
-	errNotAbsolute  = errors.New("must be an absolute path")
-)
+var errUnknownCheck = errors.New("there is no such check")
+
+// doctorSettings are the settings of the driver that the checks need.
+var doctorSettings = []string{
+	"mode", "driver-name", "state-dir", "pool", "pool-image-size", "pool-image-fs", "kubelet-dir", "kubelet-registration-dir",
+	"direct-volume-root", "kata-runtime", "cgroup-root", "health-events", driversFileFlag,
+}
+
+// driversFileFlag names the driver's YAML file.
+const driversFileFlag = "config"
 
 // doctorFlags are the flags of `ctl doctor`: flags of the driver, and its own.
 type doctorFlags struct {
 	doctor.Config
 
-	pools          []string
-	poolImageBytes quantity.Bytes
-	healthEvents   bool
+	driver configuration.Config
 	// examine is true in the child process.
 	examine bool
 }
@@ -104,65 +102,26 @@ func checkNames(names []string) error {
 	return nil
 }
 
-func (f *doctorFlags) define(flags *pflag.FlagSet) {
-	flags.SortFlags = false
-	flags.StringVar(&f.Mode, "mode", doctor.ModeAll, "the driver's mode: all, controller or node")
-	flags.StringVar(&f.DriverName, "driver-name", "csi.touchstone.dev", "the driver's name")
-	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "directory of the driver's durable records")
-	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
-		"a pool of volumes as NAME=DIRECTORY (repeatable)")
-	flags.Var(&f.poolImageBytes, "pool-image-size", "the size of embedded pools; 0 is none")
-	flags.StringVar(&f.PoolImageFS, "pool-image-fs", embedded.DefaultFilesystem, "the filesystem of new embedded pools")
-	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
-	flags.StringVar(&f.RegistrationDir, "kubelet-registration-dir", "", "where the driver registers with the kubelet")
-	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", kata.DefaultRoot,
-		"where VM-based runtimes look for volumes that are assigned to them directly")
-	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime that the driver asks guests with")
-	flags.StringVar(&f.CgroupRoot, "cgroup-root", cgroup.DefaultCgroupRoot, "where the machine's cgroups are mounted")
-	flags.BoolVar(&f.healthEvents, "health-events", true, "whether the driver uses events of the kernel")
-	flags.String("config", "", "the driver's YAML file with these flags' names as keys; others are ignored")
-	flags.BoolVar(&f.WithoutDriver, "without-driver", false, "no driver runs yet: skip the checks that need one")
-	flags.DurationVar(&f.Limit, "check-timeout", doctor.DefaultLimit, "time limit of each check")
-	flags.BoolVar(&f.examine, examineFlag, false, "run the checks of standard input's configuration")
+func (f *doctorFlags) define(set *pflag.FlagSet) {
+	flags.Define(set, &f.driver, doctorSettings...)
+	set.BoolVar(&f.WithoutDriver, "without-driver", false, "no driver runs yet: skip the checks that need one")
+	set.DurationVar(&f.Limit, "check-timeout", doctor.DefaultLimit, "time limit of each check")
+	set.BoolVar(&f.examine, examineFlag, false, "run the checks of standard input's configuration")
 
 	// Neither can fail: the flags are defined above.
-	_ = flags.SetAnnotation("config", DriversFile, []string{""})
-	_ = flags.MarkHidden(examineFlag)
+	_ = set.SetAnnotation(driversFileFlag, DriversFile, []string{""})
+	_ = set.MarkHidden(examineFlag)
 }
 
 func (f *doctorFlags) complete(checks []string) (doctor.Config, error) {
-	config := f.Config
-	config.PoolImageBytes, config.HealthPolling = int64(f.poolImageBytes), !f.healthEvents
-	config.Only, config.Built, config.Pools = checks, builtAt(), map[string]string{}
+	given, config := &f.driver, f.Config
+	config.Mode, config.DriverName, config.StateDir, config.KubeletDir = string(given.Mode), given.DriverName, given.StateDir, given.KubeletDir
+	config.Pools, config.PoolImageBytes, config.PoolImageFS = given.Pools, given.PoolImageBytes, given.PoolImageFS
+	config.RegistrationDir, config.DirectVolumeRoot = given.Registration.Directory, given.Node.Direct.Root
+	config.KataRuntime, config.CgroupRoot = given.Node.Direct.Guest.KataRuntime, given.Node.CgroupRoot
+	config.HealthPolling, config.Only, config.Built = given.Health.PollingOnly, checks, builtAt()
 
-	if !slices.Contains([]string{doctor.ModeAll, doctor.ModeController, doctor.ModeNode}, config.Mode) {
-		return config, fmt.Errorf("--mode %q %w", config.Mode, errDoctorMode)
-	}
-
-	for _, given := range f.pools {
-		name, directory, ok := strings.Cut(given, "=")
-		if _, twice := config.Pools[name]; !ok || name == "" || directory == "" || twice {
-			return config, fmt.Errorf("--pool %q %w", given, errNotPool)
-		}
-
-		config.Pools[name] = directory
-	}
-
-	places := map[string]string{
-		"state-dir": config.StateDir, "kubelet-dir": config.KubeletDir, "direct-volume-root": config.DirectVolumeRoot,
-		"cgroup-root": config.CgroupRoot,
-	}
-	for name, directory := range config.Pools {
-		places["pool "+name] = directory
-	}
-
-	for _, flag := range slices.Sorted(maps.Keys(places)) {
-		if !filepath.IsAbs(places[flag]) {
-			return config, fmt.Errorf("--%s: %q %w", flag, places[flag], errNotAbsolute)
-		}
-	}
-
-	return config, nil
+	return config, given.CheckSettings()
 }
 
 // builtAt returns the time of this program's commit, or else of its file.

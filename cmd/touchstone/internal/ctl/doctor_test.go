@@ -156,7 +156,7 @@ func TestDoctorRefusesBadArguments(t *testing.T) {
 		"check":    {[]string{"pools"}, "pool-attach"},
 		"mode":     {[]string{"--mode=both"}, "both"},
 		"pool":     {[]string{"--pool=/srv"}, "NAME=DIRECTORY"},
-		"twice":    {[]string{"--pool=default=/srv"}, "each name once"},
+		"twice":    {[]string{"--pool=default=/srv"}, `"default" twice`},
 		"relative": {[]string{"--state-dir=state"}, "absolute"},
 		"flag":     {[]string{"--no-driver"}, "--no-driver"},
 		"time":     {[]string{"--timeout=1ns"}, "deadline"},
