@@ -53,12 +53,15 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	$(GO) vet ./...
 	$(GOTEST) $(RACE) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
 	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
+	cd pkg/touchstonetest && $(GO) vet ./... && $(GOTEST) $(RACE) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
 
 # Flags are those of `test`, whose builds are used again; that user would build the driver once more.
 test-user: build ## Run the tests that need no root, as an ordinary user, and count what is left out
 	cd test/rerun && $(GO) build -o $(abspath $(OUT))/rerun .
 	TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user $(RACE) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
+		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
+	cd pkg/touchstonetest && TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(GO) test $(RACE) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it
@@ -144,7 +147,7 @@ lint: ## go vet, golangci-lint, gofumpt, shellcheck, actionlint (installs shellc
 	$(GO) vet ./...
 	@lint="$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)"; \
 	if golangci-lint version 2>/dev/null | grep -q '$(GOLANGCI_LINT_VERSION:v%=%)'; then lint=golangci-lint; fi; \
-	for module in . test/legacy test/manifests test/rerun; do echo "$$lint run ./... in $$module"; (cd $$module && $$lint run ./...) || exit; done
+	for module in . pkg/touchstonetest test/legacy test/manifests test/rerun; do echo "$$lint run ./... in $$module"; (cd $$module && $$lint run ./...) || exit; done
 	@files=$$(if command -v gofumpt >/dev/null; then gofumpt -l .; else $(GO) run mvdan.cc/gofumpt@$(GOFUMPT_VERSION) -l .; fi); \
 	if [ -n "$$files" ]; then echo "gofumpt would change:"; echo "$$files"; exit 1; fi
 

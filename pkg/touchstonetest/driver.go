@@ -2,26 +2,21 @@ package touchstonetest
 
 import (
 	"context"
-	"log/slog"
+	"errors"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-
-	"github.com/touchstone-csi/touchstone/internal/driver"
-	"github.com/touchstone-csi/touchstone/internal/lab/calls"
-	"github.com/touchstone-csi/touchstone/internal/lab/faults"
-	"github.com/touchstone-csi/touchstone/internal/lab/jq"
-	"github.com/touchstone-csi/touchstone/internal/lab/strict"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 const (
-	// NodeID is the driver's node id, unless Configure changes it.
+	// NodeID is the driver's node id, unless Flags changes it.
 	NodeID = "test-node"
 	// limit ends a test that would hang; it is no verdict on speed.
 	limit = time.Minute
@@ -31,9 +26,8 @@ const (
 type Option func(*options)
 
 type options struct {
-	config           driver.Config
-	rules            []string
-	failOnViolations bool
+	flags, rules              []string
+	failOnViolations, noLeaks bool
 }
 
 // Faults adds fault rules, each a YAML document as docs/faults.md describes it.
@@ -44,24 +38,33 @@ func Faults(rules ...string) Option {
 // Without takes capabilities away, by their names in the spec, such as "EXPAND_VOLUME", or
 // "node:EXPAND_VOLUME" for one service only.
 func Without(capabilities ...string) Option {
-	return func(o *options) { o.config.Disabled = append(o.config.Disabled, capabilities...) }
+	return func(o *options) {
+		for _, each := range capabilities {
+			o.flags = append(o.flags, "--disable-capability="+each)
+		}
+	}
 }
 
 // Capacity sets how many bytes the pool may provision, whatever space the disk has.
-func Capacity(bytes int64) Option {
-	return func(o *options) { o.config.Capacities = map[string]int64{"default": bytes} }
-}
+func Capacity(bytes int64) Option { return Flags("--capacity=default=" + strconv.FormatInt(bytes, 10)) }
 
 // SimulateNode has node calls recorded and nothing mounted, also for root.
-func SimulateNode() Option { return func(o *options) { o.config.SimulateNode = true } }
+func SimulateNode() Option { return Flags("--simulate-node") }
 
 // FailOnViolations fails the test at its end for each violation of the spec by the CO.
 func FailOnViolations() Option { return func(o *options) { o.failOnViolations = true } }
 
-// Configure changes any other setting of the driver.
-func Configure(change func(*Config)) Option { return func(o *options) { change(&o.config) } }
+// NoLeaks fails the test at its end for each volume, snapshot and attachment that the CO leaves behind, and of a
+// driver that mounts for each staging and publication.
+func NoLeaks() Option { return func(o *options) { o.noLeaks = true } }
 
-// Driver is a running driver, with clients of its services.
+// Flags sets any other flags of the driver, such as "--max-volumes-per-node=7" (docs/flags.md). The last one wins.
+func Flags(flags ...string) Option {
+	return func(o *options) { o.flags = append(o.flags, flags...) }
+}
+
+// Driver is a running driver, with clients of its services. A call by them, or by Conn, has the line of the test
+// that makes it, which is named by a violation or leak.
 type Driver struct {
 	csi.IdentityClient
 	csi.ControllerClient
@@ -77,7 +80,7 @@ type Driver struct {
 	tb      testing.TB
 	options options
 	conn    *grpc.ClientConn
-	stop    func()
+	process *process
 }
 
 // Start runs a driver until the test ends.
@@ -92,38 +95,29 @@ func Start(tb testing.TB, given ...Option) *Driver {
 	root, err = filepath.EvalSymlinks(root)
 	check(tb, err)
 
-	o := options{config: driver.Defaults()}
-	c := &o.config
-	c.Controller.CoalesceWindow = 0 // no change waits for others
-	c.Version, c.NodeID, c.Endpoint = "test", NodeID, "unix://"+filepath.Join(root, "csi.sock")
-	c.StateDir, c.Pools = filepath.Join(root, "state"), map[string]string{"default": filepath.Join(root, "pool")}
-	c.KubeletDir, c.Node.Direct.Root = filepath.Join(root, "kubelet"), filepath.Join(root, "direct-volumes")
-	c.SimulateNode, c.EnableFaults, c.CallLog, c.Strict = os.Geteuid() != 0, true, driver.CallLogRing, strict.Observe
-	c.Crash = func() {
-		tb.Error("a fault rule has crash, which would end the process of the test: run the binary for it")
+	d := &Driver{tb: tb, Endpoint: "unix://" + filepath.Join(root, "csi.sock"), Dir: filepath.Join(root, "kubelet")}
+	d.options.flags = []string{
+		"--endpoint=" + d.Endpoint, "--node-id=" + NodeID, "--state-dir=" + filepath.Join(root, "state"),
+		"--pool=default=" + filepath.Join(root, "pool"), "--kubelet-dir=" + d.Dir,
+		"--direct-volume-root=" + filepath.Join(root, "direct-volumes"), "--coalesce-window=0s", "--check-period=0s",
+		"--enable-faults", "--call-log=ring", "--strict", "-v=0",
 	}
-	c.Log = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+
+	if os.Geteuid() != 0 {
+		SimulateNode()(&d.options)
+	}
 
 	for _, option := range given {
-		option(&o)
+		option(&d.options)
 	}
 
-	check(tb, os.MkdirAll(o.config.KubeletDir, 0o750))
-
-	d := &Driver{tb: tb, options: o, Endpoint: o.config.Endpoint, Dir: o.config.KubeletDir}
+	check(tb, os.MkdirAll(d.Dir, 0o750))
 	d.run()
+	tb.Cleanup(d.end)
 
-	for _, rules := range o.rules {
+	for _, rules := range d.options.rules {
 		d.AddFault(rules)
 	}
-
-	tb.Cleanup(func() {
-		if o.failOnViolations {
-			d.requireNoViolation()
-		}
-
-		d.stop()
-	})
 
 	return d
 }
@@ -132,43 +126,64 @@ func Start(tb testing.TB, given ...Option) *Driver {
 func (d *Driver) run() {
 	d.tb.Helper()
 
-	ctx, cancel := context.WithCancel(context.Background())
-	built, err := driver.New(ctx, d.options.config)
+	var err error
+
+	d.process, err = startProcess(d.tb.Output(), d.options.flags)
 	check(d.tb, err)
 
-	ended := make(chan error, 1)
-
-	go func() { ended <- built.Run(ctx) }()
-
 	d.conn, err = grpc.NewClient(d.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithUnaryInterceptor(sendCaller), grpc.WithStreamInterceptor(sendStreamCaller))
 	check(d.tb, err)
 
 	d.IdentityClient, d.ControllerClient = csi.NewIdentityClient(d.conn), csi.NewControllerClient(d.conn)
 	d.GroupControllerClient, d.SnapshotMetadataClient = csi.NewGroupControllerClient(d.conn), csi.NewSnapshotMetadataClient(d.conn)
 	d.NodeClient = csi.NewNodeClient(d.conn)
-	d.stop = func() {
-		check(d.tb, d.conn.Close())
-		cancel()
-		check(d.tb, <-ended)
-	}
+
+	ready, cancel := context.WithTimeout(d.process.alive, limit)
+	defer cancel()
 
 	// The gate answers as soon as the driver listens, and this call as soon as it is ready.
-	ready, done := context.WithTimeout(context.Background(), limit)
-	defer done()
+	if _, err = d.NodeGetInfo(ready, &csi.NodeGetInfoRequest{}); err != nil {
+		d.tb.Fatalf("the driver does not start: %v", errors.Join(err, d.process.terminate()))
+	}
+}
 
-	_, err = d.NodeGetInfo(ready, &csi.NodeGetInfoRequest{})
-	check(d.tb, err)
+// end judges the CO at the end of the test.
+func (d *Driver) end() {
+	d.tb.Helper()
+
+	if !d.process.running() {
+		d.tb.Fatalf("the driver has ended by itself: %v", d.process.failure)
+	}
+
+	d.requireNoViolation()
+	d.requireNoLeak()
+	d.stop()
+}
+
+func (d *Driver) stop() {
+	d.tb.Helper()
+	check(d.tb, d.conn.Close())
+	check(d.tb, d.process.terminate())
 }
 
 // Restart ends the driver as SIGTERM does, and starts it with the same state and the rules that were
-// active. Clients of before are closed; d has new ones.
+// active. A driver that has crashed by a rule is started without rules. Clients of before are closed; d
+// has new ones.
 func (d *Driver) Restart() {
 	d.tb.Helper()
 
-	listed := ask(d, d.faults().List)
+	var listed struct{ Rules []struct{ Rule string } }
 
-	d.stop()
+	if err := d.invoke("Faults/List", &emptypb.Empty{}, &listed); d.process.running() {
+		check(d.tb, err)
+		d.requireNoViolation() // of which the next process knows nothing
+		d.stop()
+	} else {
+		check(d.tb, d.conn.Close())
+	}
+
 	d.run()
 
 	for _, each := range listed.Rules {
@@ -178,111 +193,6 @@ func (d *Driver) Restart() {
 
 // Conn returns the connection of the clients.
 func (d *Driver) Conn() *grpc.ClientConn { return d.conn }
-
-// AddFault adds fault rules (docs/faults.md) and returns their names.
-func (d *Driver) AddFault(rules string) []string {
-	d.tb.Helper()
-
-	return ask(d, func(ctx context.Context) ([]string, error) { return d.faults().Add(ctx, rules) })
-}
-
-// ClearFaults clears the rules of these names, or all.
-func (d *Driver) ClearFaults(names ...string) {
-	d.tb.Helper()
-
-	if len(names) == 0 {
-		names = []string{""}
-	}
-
-	for _, name := range names {
-		ask(d, func(ctx context.Context) ([]string, error) { return d.faults().Clear(ctx, name) })
-	}
-}
-
-// Release releases the calls that a rule holds, and returns how many.
-func (d *Driver) Release(hold string) int {
-	d.tb.Helper()
-
-	return ask(d, func(ctx context.Context) (int, error) { return d.faults().Release(ctx, hold) })
-}
-
-// Hits returns what the rules have done, the oldest first.
-func (d *Driver) Hits() []Hit {
-	d.tb.Helper()
-
-	return ask(d, d.faults().Log)
-}
-
-func (d *Driver) faults() faults.Client { return faults.Client{Connection: d.conn} }
-
-// Calls returns the recorded calls that the filter selects, in the order in which they ended.
-func (d *Driver) Calls(filter Filter) []*Call {
-	d.tb.Helper()
-
-	return ask(d, func(ctx context.Context) ([]*Call, error) { return calls.NewClient(d.conn).List(ctx, filter) })
-}
-
-// AwaitCalls waits until that many calls of the RPC, a glob such as "Node*Volume", have ended since
-// the start, and returns them.
-func (d *Driver) AwaitCalls(rpc string, count int) []*Call {
-	d.tb.Helper()
-
-	result := ask(d, func(ctx context.Context) (*calls.WaitResult, error) {
-		return calls.NewClient(d.conn).Wait(ctx, calls.WaitRequest{Filter: Filter{Method: rpc}, Count: count})
-	})
-	if !result.Reached {
-		d.tb.Fatalf("%d of %d calls of %s", len(result.Calls), count, rpc)
-	}
-
-	return result.Calls
-}
-
-// Violations returns the violations of the spec by the CO, of which each jq filter makes something other than
-// false and null.
-func (d *Driver) Violations(filters ...string) []Violation {
-	d.tb.Helper()
-
-	found := ask(d, func(ctx context.Context) ([]Violation, error) { return strict.List(ctx, d.conn) })
-
-	for _, filter := range filters {
-		program, err := jq.Parse(filter)
-		check(d.tb, err)
-
-		found = slices.DeleteFunc(found, func(v Violation) bool {
-			input, err := jq.FromJSON(v)
-			check(d.tb, err)
-
-			holds, err := program.Holds(context.Background(), input)
-			check(d.tb, err)
-
-			return !holds
-		})
-	}
-
-	return found
-}
-
-func (d *Driver) requireNoViolation() {
-	d.tb.Helper()
-
-	for _, each := range d.Violations() {
-		d.tb.Errorf("violation of the CSI spec: %s of %s, %d times: %s; %s (%v)",
-			each.ID, each.Object, each.Count, each.Detail, each.Remedy, each.Rows)
-	}
-}
-
-// ask calls one of Touchstone's own services.
-func ask[T any](d *Driver, call func(context.Context) (T, error)) T {
-	d.tb.Helper()
-
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-
-	answer, err := call(ctx)
-	check(d.tb, err)
-
-	return answer
-}
 
 func check(tb testing.TB, err error) {
 	tb.Helper()

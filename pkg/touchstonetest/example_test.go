@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -56,13 +55,12 @@ func TestProvisionerRetries(t *testing.T) {
 		`{match: {method: CreateVolume, volume: refused}, act: {before: {code: INVALID_ARGUMENT, message: never}}}`,
 	))
 
-	_, err := provision(t.Context(), driver, request("retried"))
-	require.NoError(t, err)
-	require.Len(t, driver.Calls(touchstonetest.Filter{Method: "CreateVolume"}), 3, "want: CreateVolume is retried twice")
+	must(provision(t.Context(), driver, request("retried")))(t)
+	wantf(t, len(driver.Calls(touchstonetest.Filter{Method: "CreateVolume"})) == 3, "CreateVolume is retried twice")
 
-	_, err = provision(t.Context(), driver, request("refused"))
-	require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
-	require.Len(t, driver.Calls(touchstonetest.Filter{Method: "CreateVolume"}), 4, "want: a refused CreateVolume is not retried")
+	_, err := provision(t.Context(), driver, request("refused"))
+	wantf(t, status.Code(err) == codes.InvalidArgument, "the refusal: %v", err)
+	wantf(t, len(driver.Calls(touchstonetest.Filter{Method: "CreateVolume"})) == 4, "a refused CreateVolume is not retried")
 }
 
 // TestNoVolumeIsLost: three responses are lost after the volume was created, and there is one volume.
@@ -71,14 +69,11 @@ func TestNoVolumeIsLost(t *testing.T) {
 
 	driver := touchstonetest.Start(t, touchstonetest.Faults(`{match: {method: CreateVolume, calls: 1-3}, act: {lose: reset}}`))
 
-	made, err := provision(t.Context(), driver, request("data"))
-	require.NoError(t, err)
-
-	listed, err := driver.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
-	require.NoError(t, err)
-	require.Len(t, listed.GetEntries(), 1, "want: the retries make one volume")
-	require.Equal(t, made.GetVolumeId(), listed.GetEntries()[0].GetVolume().GetVolumeId())
-	require.Len(t, driver.Hits(), 3, "want: each failure is a hit")
+	made := must(provision(t.Context(), driver, request("data")))(t)
+	listed := must(driver.ListVolumes(t.Context(), &csi.ListVolumesRequest{}))(t).GetEntries()
+	wantf(t, len(listed) == 1, "the retries make one volume, not %d", len(listed))
+	wantf(t, listed[0].GetVolume().GetVolumeId() == made.GetVolumeId(), "the provisioner has its id")
+	wantf(t, len(driver.Hits()) == 3, "each failure is a hit")
 }
 
 // TestResizerRecovers: an expansion that the pool has no space for succeeds after a smaller request.
@@ -86,9 +81,7 @@ func TestResizerRecovers(t *testing.T) {
 	t.Parallel()
 
 	driver := touchstonetest.Start(t, touchstonetest.Capacity(1<<30))
-	made, err := provision(t.Context(), driver, request("data"))
-	require.NoError(t, err)
-
+	made := must(provision(t.Context(), driver, request("data")))(t)
 	expand := func(bytes int64) error {
 		_, err := driver.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
 			VolumeId: made.GetVolumeId(), CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
@@ -97,6 +90,6 @@ func TestResizerRecovers(t *testing.T) {
 		return err
 	}
 
-	require.Equal(t, codes.ResourceExhausted, status.Code(expand(2<<30)), "want: the pool has no space for the expansion")
-	require.NoError(t, expand(512<<20))
+	wantf(t, status.Code(expand(2<<30)) == codes.ResourceExhausted, "the pool has no space for the expansion")
+	must(0, expand(512<<20))(t)
 }

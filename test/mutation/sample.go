@@ -154,7 +154,6 @@ var nearestTests = map[string][]string{
 	"internal/pool/tree":             {"internal/pool", "test/driver/copies", "test/driver/removal"},
 	"internal/csi/rpc":               {"test/driver/requests"},
 	"pkg/state":                      {"test/crash"},
-	"pkg/touchstonetest":             {"test/driver/faults"},
 	"internal/csi/volume":            {"test/driver/create"},
 }
 
