@@ -1,7 +1,6 @@
 package demo_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,26 +115,31 @@ func (e *example) sh(script string, args ...string) string {
 	return string(out)
 }
 
-// TestTheCtlExampleWorks runs the commands of examples/ctl.md that need nothing before them, as they
-// stand there.
+// scriptOf returns the blocks of a page but the first, which is the driver's own terminal.
+func scriptOf(t *testing.T, page []byte) string {
+	t.Helper()
+
+	blocks := fencedBlock.FindAllStringSubmatch(string(page), -1)
+	require.Greater(t, len(blocks), 2, "want: the page has several examples")
+
+	var script strings.Builder
+	for _, block := range blocks[1:] {
+		script.WriteString(block[2] + "\n")
+	}
+
+	return script.String()
+}
+
+// TestTheCtlExampleWorks runs the commands of examples/ctl.md, as they stand there.
 func TestTheCtlExampleWorks(t *testing.T) {
 	e := newExample(t)
 
 	page, err := os.ReadFile("../../examples/ctl.md")
 	require.NoError(t, err)
 
-	var script bytes.Buffer
-
-	for _, section := range []string{"In another one", "## In three lines", "## A filesystem", "## Other kinds", "## For programs"} {
-		_, rest, found := bytes.Cut(page, []byte("\n"+section))
-		require.True(t, found, section)
-
-		block := fencedBlock.FindSubmatch(rest)
-		require.NotNil(t, block, section)
-		script.Write(block[2])
-	}
-
-	out := e.sh(script.String())
+	out := e.sh(scriptOf(t, page))
+	require.Contains(t, out, "FAILED_PRECONDITION")
+	require.Contains(t, out, "BackingFileMissing")
 	require.Contains(t, out, "notes is mounted at "+e.dir+"/kubelet/notes\n")
 	require.Contains(t, out, "notes is unmounted from "+e.dir+"/kubelet/notes\ndeleted notes\n")
 	require.Contains(t, out, "Capacity:     448 MiB\nNode's part:  done\n")
@@ -147,15 +152,7 @@ func TestTheSnapshotExampleWorks(t *testing.T) {
 	page, err := os.ReadFile("../../examples/snapshots.md")
 	require.NoError(t, err)
 
-	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllSubmatch(page, -1)
-	require.Greater(t, len(blocks), 2, "want: the page has several examples")
-
-	var script bytes.Buffer
-	for _, block := range blocks[1:] { // The first is the driver's own terminal.
-		script.Write(block[1])
-	}
-
-	out := e.sh(script.String())
+	out := e.sh(scriptOf(t, page))
 	t.Log(out)
 
 	require.Contains(t, out, "one\ntwo\n", "the snapshot's file, and its source's")

@@ -212,7 +212,7 @@ func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/embedded-pool.md")
 	require.NoError(t, err)
 
-	script := regexp.MustCompile("(?s)```sh\n(POOL=.*?)```").FindStringSubmatch(string(text))
+	script := regexp.MustCompile("(?s)```sh own\n(POOL=.*?)```").FindStringSubmatch(string(text))
 	require.Len(t, script, 2, "want: the page has the script")
 
 	d := harness.Start(t)
