@@ -66,8 +66,11 @@ func serveAndStop(t *testing.T) *stopped {
 		s.used = createVolume(t, client, "used", nil)
 		s.directory = createVolume(t, client, "directory", map[string]string{"backing": "directory"})
 
-		for _, id := range []string{s.used, s.directory} {
-			claim := &csiclient.Publication{VolumeID: id, NodeID: "here", Capability: csiclient.MountCapability(writer, "")}
+		// The raw device of an image may be written: it is not pristine any more.
+		for id, capability := range map[string]*csi.VolumeCapability{
+			s.used: csiclient.BlockCapability(writer), s.directory: csiclient.MountCapability(writer, ""),
+		} {
+			claim := &csiclient.Publication{VolumeID: id, NodeID: "here", Capability: capability}
 			require.NoError(t, client.Attach(t.Context(), claim))
 			require.NoError(t, client.Detach(t.Context(), claim))
 		}

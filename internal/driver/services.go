@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -216,12 +215,12 @@ func (r *components) addSimulatedNode() {
 
 // bootID is the controller's Config.BootID.
 func bootID(config *Config) string {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := sysfs.Read(sysfs.BootID)
 	if err != nil || config.Shared {
 		return ""
 	}
 
-	return strings.TrimSpace(string(text))
+	return id
 }
 
 func (r *components) addController(config *Config) error {

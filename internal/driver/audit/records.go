@@ -7,6 +7,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/driver/identities"
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -20,6 +21,8 @@ type object struct {
 
 // records are the records of a state that concern pools.
 type records struct {
+	// boot is the id of this boot of the machine, empty if it is unknown.
+	boot string
 	// none means that the state has no records; it may have been lost.
 	none bool
 	// known are the objects of all records; required are those that must exist now.
@@ -33,8 +36,10 @@ type records struct {
 }
 
 func newRecords() *records {
+	boot, _ := sysfs.Read(sysfs.BootID)
+
 	return &records{
-		known: map[object]bool{}, required: map[object]bool{},
+		boot: boot, known: map[object]bool{}, required: map[object]bool{},
 		pools: map[string]int{}, identities: map[string]string{}, objects: map[string]object{},
 	}
 }
@@ -66,9 +71,11 @@ func (r *records) addRecord(collection, key string, text json.RawMessage) error 
 	switch collection {
 	case record.VolumesCollection:
 		if err = json.Unmarshal(text, &ofVolume); err == nil {
-			// The image of a volume that is being created or deleted, or was never attached, may be
-			// missing: the next start, or the first attachment, handles that.
-			r.add(ofVolume.ID, ofVolume.Parameters, false, ofVolume.Phase == record.PhaseReady && !ofVolume.Pristine && ofVolume.UnsyncedIn() == "")
+			// The image of a volume that is being created or deleted, was never attached, or was not synced
+			// in another boot, may be missing: the next start, or the first attachment, handles that.
+			unsynced := ofVolume.UnsyncedIn()
+			r.add(ofVolume.ID, ofVolume.Parameters, false,
+				ofVolume.Phase == record.PhaseReady && !ofVolume.Pristine && (unsynced == "" || unsynced == r.boot))
 		}
 	case record.SnapshotsCollection:
 		if err = json.Unmarshal(text, &ofSnapshot); err == nil {

@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// BootID is the path of the id that each boot of the machine has.
+const BootID = "/proc/sys/kernel/random/boot_id"
+
 // Read returns an attribute's value without surrounding white space. The error is the kernel's,
 // fs.ErrNotExist where there is no such attribute.
 func Read(path string) (string, error) {
