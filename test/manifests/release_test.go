@@ -48,7 +48,7 @@ func TestReleaseNotesAreTheVersionsSection(t *testing.T) {
 	unknown.Dir = "../.."
 
 	said, err := unknown.CombinedOutput()
-	require.Error(t, err)
+	require.Error(t, err, "want: a version without a section is refused")
 	require.Contains(t, string(said), "CHANGELOG.md has no section 99.0.0")
 }
 
