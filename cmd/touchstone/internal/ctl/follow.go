@@ -18,6 +18,8 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 )
@@ -54,7 +56,8 @@ func copying[A any](ctx context.Context, s *session, kind, name string, call fun
 
 	stop()
 
-	if err != nil && ctx.Err() != nil {
+	// The driver may notice the deadline before this process does.
+	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled || err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w%s", err, s.continuing(ctx, name))
 	}
 
