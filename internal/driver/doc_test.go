@@ -30,7 +30,7 @@ func TestConcurrencyIsDocumented(t *testing.T) {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, entry fs.DirEntry, err error) error {
 			name, _ := filepath.Rel(root, path)
 			if err != nil || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") ||
-				strings.HasPrefix(name, "cmd/touchstone/internal/") || strings.HasPrefix(name, "internal/csiclient/") {
+				strings.HasPrefix(name, "cmd/touchstone/internal/") || strings.HasPrefix(name, "internal/csi/csiclient/") {
 				return err
 			}
 

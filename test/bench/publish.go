@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 )
 
 func publish(ctx context.Context, b *bench) error {

@@ -3,7 +3,7 @@ package harness
 import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 )
 
 // UnknownVolume is a valid id of no volume.

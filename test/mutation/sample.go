@@ -102,7 +102,7 @@ func isGenerated(text string) bool {
 var nearestTests = map[string][]string{
 	"cmd/touchstone":                 {"test/driver/modes"},
 	"cmd/touchstone/internal/ctl":    {"test/demo"},
-	"internal/csiclient":             {"test/driver/publishing"},
+	"internal/csi/csiclient":         {"test/driver/publishing"},
 	"cmd/touchstone/internal/demo":   {"test/demo"},
 	"internal/driver/audit":          {"cmd/touchstone"},
 	"cmd/touchstone/internal/doctor": {"test/driver/modes"},

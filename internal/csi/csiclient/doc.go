@@ -6,6 +6,6 @@
 // It serves touchstone ctl (cmd/touchstone/internal/ctl), touchstone demo (cmd/touchstone/internal/demo)
 // and tests, and works with any CSI driver.
 //
-// It depends on the CSI spec and gRPC, and on no package of the driver: all that it
-// does goes through the socket.
+// It depends on the CSI spec, gRPC and internal/csi/rpc, and on no other package of the
+// driver: all that it does goes through the socket.
 package csiclient
