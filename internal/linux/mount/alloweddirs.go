@@ -3,6 +3,7 @@ package mount
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,6 +74,34 @@ func (p *AllowedDirs) Target(path string) (*Target, error) {
 	}
 
 	return &Target{path: filepath.Join(dir, rest), name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
+}
+
+// MakeParent makes the directory that path lies in, and those above it beneath the allowed directory, as far
+// as they are missing. Errors: those of Target.
+func (p *AllowedDirs) MakeParent(path string, perm fs.FileMode) error {
+	target, err := p.Target(path)
+	if err == nil {
+		target.Close()
+	}
+
+	parent := filepath.Dir(filepath.Clean(path))
+	if !errors.Is(err, fs.ErrNotExist) || p.CheckPath(parent) != nil {
+		return err
+	}
+
+	if err := p.MakeParent(parent, perm); err != nil {
+		return err
+	}
+
+	made, err := p.Target(parent)
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+
+	_, err = made.MakeDir(perm)
+
+	return err
 }
 
 // CheckPath refuses paths that Target would refuse whatever exists: it accesses no file.

@@ -346,3 +346,31 @@ func FuzzFind(f *testing.F) {
 		require.Equal(t, parent, filepath.Dir(target.Path()))
 	})
 }
+
+// TestMakeParent makes missing directories beneath the allowed one, and follows no symlink.
+func TestMakeParent(t *testing.T) {
+	t.Parallel()
+
+	base := t.TempDir()
+	outside := t.TempDir()
+	require.NoError(t, os.Symlink(outside, filepath.Join(base, "link")))
+
+	allowed, err := mount.NewAllowedDirs(base)
+	require.NoError(t, err)
+
+	for range 2 {
+		require.NoError(t, allowed.MakeParent(filepath.Join(base, "a", "b", "c"), 0o755))
+	}
+
+	require.DirExists(t, filepath.Join(base, "a", "b"))
+	require.NoFileExists(t, filepath.Join(base, "a", "b", "c"))
+	require.NoError(t, allowed.MakeParent(filepath.Join(base, "a"), 0o755))
+
+	require.ErrorIs(t, allowed.MakeParent(filepath.Join(base, "link", "d", "e"), 0o755), mount.ErrSymlink)
+	require.ErrorIs(t, allowed.MakeParent(outside, 0o755), mount.ErrOutsideAllowed)
+	require.NoDirExists(t, filepath.Join(outside, "d"))
+
+	require.NoError(t, os.RemoveAll(base))
+	require.ErrorIs(t, allowed.MakeParent(filepath.Join(base, "a", "b"), 0o755), fs.ErrNotExist)
+	require.NoDirExists(t, base, "want: the allowed directory is the administrator's to make")
+}
