@@ -26,6 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -177,9 +178,9 @@ func TestEachModeRegistersItsServices(t *testing.T) {
 	const metadata = "csi.v1.SnapshotMetadata"
 
 	for mode, want := range map[driver.Mode][]string{
-		driver.ModeAll:        {controller, group, identity, node, metadata, kata.ServiceName, health.ServiceName, names.ServiceName, progress.ServiceName},
+		driver.ModeAll:        {controller, group, identity, node, metadata, kata.ServiceName, health.ServiceName, names.ServiceName, persistent.ServiceName, progress.ServiceName},
 		driver.ModeController: {controller, group, identity, metadata, health.ServiceName, names.ServiceName, progress.ServiceName},
-		driver.ModeNode:       {identity, node, kata.ServiceName, health.ServiceName},
+		driver.ModeNode:       {identity, node, kata.ServiceName, health.ServiceName, persistent.ServiceName},
 	} {
 		config, _ := configFor(t)
 		config.Mode, config.KubeletDir = mode, t.TempDir()

@@ -27,6 +27,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/metadata"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -90,9 +91,9 @@ type service struct {
 
 // build makes the services of config's mode; it opens neither pools nor state:
 //
-//	all         Identity, Health, DirectVolumes, Controller, GroupController, SnapshotMetadata, Progress, Node
+//	all         Identity, Health, DirectVolumes, Controller, GroupController, SnapshotMetadata, Progress, Node, PersistentMounts
 //	controller  Identity, Health, Controller, GroupController, SnapshotMetadata, Progress
-//	node        Identity, Health, DirectVolumes, Node
+//	node        Identity, Health, DirectVolumes, Node, PersistentMounts
 //
 // Their metrics are in the registry.
 func build(
@@ -176,9 +177,12 @@ func (r *components) addNode(config *Config) error {
 	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
 	r.reports.Check, r.assigned.List = served.Checker().Check, served.Assignments().List
 	added := service{
-		name:     csi.Node_ServiceDesc.ServiceName,
-		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
-		recover:  served.Recover, recoverPool: served.RecoverPool, observe: served.Observe, served: served.PoolServed,
+		name: csi.Node_ServiceDesc.ServiceName,
+		register: func(to grpc.ServiceRegistrar) {
+			csi.RegisterNodeServer(to, served)
+			(&persistent.Service{Set: served.Persistent().Set}).Register(to)
+		},
+		recover: served.Recover, recoverPool: served.RecoverPool, observe: served.Observe, served: served.PoolServed,
 		watches: []func(context.Context){served.Prober().Monitor().Run, served.Checker().Run},
 	}
 

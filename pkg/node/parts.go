@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/remount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
@@ -37,7 +38,12 @@ type parts struct {
 	checker *fsck.Checker
 	prober  *probe.Prober
 	own     *ownOperations
+	// persistent is connected with the service, which stages and publishes.
+	persistent *remount.Mounts
 }
+
+// Persistent are the persistent mounts on this node.
+func (p *parts) Persistent() *remount.Mounts { return p.persistent }
 
 func newParts(config *Config, runtimes kata.Runtimes) *parts {
 	store, memory := config.Store, probe.NewMemory()
@@ -98,6 +104,10 @@ func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.M
 	// A result changes the condition of its volume, and a volume that hangs is not checked.
 	results.OnChange(p.prober.ProbeAfterOperation)
 	p.checker.OnHanging(p.prober.IsHanging)
+}
+
+func (p *parts) isPublished(v *staged.Volume, at staged.Publication) (bool, error) {
+	return p.ways.For(v).IsPublished(v, at)
 }
 
 // openRoot opens the root of a staged volume's filesystem, nil where it is not mounted.

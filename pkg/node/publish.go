@@ -310,6 +310,10 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 		defer target.Close()
 	}
 
+	if err := s.persistent.End(ctx, id, targetPath); err != nil {
+		return err
+	}
+
 	v, known := s.volumes.Staged.Get(id)
 	if known {
 		if publication, published := v.PublicationAt(targetPath); published {

@@ -57,9 +57,12 @@ func (s *Service) RecoverPool(ctx context.Context, recovered *pool.Pool) error {
 	return nil
 }
 
-// PoolServed applies the mutable parameters of the volumes of a pool that is served from now
-// on, and removes its ephemeral volumes that are not in use any more.
+// PoolServed mounts the volumes of a pool that is served from now on, as far as they are to be mounted at
+// each start, applies the mutable parameters of those in use, and removes its ephemeral volumes that are
+// not in use any more.
 func (s *Service) PoolServed(ctx context.Context, poolName string) {
+	s.persistent.PublishAll(ctx, poolName)
+
 	for _, v := range s.volumes.Staged.All() {
 		if v.Parameters.Pool != poolName {
 			continue
@@ -159,10 +162,14 @@ func (s *Service) isPublication(volumeID, targetPath string) bool {
 	return known
 }
 
-// forget deletes the record of a volume that is not in use here any more, and resets the
-// queue of a device that another program has detached.
+// forget deletes the record of a volume that is not in use here any more, unless the next start publishes
+// it again, and resets the queue of a device that another program has detached.
 func (s *Service) forget(v *staged.Volume) error {
 	s.tuner.ResetQueues(v.VolumeID)
+
+	if len(v.Persistent) > 0 {
+		return s.volumes.Staged.PutLazily(v.Unused())
+	}
 
 	return s.volumes.Staged.DeleteLazily(v.VolumeID)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/ephemeral"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/remount"
 	"github.com/touchstone-csi/touchstone/pkg/node/stats"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -147,6 +148,10 @@ func New(config Config) (*Service, error) {
 	s.stats = stats.New(stats.Config{
 		Ways: p.ways, Assignments: p.direct.Assignments, Observer: p.observe, Prober: p.prober, Dirs: config.Dirs,
 		Capabilities: config.Capabilities, InUse: s.usedAt,
+	})
+	s.persistent = remount.New(remount.Config{
+		Volumes: p.volumes.Staged, Dirs: config.Dirs, Prober: p.prober, Do: p.own.run,
+		IsPublished: p.isPublished, Stage: s.stage, Publish: s.publish, Log: config.Log,
 	})
 	config.Admission.Register(s.ephemeral)
 

@@ -217,7 +217,7 @@ func (s *Service) forgetUnstaged(wanted *staged.Volume) error {
 }
 
 // keepPublications takes over publications that outlived their staging, which another
-// program has unmounted, and the device that the volume may still have.
+// program has unmounted, persistent ones, and the device that the volume may still have.
 func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
 	current, known := s.volumes.Staged.Get(wanted.VolumeID)
 	if !known {
@@ -229,7 +229,7 @@ func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error
 		return nil, err
 	}
 
-	wanted.Publications, wanted.Device = left.Publications, left.Device
+	wanted.Publications, wanted.Persistent, wanted.Device = left.Publications, left.Persistent, left.Device
 
 	return wanted, nil
 }

@@ -38,13 +38,14 @@ func newFailedStagings() *failedStagings {
 	return &failedStagings{byVolume: map[string]failedStaging{}}
 }
 
-// get returns false for a staging that the CO has given up.
+// get returns false for a staging that the CO has given up. Only the next start repeats that of a persistent
+// publication.
 func (f *failedStagings) get(id string) (failedStaging, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	found, ok := f.byVolume[id]
-	if ok && time.Since(found.at) >= failedStagingHold {
+	if ok && time.Since(found.at) >= failedStagingHold && len(found.volume.Persistent) == 0 {
 		delete(f.byVolume, id)
 
 		return failedStaging{}, false
@@ -97,12 +98,12 @@ func (p *Prober) StagingFailed(v *staged.Volume, cause error) {
 	p.monitor.Suspect(v.VolumeID)
 }
 
+// NotWanted records that a volume that could not be staged is not to be.
+func (p *Prober) NotWanted(id string) { p.failures.forget(id, time.Now()) }
+
 // message returns the cause without what the reader knows: messages are short.
 func (f failedStaging) message() string {
-	id := f.volume.VolumeID
-	text := strings.ReplaceAll(f.cause.Error(), "volume "+id+": ", "")
-
-	return "it cannot be staged: " + text
+	return strings.ReplaceAll(f.cause.Error(), "volume "+f.volume.VolumeID+": ", "")
 }
 
 // addFailedStaging adds that the volume could not be staged, unless a worse or equal condition
@@ -122,7 +123,7 @@ func (s *probeState) addFailedStaging() {
 	case failed.isOver(s.view.check):
 		s.prober.failures.forget(s.view.id, failed.at)
 	default:
-		s.add(health.StagingFailed, failed.message())
+		s.add(health.StagingFailed, "it cannot be staged: "+failed.message())
 	}
 }
 

@@ -45,7 +45,11 @@ func TestFailedStagingsAreRememberedForAWhile(t *testing.T) {
 		require.False(t, ok, "want: the CO has given up")
 		require.Empty(t, f.ids(), "want: nothing is left of it")
 
-		f.add(failedStaging{volume: &staged.Volume{VolumeID: "a"}, at: time.Now()})
+		f.add(failedStaging{volume: &staged.Volume{VolumeID: "a", Persistent: []staged.Publication{{}}}, at: time.Now()})
+		time.Sleep(failedStagingHold)
+
+		_, ok = f.get("a")
+		require.True(t, ok, "want: only the next start repeats a persistent mount")
 		f.forget("a", time.Now())
 		require.Empty(t, f.ids(), "want: what failed until then is forgotten")
 		f.forget("a", time.Now())

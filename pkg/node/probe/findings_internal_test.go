@@ -167,6 +167,18 @@ func TestExpectedMounts(t *testing.T) {
 			staged.Volume{StagingPath: "/s", Parameters: image, Capability: volume.Capability{Block: true}, Publications: publications[:1]},
 			targets[:1],
 		},
+		"published, and persistent elsewhere": {
+			staged.Volume{StagingPath: "/s", Parameters: image, Publications: publications[:1], Persistent: publications[1:2]},
+			[]expectedMount{{path: "/s"}, targets[0], {path: "/b", isTarget: true, isPersistent: true, readOnly: true}},
+		},
+		"persistent only": {
+			staged.Volume{StagingPath: "/s", Parameters: image, Persistent: publications[:1]},
+			[]expectedMount{{path: "/a", isTarget: true, isPersistent: true}},
+		},
+		"persistent, and published": {
+			staged.Volume{StagingPath: "/s", Parameters: image, Publications: publications[:1], Persistent: publications[:1]},
+			[]expectedMount{{path: "/s"}, {path: "/a", isTarget: true, isPersistent: true}},
+		},
 		"ephemeral has no staging mount": {
 			staged.Volume{Parameters: image, Ephemeral: true, Publications: publications[:1]}, targets[:1],
 		},

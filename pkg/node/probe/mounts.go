@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -17,9 +18,10 @@ import (
 // expectedMount is a path at which the volume has to be mounted.
 type expectedMount struct {
 	path string
-	// isTarget means that it is a target path and not the staging path.
-	isTarget bool
-	readOnly bool
+	// isTarget means that it is a target path and not the staging path, isPersistent that each start of
+	// the driver mounts it.
+	isTarget, isPersistent bool
+	readOnly               bool
 }
 
 // expectedMounts returns the paths at which the volume has to be mounted, the staging path
@@ -29,7 +31,18 @@ func expectedMounts(record *staged.Volume) ([]expectedMount, error) {
 
 	readOnly := record.IsReadOnly()
 
-	if !record.ExposesRawDevice() && !record.Ephemeral {
+	publications := slices.Clone(record.Publications)
+
+	for _, each := range record.Persistent {
+		if _, published := record.PublicationAt(each.TargetPath); !published {
+			publications = append(publications, each)
+		}
+	}
+
+	// Without a publication, a volume with persistent ones is not staged either: the last start could not mount it.
+	isStaged := len(record.Publications) > 0 || len(record.Persistent) == 0
+
+	if isStaged && !record.ExposesRawDevice() && !record.Ephemeral {
 		requested, err := hasReadOnlyFlag(record.Capability)
 		if err != nil {
 			return nil, err
@@ -38,14 +51,15 @@ func expectedMounts(record *staged.Volume) ([]expectedMount, error) {
 		expected = append(expected, expectedMount{path: record.StagingPath, readOnly: readOnly || requested})
 	}
 
-	for _, publication := range record.Publications {
+	for _, publication := range publications {
 		requested, err := hasReadOnlyFlag(publication.Capability)
 		if err != nil {
 			return nil, err
 		}
 
 		expected = append(expected, expectedMount{
-			path: publication.TargetPath, isTarget: true, readOnly: readOnly || publication.ReadOnly || requested,
+			path: publication.TargetPath, isTarget: true, isPersistent: record.IsPersistentAt(publication.TargetPath),
+			readOnly: readOnly || publication.ReadOnly || requested,
 		})
 	}
 
@@ -80,7 +94,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 
 	dir, err := s.prober.config.Dirs.Target(expected.path)
 	if observe.IsNoMountTarget(err) {
-		s.addUnmounted(expected, s.busy.isUnstaged(), "not mounted any more")
+		s.addUnmounted(expected, s.busy.isUnstaged(), s.whyUnmounted(expected))
 
 		return nil
 	}
@@ -96,7 +110,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 	}
 
 	if !mounted {
-		s.addUnmounted(expected, s.busy.isUnstaged(), "not mounted any more")
+		s.addUnmounted(expected, s.busy.isUnstaged(), s.whyUnmounted(expected))
 
 		return nil
 	}
@@ -114,7 +128,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 
 	err = s.openRoot(dir, point)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.addUnmounted(expected, s.busy.isUnstaged(), "not mounted any more") // since Mounted
+		s.addUnmounted(expected, s.busy.isUnstaged(), unmounted) // since Mounted
 
 		return nil
 	}
@@ -126,6 +140,15 @@ func (s *probeState) probeMount(expected expectedMount) error {
 	}
 
 	return err
+}
+
+// whyUnmounted returns why the last start could not make a persistent mount, or that it is not there any more.
+func (s *probeState) whyUnmounted(expected expectedMount) string {
+	if failed, ok := s.prober.failures.get(s.view.id); ok && expected.isPersistent {
+		return failed.message()
+	}
+
+	return unmounted
 }
 
 // isVolume reports whether a mount is the volume, and finds the volume's device. A mount

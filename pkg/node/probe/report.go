@@ -47,6 +47,14 @@ func (p *Prober) report(id string) health.VolumeReport {
 		for _, publication := range record.Publications {
 			report.Published = append(report.Published, publication.TargetPath)
 		}
+
+		for _, each := range record.Persistent {
+			report.Persistent = append(report.Persistent, each.TargetPath)
+
+			if !slices.Contains(report.Published, each.TargetPath) {
+				report.Published = append(report.Published, each.TargetPath)
+			}
+		}
 	}
 
 	if last.attached != nil {

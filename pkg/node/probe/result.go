@@ -81,6 +81,8 @@ func (f *findings) addExhausted(usage mount.Usage, isImage bool) {
 	}
 }
 
+const unmounted = "not mounted any more"
+
 func (f *findings) addUnmounted(expected expectedMount, isUnstaged bool, how string) {
 	f.unsettled = true
 
@@ -89,7 +91,11 @@ func (f *findings) addUnmounted(expected expectedMount, isUnstaged bool, how str
 	}
 
 	remedy := "; stage it again: "
-	if expected.isTarget {
+
+	switch {
+	case expected.isPersistent:
+		remedy = "; mount it again: "
+	case expected.isTarget:
 		remedy = "; restart its pod: "
 	}
 

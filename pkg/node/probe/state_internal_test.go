@@ -223,17 +223,18 @@ func TestUnmountedPathsAreConditions(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		busy     *busyVolume
-		isTarget bool
+		expected expectedMount
 		remedy   string
 	}{
-		"staging path":                    {nil, false, "stage it again: /path"},
-		"target path":                     {nil, true, "restart its pod: /path"},
-		"staging path, mounted elsewhere": {&busyVolume{path: "/other"}, false, "stage it again: /path"},
-		"unstaged, but attached":          {busy, false, ""},
-		"target path, but attached":       {busy, true, "restart its pod: /path"},
+		"staging path":                    {nil, expectedMount{path: "/path"}, "stage it again: /path"},
+		"target path":                     {nil, expectedMount{path: "/path", isTarget: true}, "restart its pod: /path"},
+		"persistent target path":          {nil, expectedMount{path: "/path", isTarget: true, isPersistent: true}, "mount it again: /path"},
+		"staging path, mounted elsewhere": {&busyVolume{path: "/other"}, expectedMount{path: "/path"}, "stage it again: /path"},
+		"unstaged, but attached":          {busy, expectedMount{path: "/path"}, ""},
+		"target path, but attached":       {busy, expectedMount{path: "/path", isTarget: true}, "restart its pod: /path"},
 	} {
 		s := &findings{}
-		s.addUnmounted(expectedMount{path: "/path", isTarget: test.isTarget}, test.busy.isDevice(), "not mounted any more")
+		s.addUnmounted(test.expected, test.busy.isDevice(), "not mounted any more")
 		require.True(t, s.unsettled, "want: an operation may cause the finding: %s", name)
 
 		if test.remedy == "" {

@@ -31,6 +31,9 @@ type Volume struct {
 	// use, mounted or not.
 	Device       *Device       `json:"device,omitempty"`
 	Publications []Publication `json:"publications,omitempty"`
+	// Persistent are the publications that each start of the driver makes again, whether the volume is
+	// published there now or not. The record stays as long as it has any.
+	Persistent []Publication `json:"persistent,omitempty"`
 
 	// Ephemeral means that the volume is stored in its pool's directory for inline
 	// ephemeral volumes, where its object has the name Content.
@@ -60,15 +63,8 @@ func NewVolumes(store *state.Store) *Records[*Volume] { return NewRecords[*Volum
 // Check implements [Record]. Of a volume that was found mounted without a record, only the backing and
 // the filesystem are known.
 func (v *Volume) Check() error {
-	for i, each := range v.Publications {
-		again := slices.ContainsFunc(v.Publications[:i], func(other Publication) bool { return other.TargetPath == each.TargetPath })
-		if again {
-			return fmt.Errorf("%w: it is published twice at %q", ErrRecord, each.TargetPath)
-		}
-
-		if err := each.Check(); err != nil {
-			return err
-		}
+	if err := cmp.Or(checkPublications(v.Publications), checkPublications(v.Persistent)); err != nil {
+		return err
 	}
 
 	if v.Slot < -1 || v.FilledBytes < 0 {
@@ -80,6 +76,20 @@ func (v *Volume) Check() error {
 	}
 
 	return cmp.Or(volume.CheckID(v.VolumeID), v.Capability.Check(), v.Parameters.Check())
+}
+
+func checkPublications(all []Publication) error {
+	for i, each := range all {
+		if _, again := publicationAt(all[:i], each.TargetPath); again {
+			return fmt.Errorf("%w: it is published twice at %q", ErrRecord, each.TargetPath)
+		}
+
+		if err := each.Check(); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // Publication is the volume at one target path (CSI v1.13, NodePublishVolume).
@@ -105,7 +115,7 @@ func (p Publication) Check() error {
 // Clone returns a copy that may be modified.
 func (v *Volume) Clone() *Volume {
 	changed := *v
-	changed.Publications = slices.Clone(v.Publications)
+	changed.Publications, changed.Persistent = slices.Clone(v.Publications), slices.Clone(v.Persistent)
 
 	return &changed
 }
@@ -122,21 +132,59 @@ func (p Publication) use() volume.Use {
 
 // PublicationAt returns the publication at the target path, false if there is none.
 func (v *Volume) PublicationAt(target string) (Publication, bool) {
-	at := slices.IndexFunc(v.Publications, func(p Publication) bool { return p.TargetPath == target })
+	return publicationAt(v.Publications, target)
+}
+
+func publicationAt(all []Publication, target string) (Publication, bool) {
+	at := slices.IndexFunc(all, func(p Publication) bool { return p.TargetPath == target })
 	if at < 0 {
 		return Publication{}, false
 	}
 
-	return v.Publications[at], true
+	return all[at], true
 }
 
 // WithoutPublication returns a copy without the publication at the target path.
 func (v *Volume) WithoutPublication(target string) *Volume {
 	changed := v.Clone()
-	changed.Publications = slices.DeleteFunc(changed.Publications,
-		func(p Publication) bool { return p.TargetPath == target })
+	changed.Publications = without(changed.Publications, target)
 
 	return changed
+}
+
+// IsPersistentAt reports whether each start of the driver publishes the volume at the target path.
+func (v *Volume) IsPersistentAt(target string) bool {
+	_, ok := publicationAt(v.Persistent, target)
+
+	return ok
+}
+
+// WithPersistent returns a copy that each start of the driver publishes like that.
+func (v *Volume) WithPersistent(publication Publication) *Volume {
+	changed := v.WithoutPersistent(publication.TargetPath)
+	changed.Persistent = append(changed.Persistent, publication)
+
+	return changed
+}
+
+// WithoutPersistent returns a copy that no start of the driver publishes at the target path.
+func (v *Volume) WithoutPersistent(target string) *Volume {
+	changed := v.Clone()
+	changed.Persistent = without(changed.Persistent, target)
+
+	return changed
+}
+
+// Unused returns the record of the volume while it is neither staged nor published.
+func (v *Volume) Unused() *Volume {
+	changed := *v
+	changed.Publications, changed.Device, changed.FilledBytes = nil, nil, 0
+
+	return &changed
+}
+
+func without(all []Publication, target string) []Publication {
+	return slices.DeleteFunc(all, func(p Publication) bool { return p.TargetPath == target })
 }
 
 // IsImage reports whether the volume is stored in an image, and not in a directory.

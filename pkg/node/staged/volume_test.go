@@ -39,6 +39,10 @@ func TestCheckRefusesInvalidRecords(t *testing.T) {
 		"an impossible slot":        {func(v *staged.Volume) { v.Slot = -2 }, "slot -2"},
 		"an impossible size":        {func(v *staged.Volume) { v.FilledBytes = -1 }, "filledBytes -1"},
 		"published twice at a path": {func(v *staged.Volume) { v.Publications[1].TargetPath = "/a" }, `twice at "/a"`},
+		"persistent twice at a path": {func(v *staged.Volume) {
+			v.Persistent = []staged.Publication{v.Publications[0], v.Publications[0]}
+		}, `twice at "/a"`},
+		"persistent, not published": {func(v *staged.Volume) { v.Persistent, v.Publications = v.Publications, nil }, ""},
 		"published nowhere":         {func(v *staged.Volume) { v.Publications[0].TargetPath = "" }, "at no path"},
 		"a publication of no mode":  {func(v *staged.Volume) { v.Publications[0].Capability.Mode = "" }, "access mode"},
 		"an unknown mode":           {func(v *staged.Volume) { v.Capability.Mode = "ALL" }, "access mode ALL"},
@@ -130,4 +134,28 @@ func TestKindsDecideTheMount(t *testing.T) {
 	require.Equal(t, "btrfs", v.FSType(), "the filesystem where the capability leaves it open")
 	v.Capability.FSType = "xfs"
 	require.Equal(t, "xfs", v.FSType())
+}
+
+// TestPersistentPublications are kept by the record of a volume that is not in use, and replaced by a newer one
+// of their path. No change is one of the record that it is made of.
+func TestPersistentPublications(t *testing.T) {
+	t.Parallel()
+
+	v := example()
+	v.Device = &staged.Device{Number: 1, Sequence: 2}
+	first, again := v.Publications[0], v.Publications[0]
+	again.ReadOnly = true
+
+	kept := v.WithPersistent(first).WithPersistent(v.Publications[1]).WithPersistent(again)
+	require.Equal(t, []staged.Publication{v.Publications[1], again}, kept.Persistent)
+	require.Empty(t, v.Persistent, "want: the record that was changed is as before")
+	require.True(t, kept.IsPersistentAt("/a"), "want: the publication is persistent")
+	require.False(t, kept.WithoutPersistent("/a").IsPersistentAt("/a"), "want: the publication is not persistent any more")
+	require.True(t, kept.IsPersistentAt("/a"), "want: the record that was changed is as before")
+
+	unused := kept.Unused()
+	require.Equal(t, kept.Persistent, unused.Persistent)
+	require.Empty(t, unused.Publications, "want: an unused volume is not published")
+	require.Nil(t, unused.Device, "want: an unused volume has no device")
+	require.NoError(t, unused.Check())
 }

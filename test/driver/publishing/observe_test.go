@@ -80,6 +80,12 @@ func TestStagingUnmountedBehindTheDriver(t *testing.T) {
 // its state and the pool stay.
 func reboot(t *testing.T, d *harness.Driver) {
 	t.Helper()
+	rebootWith(t, d, func() {})
+}
+
+// rebootWith is reboot, with what happens before the driver starts again.
+func rebootWith(t *testing.T, d *harness.Driver, meanwhile func()) {
+	t.Helper()
 	d.Stop()
 
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Config.KubeletDir))
@@ -99,6 +105,7 @@ func reboot(t *testing.T, d *harness.Driver) {
 		}
 	}
 
+	meanwhile()
 	d.Restart(t)
 }
 
