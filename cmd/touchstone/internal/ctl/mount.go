@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
 )
 
 var (
@@ -27,6 +28,7 @@ var (
 	errNotEmpty       = errors.New("the directory is not empty; its files would be hidden")
 	errReadOnlyThere  = errors.New("it is mounted read-only, not for writing, which it was; see volume health, then umount and mount it")
 	errRawBlock       = errors.New("it is a raw block volume, without a filesystem: leave out --fs and --mount-flag")
+	errNotPersistent  = errors.New("the driver makes no mount again at its start")
 	errCreateNeedsFor = errors.New("--size, --limit, --param, --mutable and --topology are for --create")
 )
 
@@ -35,9 +37,9 @@ const stagingPrefix = ".touchstone-"
 
 func mountVerb() verb {
 	var (
-		create, readOnly bool
-		what             createFlags
-		isGiven          func(flag string) bool
+		create, readOnly, persist bool
+		what                      createFlags
+		isGiven                   func(flag string) bool
 	)
 
 	return verb{
@@ -47,12 +49,14 @@ func mountVerb() verb {
 (--kubelet-dir, --allow-path). All calls that this takes are made: ControllerPublishVolume,
 NodeStageVolume at a hidden directory beside the path, NodePublishVolume. For a volume that is
 mounted there they make what is missing, and refuse another access. The mount stays when the
-driver restarts; "volume umount" ends it. A raw block volume appears as a device.`,
-		example: `  touchstone ctl volume mount data /mnt/data --create --size 10Gi --fs xfs
+driver restarts; with --persist each start of the driver makes it again, also after a reboot.
+"volume umount" ends both. A raw block volume appears as a device.`,
+		example: `  touchstone ctl volume mount data /mnt/data --create --size 10Gi --fs xfs --persist
   touchstone ctl volume umount data`,
 		flags: func(flags *pflag.FlagSet) {
 			flags.BoolVar(&create, "create", false, "make the volume if there is none of that name")
 			flags.BoolVar(&readOnly, "readonly", false, "mount it read-only")
+			flags.BoolVar(&persist, "persist", false, "mount it again at each start of the driver; =false ends that")
 			what.register(flags)
 			isGiven = flags.Changed
 		},
@@ -80,7 +84,12 @@ driver restarts; "volume umount" ends it. A raw block volume appears as a device
 				what.use.mode = unknownMode
 			}
 
-			return s.mount(ctx, &csiclient.Publication{VolumeID: s.args[0], TargetPath: path, ReadOnly: readOnly}, &what.use)
+			claim := &csiclient.Publication{VolumeID: s.args[0], TargetPath: path, ReadOnly: readOnly}
+			if !isGiven("persist") {
+				return s.mount(ctx, claim, &what.use, nil)
+			}
+
+			return s.mount(ctx, claim, &what.use, &persist)
 		},
 	}
 }
@@ -117,8 +126,8 @@ func (s *session) createMissing(ctx context.Context, what *createFlags) error {
 }
 
 // mount makes all calls of a mount, also for a volume that is recorded as mounted: the driver makes
-// what is missing, and refuses what differs.
-func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *capabilityFlags) error {
+// what is missing, and refuses what differs. If persist is nil, the mount is as persistent as before.
+func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *capabilityFlags, persist *bool) error {
 	known, err := s.known(ctx, claim.VolumeID)
 	if err != nil {
 		return err
@@ -164,7 +173,31 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 		text += " again: a mount of it was missing"
 	}
 
+	isPersistent, err := s.setPersistent(ctx, claim, slices.Contains(known.Persistent, claim.TargetPath), persist)
+	if err != nil {
+		return err
+	}
+
+	if isPersistent {
+		text += ", and at each start of the driver"
+	}
+
 	return s.showMount(claim, text)
+}
+
+// setPersistent makes a mount persistent or ends that, unless wanted is nil, and reports whether it is.
+func (d driver) setPersistent(ctx context.Context, claim *csiclient.Publication, was bool, wanted *bool) (bool, error) {
+	if wanted == nil {
+		return was, nil
+	}
+
+	err := persistent.Set(ctx, d.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: *wanted})
+	if err != nil {
+		err = fmt.Errorf("it is mounted at %s, but --persist failed: %w", claim.TargetPath,
+			explainNotTouchstone(err, persistent.ServiceName, errNotPersistent))
+	}
+
+	return *wanted, err
 }
 
 // capabilityFor returns the capability for a volume: what is not given is as the volume is staged.
@@ -347,7 +380,12 @@ func (s *session) umount(ctx context.Context, given string) error {
 		}
 	}
 
-	return s.showMount(claim, cmp.Or(known.Name, known.ID)+" is unmounted from "+path)
+	text := cmp.Or(known.Name, known.ID) + " is unmounted from " + path
+	if slices.Contains(known.Persistent, path) {
+		text += ", and no start of the driver mounts it again"
+	}
+
+	return s.showMount(claim, text)
 }
 
 // mounted returns the volume that a name, id or path means, and where it is mounted. For a volume of

@@ -81,3 +81,56 @@ func TestVolumesAreManagedByName(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, hidden, "want: no hidden staging path is left")
 }
+
+// TestPersistentMount comes back by itself, and is ended by `volume umount`.
+func TestPersistentMount(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	run, requireSays := commands(t, d)
+	path := filepath.Join(d.Config.KubeletDir, "mnt")
+	file := filepath.Join(path, "file")
+
+	// machineEnds unmounts as the end of a machine does.
+	machineEnds := func() {
+		d.Stop()
+		harness.Unmount(t, path)
+		harness.Unmount(t, hiddenStaging(t, d))
+	}
+
+	requireSays("is mounted at "+path+", and at each start of the driver",
+		"volume", "mount", "data", path, "--create", "--size", "64Mi", "--persist")
+	harness.WriteFile(t, file, "kept")
+	requireSays("already, and at each start of the driver", "volume", "mount", "data", path)
+	requireSays("Mounted at start:  "+path, "volume", "get", "data")
+
+	machineEnds()
+	d.Restart(t)
+	harness.RequireFile(t, file, "kept")
+
+	requireSays("is mounted at "+path+" already\n", "volume", "mount", "data", path, "--persist=false")
+	requireSays("is mounted at "+path+" already, and at each start", "volume", "mount", "data", path, "--persist")
+
+	machineEnds()
+	harness.WriteFile(t, file, "in the way")
+	d.Restart(t)
+
+	out, err := run("volume", "health", "data")
+	require.Error(t, err, "want: a volume that could not be mounted is not healthy")
+	require.Contains(t, out, "VolumeUnmounted")
+	require.Contains(t, out, path+" is not empty, and its files would be hidden; move them away; mount it again: "+path)
+	_, err = run("volume", "mount", "data", path)
+	require.ErrorContains(t, err, "its files would be hidden")
+	_, err = run("volume", "rm", "data")
+	require.ErrorContains(t, err, "FAILED_PRECONDITION")
+
+	require.NoError(t, os.Remove(file))
+	requireSays("again: a mount of it was missing, and at each start", "volume", "mount", "data", path)
+	harness.RequireFile(t, file, "kept")
+
+	requireSays("is unmounted from "+path+", and no start of the driver mounts it again", "volume", "umount", "data")
+	d.Restart(t)
+	harness.RequireNothingMounted(t, d.Config.KubeletDir)
+	requireSays("deleted", "volume", "rm", "data")
+}

@@ -23,7 +23,7 @@ func startNamed(t *testing.T) (*fake, string) {
 	reported := &reporting{report: health.Report{Volumes: []health.VolumeReport{
 		{
 			ID: "volume-1", Name: "data", Pool: "default", FSType: "xfs", Backing: "image", Staged: "/stage",
-			Published: []string{"/mnt/data"}, Usage: &health.Usage{Bytes: health.Amount{Used: gibi / 2}},
+			Published: []string{"/mnt/data"}, Persistent: []string{"/mnt/data"}, Usage: &health.Usage{Bytes: health.Amount{Used: gibi / 2}},
 		},
 		{ID: "volume-2", Name: "raw", Pool: "default", Backing: "image", Conditions: []health.ConditionReport{
 			{Entry: health.NewEntry(health.IOErrors, "requests failed"), View: "node", Since: time.Now()},
@@ -106,9 +106,9 @@ func TestListPrintsNames(t *testing.T) {
 data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   HEALTHY
 raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErrors
 `,
-		"wide": `NAME  ID        SIZE     USED     FS         POOL     MOUNTED AT  HEALTH             NODES          TOPOLOGY
-data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   HEALTHY            node-a,node-b  zone=a | rack=1,zone=b
-raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErrors  -              zone=a | rack=1,zone=b
+		"wide": `NAME  ID        SIZE     USED     FS         POOL     MOUNTED AT  AT START   HEALTH             NODES          TOPOLOGY
+data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   /mnt/data  HEALTHY            node-a,node-b  zone=a | rack=1,zone=b
+raw   volume-2  2.0 GiB  -        raw block  default  -           -          DEGRADED IOErrors  -              zone=a | rack=1,zone=b
 `,
 		"name": "data\nraw\n",
 	} {

@@ -94,3 +94,16 @@ func TestMountRefusesToHideFiles(t *testing.T) {
 		})
 	}
 }
+
+// TestPersistNeedsTouchstone: with a driver of another kind the volume is mounted, and not said to be persistent.
+func TestPersistNeedsTouchstone(t *testing.T) {
+	driver := &reporting{report: health.Report{Volumes: []health.VolumeReport{{ID: "volume-1", FSType: "ext4", Backing: "image"}}}}
+	fake, endpoint := startFake(t, driver.register)
+	path := filepath.Join(t.TempDir(), "data")
+
+	out, err := run(t, "volume", "mount", "volume-1", path, "--persist", "--endpoint", endpoint)
+	require.ErrorContains(t, err, "it is mounted at "+path+", but --persist failed: the driver makes no mount again at its start")
+	require.Equal(t, 1, ctl.ExitCode(err), "want: what was asked for is not done")
+	require.NotContains(t, out, "is mounted", "want: no word of success")
+	require.Len(t, requests[*csi.NodePublishVolumeRequest](fake), 1, "want: the volume is mounted")
+}
