@@ -19,6 +19,8 @@ cache=$PWD/out/vm
 hung=$cache/hung
 # What the guest says every half minute, and for how many seconds it may fail to.
 alive='== alive'
+# The disk that a reboot keeps.
+kept=$cache/kept.img
 wait_limit=180
 minutes=${TOUCHSTONE_VM_MINUTES:-15}
 memory=${TOUCHSTONE_VM_MEMORY:-1024}
@@ -213,6 +215,7 @@ build_payload() {
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$work/vm/touchstone" ./cmd/touchstone
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o "$work/vm/test" ./test/vm
 	printf '%s\n' "$@" >"$work/vm/arguments"
+	cp examples/one-machine.md deploy/systemd/config.yaml "$work/vm/"
 	guest_init >"$work/init"
 	chmod 755 "$work/init"
 	pack "$work" "$cache/payload.initrd"
@@ -239,17 +242,22 @@ mount --make-rshared /
 for module in @modules@; do modprobe "$module"; done
 hostname vm
 nonce=$(sed -n 's/.*touchstone\.nonce=\([^ ]*\).*/\1/p' /proc/cmdline)
+boot=$(sed -n 's/.*touchstone\.boot=\([^ ]*\).*/\1/p' /proc/cmdline)
 for _ in $(seq 500); do [ -b /dev/vda ] && break; usleep 10000; done
 
 while :; do echo "@alive@" && sleep 30; done &
 set -f
 echo "== $(uname -srv), $(nproc) processors, up for $(cut -d' ' -f1 /proc/uptime) s"
-TOUCHSTONE_VM=1 TOUCHSTONE_VM_DISK=/dev/vda TOUCHSTONE_BINARY=/vm/touchstone \
-	/vm/test -test.v -test.failfast=false $(cat /vm/arguments)
+# After the reboot the rest of the test that has asked for it runs.
+arguments=$(cat /vm/arguments)
+[ "$boot" = 1 ] || arguments="-test.run ^TestOneMachine$"
+TOUCHSTONE_VM=1 TOUCHSTONE_VM_BOOT=$boot TOUCHSTONE_VM_DISK=/dev/vda TOUCHSTONE_VM_KEPT_DISK=/dev/vdb TOUCHSTONE_BINARY=/vm/touchstone \
+	/vm/test -test.v -test.failfast=false $arguments
 code=$?
 [ $code -eq 0 ] || { echo "== the guest's kernel said:"; dmesg | tail -n 60; }
-echo "touchstone-vm-verdict $nonce $code"
+[ $code -ne 0 ] || [ ! -e /run/reboot ] || code=reboot
 sync
+echo "touchstone-vm-verdict $nonce $code"
 poweroff -f
 INIT
 }
@@ -267,14 +275,15 @@ run_guest() {
 		-display none -monitor none -serial stdio -no-reboot -net none \
 		-device virtio-rng-pci \
 		-drive "file=$disk,if=virtio,format=raw,cache=unsafe,discard=unmap" \
+		-drive "file=$kept,if=virtio,format=raw,cache=unsafe,discard=unmap" \
 		-kernel "$base/vmlinuz" -initrd "$cache/initrd" \
-		-append "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off touchstone.nonce=$1" \
+		-append "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off touchstone.nonce=$1 touchstone.boot=$2" \
 		</dev/null >"$console" 2>&1 &
 	local guest=$!
 	end_when_hung "$guest" "$console" &
 	local watcher=$!
 	# shellcheck disable=SC2064 # this run's pid, now
-	trap "kill $guest 2>/dev/null || true; rm -f '$disk'" EXIT
+	trap "kill $guest 2>/dev/null || true; rm -f '$disk' '$kept'" EXIT
 	trap 'exit 1' INT TERM HUP
 	tail -n +1 -f --pid="$guest" "$console" | sed -u "s/\r//g; /^$alive/d" &
 	local code=0
@@ -297,14 +306,23 @@ end_when_hung() {
 	}
 }
 
-# boot: leaves in $verdict what the tests ended with; empty: the machine gave none.
+# boot NUMBER: leaves in $verdict what the tests ended with; empty: the machine gave none. The second boot is
+# the one after the reboot.
 boot() {
+	[[ $1 != 1 ]] || { rm -f "$kept" && truncate -s 12G "$kept"; }
 	local nonce
 	nonce=$(od -An -N8 -tx8 /dev/urandom | tr -d ' ')
 	rm -f "$hung"
 	say "booting (log: out/vm/console.log)"
-	run_guest "$nonce"
-	verdict=$(tr -d '\r' <"$cache/console.log" | sed -n "s/^touchstone-vm-verdict $nonce \([0-9]*\)$/\1/p")
+	run_guest "$nonce" "$1"
+	verdict=$(tr -d '\r' <"$cache/console.log" | sed -n "s/^touchstone-vm-verdict $nonce \([0-9a-z]*\)$/\1/p")
+}
+
+# boot_all: boot, and once more if the tests have asked for a reboot.
+boot_all() {
+	boot 1
+	[[ $verdict != reboot ]] || boot 2
+	rm -f "$kept"
 }
 
 main() {
@@ -316,13 +334,13 @@ main() {
 	build_payload "$@"
 
 	local started=$SECONDS verdict
-	boot
+	boot_all
 	# A machine that hangs has said nothing of the driver. Not so one that ended
 	# otherwise, and not a second one: that would be a pattern.
 	if [[ -z $verdict && -e $hung ]]; then
 		mv "$cache/console.log" "$cache/console-hung.log"
 		say "the machine hung (log: out/vm/console-hung.log); it is started once more"
-		boot
+		boot_all
 	fi
 	if [[ $verdict == 0 ]]; then
 		say "PASS in $((SECONDS - started)) s"

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,12 +69,7 @@ func (d *driver) serve(t *testing.T) {
 		"--kubelet-dir=" + d.kubelet(),
 		"--http-endpoint=",
 	}, d.flags...)...)
-	// What the guest's init says to the tests is not meant as flags.
-	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "TOUCHSTONE_") {
-			d.process.Env = append(d.process.Env, variable)
-		}
-	}
+	d.process.Env = environment()
 
 	log, err := os.OpenFile(d.logPath(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, fileMode)
 	require.NoError(t, err)
@@ -85,6 +81,11 @@ func (d *driver) serve(t *testing.T) {
 
 	d.exited = make(chan error, 1)
 	go func() { d.exited <- d.process.Wait() }()
+}
+
+// environment is that of the tests without what the guest's init says to them, which is not meant as flags.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "TOUCHSTONE_") })
 }
 
 // waitReady fails at once when the driver ends instead of becoming ready.
