@@ -28,7 +28,8 @@ const aCO = "#!/bin/sh\nuntil touchstone ctl volume create data --size 64Mi --ti
 // ownTests are the tests of pages whose blocks have the mark own: together they are one script.
 var ownTests = map[string]string{
 	"examples/ctl.md": "examples_test.go", "examples/snapshots.md": "examples_test.go",
-	"docs/embedded-pool.md": "../driver/pools/poolimage_test.go",
+	"examples/one-machine.md": "../vm/walk_test.go",
+	"docs/embedded-pool.md":   "../driver/pools/poolimage_test.go",
 }
 
 // TestShellBlocks runs each block of each page, as it is printed. The word after sh says what one needs that is not

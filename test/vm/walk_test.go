@@ -110,7 +110,7 @@ func printedCommands(t *testing.T) []string {
 	require.NoError(t, err)
 
 	var commands []string
-	for _, block := range regexp.MustCompile("(?m)^```sh\n((?s:.*?)\n)```$").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range regexp.MustCompile("(?m)^```sh own\n((?s:.*?)\n)```$").FindAllStringSubmatch(string(page), -1) {
 		commands = append(commands, strings.Split(strings.TrimSpace(block[1]), "\n")...)
 	}
 

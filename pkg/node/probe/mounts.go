@@ -39,10 +39,7 @@ func expectedMounts(record *staged.Volume) ([]expectedMount, error) {
 		}
 	}
 
-	// Without a publication, a volume with persistent ones is not staged either: the last start could not mount it.
-	isStaged := len(record.Publications) > 0 || len(record.Persistent) == 0
-
-	if isStaged && !record.ExposesRawDevice() && !record.Ephemeral {
+	if !record.IsOnlyPersistent() && !record.ExposesRawDevice() && !record.Ephemeral {
 		requested, err := hasReadOnlyFlag(record.Capability)
 		if err != nil {
 			return nil, err

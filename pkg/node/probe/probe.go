@@ -170,7 +170,11 @@ func (s *probeState) run(ctx context.Context) error {
 	}
 
 	steps := []func(context.Context) error{s.probeMounts, s.probeBacking, s.probeFilesystem}
-	if s.volume.ExposesRawDevice() {
+
+	switch {
+	case s.volume.IsOnlyPersistent():
+		steps = steps[:2]
+	case s.volume.ExposesRawDevice():
 		revoke := func(ctx context.Context) error { return s.prober.config.revokeLostDevices(ctx, s.volume) }
 		steps = []func(context.Context) error{s.probeRawDevices, revoke, s.probeMounts, s.probeBacking, s.probeGuest}
 	}

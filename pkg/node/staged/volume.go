@@ -159,6 +159,10 @@ func (v *Volume) IsPersistentAt(target string) bool {
 	return ok
 }
 
+// IsOnlyPersistent reports whether the volume has publications for the next start only: the last one could not
+// make them.
+func (v *Volume) IsOnlyPersistent() bool { return len(v.Publications) == 0 && len(v.Persistent) > 0 }
+
 // WithPersistent returns a copy that each start of the driver publishes like that.
 func (v *Volume) WithPersistent(publication Publication) *Volume {
 	changed := v.WithoutPersistent(publication.TargetPath)

@@ -154,6 +154,7 @@ func TestPersistentPublications(t *testing.T) {
 	require.True(t, kept.IsPersistentAt("/a"), "want: the record that was changed is as before")
 
 	unused := kept.Unused()
+	require.Equal(t, []bool{false, true, false}, []bool{kept.IsOnlyPersistent(), unused.IsOnlyPersistent(), v.Unused().IsOnlyPersistent()})
 	require.Equal(t, kept.Persistent, unused.Persistent)
 	require.Empty(t, unused.Publications, "want: an unused volume is not published")
 	require.Nil(t, unused.Device, "want: an unused volume has no device")

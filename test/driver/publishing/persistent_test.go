@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
@@ -26,10 +26,12 @@ func keep(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 }
 
 // newPersistent returns a volume that each start mounts.
-func newPersistent(t *testing.T, d *harness.Driver, name string) *csiclient.Publication {
+func newPersistent(t *testing.T, d *harness.Driver, name string, capability *csi.VolumeCapability) *csiclient.Publication {
 	t.Helper()
 
-	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: name})
+	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
+		Name: name, CapacityRange: harness.RequiredBytes(300 * harness.MiB), VolumeCapabilities: []*csi.VolumeCapability{capability},
+	})
 	harness.BringUp(t, d, claim)
 	harness.WriteBlock(t, claim)
 	keep(t, d, claim)
@@ -73,7 +75,7 @@ func TestPersistentMountWithoutItsParent(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
-	claim := newPersistent(t, d, "data")
+	claim := newPersistent(t, d, "data", csiclient.MountCapability(harness.Writer, "ext4"))
 
 	rebootWith(t, d, func() {
 		require.NoError(t, os.RemoveAll(filepath.Dir(claim.StagingPath)))
@@ -81,6 +83,14 @@ func TestPersistentMountWithoutItsParent(t *testing.T) {
 	})
 	harness.RequireBlock(t, claim)
 	harness.TakeDown(t, d, claim)
+}
+
+func hideImage(_ *testing.T, d *harness.Driver, claim *csiclient.Publication) error {
+	return os.Rename(harness.ImageOf(d, claim.VolumeID), filepath.Join(d.Pool(), "away"))
+}
+
+func showImage(_ *testing.T, d *harness.Driver, claim *csiclient.Publication) error {
+	return os.Rename(filepath.Join(d.Pool(), "away"), harness.ImageOf(d, claim.VolumeID))
 }
 
 // TestPersistentMountThatFails is a condition of its volume, which names the cause, and keeps neither another
@@ -92,7 +102,8 @@ func TestPersistentMountThatFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		breaks, mends func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) error
 		says          string
-		reason        health.Reason
+		reasons       []health.Reason
+		capability    *csi.VolumeCapability
 	}{
 		"files are in the way": {
 			breaks: func(_ *testing.T, _ *harness.Driver, claim *csiclient.Publication) error {
@@ -103,27 +114,26 @@ func TestPersistentMountThatFails(t *testing.T) {
 
 				return os.Remove(filepath.Join(claim.TargetPath, "mine"))
 			},
-			says: "is not empty", reason: health.VolumeUnmounted,
+			says: "is not empty", reasons: []health.Reason{health.VolumeUnmounted}, capability: csiclient.MountCapability(harness.Writer, "ext4"),
 		},
 		"its image is missing": {
-			breaks: func(_ *testing.T, d *harness.Driver, claim *csiclient.Publication) error {
-				return os.Rename(harness.ImageOf(d, claim.VolumeID), filepath.Join(d.Pool(), "away"))
-			},
-			mends: func(_ *testing.T, d *harness.Driver, claim *csiclient.Publication) error {
-				return os.Rename(filepath.Join(d.Pool(), "away"), harness.ImageOf(d, claim.VolumeID))
-			},
-			says: "image", reason: health.BackingFileMissing,
+			breaks: hideImage, mends: showImage, says: "image", capability: csiclient.MountCapability(harness.Writer, "xfs"),
+			reasons: []health.Reason{health.BackingFileMissing, health.VolumeUnmounted},
+		},
+		"its image is missing, of a raw block volume": {
+			breaks: hideImage, mends: showImage, says: "image", capability: csiclient.BlockCapability(harness.Writer),
+			reasons: []health.Reason{health.BackingFileMissing, health.VolumeUnmounted},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			d := harness.Start(t)
-			claim, other := newPersistent(t, d, "data"), newPersistent(t, d, "other")
+			claim, other := newPersistent(t, d, "data", test.capability), newPersistent(t, d, "other", test.capability)
 
 			rebootWith(t, d, func() { require.NoError(t, test.breaks(t, d, claim)) })
 			harness.RequireBlock(t, other)
-			harness.AwaitReason(t, d, claim.VolumeID, test.reason)
+			require.Equal(t, test.reasons, harness.ReasonsOf(t, d, claim.VolumeID))
 			harness.AwaitReason(t, d, other.VolumeID, "")
 			require.Contains(t, harness.ReportOf(t, d, claim.VolumeID).Conditions[0].Message, test.says)
 
@@ -148,7 +158,7 @@ func TestPersistentMountThatIsInterrupted(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
-	claim := newPersistent(t, d, "data")
+	claim := newPersistent(t, d, "data", csiclient.MountCapability(harness.Writer, "ext4"))
 
 	for _, point := range []operation.Point{
 		operation.StagingRecorded, operation.DeviceAttached, operation.VolumeStaged, operation.PublicationRecorded, operation.VolumePublished,

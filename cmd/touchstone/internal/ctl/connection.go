@@ -18,16 +18,18 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
+	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
 )
 
 // unserved are the reasons why a driver lacks a service.
 var unserved = map[string]string{
-	calls.ServiceName:    "the driver records no calls: start it with --call-log=ring, or with a file",
-	faults.ServiceName:   "the driver has no fault rules: start it with --enable-faults or --faults",
-	strict.ServiceName:   "the driver does not check the CO: start it with --strict",
-	health.ServiceName:   "the driver has no report of its volumes, and no checks on demand: it is not Touchstone",
-	kata.ServiceName:     "the driver lists no direct volumes: it is not Touchstone, or serves no node",
-	progress.ServiceName: "the driver lists no copies: it is not Touchstone, or serves no controller",
+	calls.ServiceName:      "the driver records no calls: start it with --call-log=ring, or with a file",
+	faults.ServiceName:     "the driver has no fault rules: start it with --enable-faults or --faults",
+	strict.ServiceName:     "the driver does not check the CO: start it with --strict",
+	health.ServiceName:     "the driver has no report of its volumes, and no checks on demand: it is not Touchstone",
+	kata.ServiceName:       "the driver lists no direct volumes: it is not Touchstone, or serves no node",
+	persistent.ServiceName: "the volume is mounted, but no start of the driver mounts it again: it is not Touchstone, or simulates its node",
+	progress.ServiceName:   "the driver lists no copies: it is not Touchstone, or serves no controller",
 }
 
 // explain returns an error in the words of the person at the terminal: names in place of ids, and what to

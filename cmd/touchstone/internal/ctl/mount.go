@@ -28,7 +28,6 @@ var (
 	errNotEmpty       = errors.New("the directory is not empty; its files would be hidden")
 	errReadOnlyThere  = errors.New("it is mounted read-only, not for writing, which it was; see volume health, then umount and mount it")
 	errRawBlock       = errors.New("it is a raw block volume, without a filesystem: leave out --fs and --mount-flag")
-	errNotPersistent  = errors.New("the driver makes no mount again at its start")
 	errCreateNeedsFor = errors.New("--size, --limit, --param, --mutable and --topology are for --create")
 )
 
@@ -193,8 +192,7 @@ func (d driver) setPersistent(ctx context.Context, claim *csiclient.Publication,
 
 	err := persistent.Set(ctx, d.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: *wanted})
 	if err != nil {
-		err = fmt.Errorf("it is mounted at %s, but --persist failed: %w", claim.TargetPath,
-			explainNotTouchstone(err, persistent.ServiceName, errNotPersistent))
+		err = fmt.Errorf("it is mounted at %s, but --persist failed: %w", claim.TargetPath, err)
 	}
 
 	return *wanted, err

@@ -106,9 +106,9 @@ func TestListPrintsNames(t *testing.T) {
 data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   HEALTHY
 raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErrors
 `,
-		"wide": `NAME  ID        SIZE     USED     FS         POOL     MOUNTED AT  AT START   HEALTH             NODES          TOPOLOGY
-data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   /mnt/data  HEALTHY            node-a,node-b  zone=a | rack=1,zone=b
-raw   volume-2  2.0 GiB  -        raw block  default  -           -          DEGRADED IOErrors  -              zone=a | rack=1,zone=b
+		"wide": `NAME  ID        SIZE     USED     FS         POOL     MOUNTED AT  HEALTH             NODES          TOPOLOGY               AT START
+data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   HEALTHY            node-a,node-b  zone=a | rack=1,zone=b  /mnt/data
+raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErrors  -              zone=a | rack=1,zone=b  -
 `,
 		"name": "data\nraw\n",
 	} {

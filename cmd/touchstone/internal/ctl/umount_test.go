@@ -102,7 +102,7 @@ func TestPersistNeedsTouchstone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 
 	out, err := run(t, "volume", "mount", "volume-1", path, "--persist", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "it is mounted at "+path+", but --persist failed: the driver makes no mount again at its start")
+	require.ErrorContains(t, err, "the volume is mounted, but no start of the driver mounts it again")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: what was asked for is not done")
 	require.NotContains(t, out, "is mounted", "want: no word of success")
 	require.Len(t, requests[*csi.NodePublishVolumeRequest](fake), 1, "want: the volume is mounted")

@@ -32,10 +32,10 @@ var volumeColumns = columns[volume]{
 	{header: "FS", text: volume.filesystem},
 	{header: "POOL", text: func(v volume) string { return v.known.Pool }},
 	{header: "MOUNTED AT", text: func(v volume) string { return strings.Join(v.known.Published, ",") }},
-	{header: "AT START", label: "Mounted at start:", text: func(v volume) string { return strings.Join(v.known.Persistent, ",") }, wide: true},
 	{header: "HEALTH", text: volume.condition},
 	{header: "NODES", label: "Published to:", text: volume.nodes, wide: true},
 	{header: "TOPOLOGY", label: "Topology:", text: func(v volume) string { return formatTopologies(v.GetAccessibleTopology()) }, wide: true},
+	{header: "AT START", label: "Mounted at start:", text: func(v volume) string { return strings.Join(v.known.Persistent, ",") }, wide: true},
 	{label: "Context:", text: func(v volume) string { return formatPairs(v.GetVolumeContext()) }},
 }
 
