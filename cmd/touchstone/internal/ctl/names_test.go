@@ -106,7 +106,7 @@ func TestListPrintsNames(t *testing.T) {
 data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   HEALTHY
 raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErrors
 `,
-		"wide": `NAME  ID        SIZE     USED     FS         POOL     MOUNTED AT  HEALTH             NODES          TOPOLOGY               AT START
+		"wide": `NAME  ID        SIZE     USED     FS         POOL     MOUNTED AT  HEALTH             NODES          TOPOLOGY                AT START
 data  volume-1  1.0 GiB  512 MiB  xfs        default  /mnt/data   HEALTHY            node-a,node-b  zone=a | rack=1,zone=b  /mnt/data
 raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErrors  -              zone=a | rack=1,zone=b  -
 `,
