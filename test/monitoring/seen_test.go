@@ -76,8 +76,8 @@ func TestUnhealthyVolumeIsReportedEverywhere(t *testing.T) {
 
 	out, code := w.says(t, "ctl", "volume", "health", "--abnormal")
 	require.Equal(t, 1, code, "want: an unhealthy volume exits with 1")
-	require.Regexp(t, id+` +node +INACCESSIBLE +BackingFileMissing `, out)
-	require.Regexp(t, id+` +controller +INACCESSIBLE +BackingFileMissing `, out)
+	require.Regexp(t, seen.Name+` +node +INACCESSIBLE +BackingFileMissing `, out)
+	require.Regexp(t, seen.Name+` +controller +INACCESSIBLE +BackingFileMissing `, out)
 
 	exposed := w.scrape(t)
 	require.Contains(t, exposed.values("touchstone_volume_bytes", "volume"), id)
@@ -114,5 +114,5 @@ func TestLastCheckIsReported(t *testing.T) {
 
 	out, code = w.says(t, "check", "--all", "--online")
 	require.Zero(t, code, "want: all volumes are checked")
-	require.Contains(t, out, w.claim.VolumeID+"  clean")
+	require.Contains(t, out, "pvc-"+t.Name()+"  clean")
 }

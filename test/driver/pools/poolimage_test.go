@@ -322,7 +322,7 @@ func TestEmbeddedPoolIsOfOneNode(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrConfig)
 	require.ErrorContains(t, err, `pool-image-fs "ext4" is not one of xfs, btrfs`)
 
-	config.Shared, config.PoolImageFS = true, ""
+	config.Shared, config.PoolImageFS = true, driver.Defaults().PoolImageFS
 	config.PoolImageBytes = 0
 	made, err := driver.New(t.Context(), config)
 	require.NoError(t, err)

@@ -25,7 +25,7 @@ var deployments = []struct {
 }{
 	{"deploy/systemd/touchstone.service", driver.ModeAll, regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.+)$`)},
 	{"deploy/kustomize/overlays/single-node/controller.yaml", driver.ModeController, regexp.MustCompile(`add: \[(.+)]`)},
-	{"deploy/helm/touchstone/templates/controller.yaml", driver.ModeController, regexp.MustCompile(`add: \[(.+)]`)},
+	{"deploy/helm/touchstone/templates/controller.yaml", driver.ModeController, regexp.MustCompile(`"add" \(list (.+?)\)`)},
 }
 
 // TestDeploymentsHaveTheRightsToRemove deletes volumes, with what users can put into them, under exactly
@@ -49,7 +49,7 @@ func TestDeploymentsHaveTheRightsToRemove(t *testing.T) {
 				found := deployment.list.FindSubmatch(content)
 				require.NotNil(t, found, "want: the deployment has a list of rights")
 
-				names := strings.FieldsFunc(strings.ReplaceAll(string(found[1]), "CAP_", ""), func(r rune) bool { return r == ' ' || r == ',' })
+				names := strings.FieldsFunc(strings.ReplaceAll(string(found[1]), "CAP_", ""), func(r rune) bool { return strings.ContainsRune(` ,"`, r) })
 				d := harness.StartBounded(t, names, option(t), harness.InMode(deployment.mode))
 				id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "volume", Parameters: harness.DirectoryBacked()}).VolumeID
 				obstruct(t, filepath.Join(d.Pool(), "directories", id), kind == "btrfs")
