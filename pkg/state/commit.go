@@ -112,8 +112,8 @@ func (c *committer) close(newest *batch) error {
 	return errors.Join(err, c.mark.file.Close())
 }
 
-// await returns when b is written, and durable if it is to be, or has failed. One of the waiting goroutines gets the token and
-// writes for all, so a lone Update needs no switch of goroutines.
+// await returns when b is written, and durable if it is to be, or has failed. One of the waiting
+// goroutines gets the token and writes for all, so a lone Update needs no switch of goroutines.
 func (c *committer) await(b *batch) error {
 	select {
 	case <-b.done:

@@ -106,6 +106,15 @@ func (f failedStaging) message() string {
 	return strings.ReplaceAll(f.cause.Error(), "volume "+f.volume.VolumeID+": ", "")
 }
 
+// whyUnmounted returns why the last start could not make a persistent mount, or that it is not there any more.
+func (f *failedStagings) whyUnmounted(id string, expected expectedMount) string {
+	if failed, ok := f.get(id); ok && expected.isPersistent {
+		return failed.message()
+	}
+
+	return unmounted
+}
+
 // addFailedStaging adds that the volume could not be staged, unless a worse or equal condition
 // explains that, or this probe contradicts it.
 func (s *probeState) addFailedStaging() {

@@ -91,7 +91,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 
 	dir, err := s.prober.config.Dirs.Target(expected.path)
 	if observe.IsNoMountTarget(err) {
-		s.addUnmounted(expected, s.busy.isUnstaged(), s.whyUnmounted(expected))
+		s.addUnmounted(expected, s.busy.isUnstaged(), s.prober.failures.whyUnmounted(s.view.id, expected))
 
 		return nil
 	}
@@ -107,7 +107,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 	}
 
 	if !mounted {
-		s.addUnmounted(expected, s.busy.isUnstaged(), s.whyUnmounted(expected))
+		s.addUnmounted(expected, s.busy.isUnstaged(), s.prober.failures.whyUnmounted(s.view.id, expected))
 
 		return nil
 	}
@@ -137,15 +137,6 @@ func (s *probeState) probeMount(expected expectedMount) error {
 	}
 
 	return err
-}
-
-// whyUnmounted returns why the last start could not make a persistent mount, or that it is not there any more.
-func (s *probeState) whyUnmounted(expected expectedMount) string {
-	if failed, ok := s.prober.failures.get(s.view.id); ok && expected.isPersistent {
-		return failed.message()
-	}
-
-	return unmounted
 }
 
 // isVolume reports whether a mount is the volume, and finds the volume's device. A mount
