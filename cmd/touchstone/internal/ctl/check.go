@@ -113,7 +113,7 @@ func (c *checking) checkAll(ctx context.Context) error {
 
 	for i, id := range ids {
 		began := time.Now()
-		stop := c.showBar(work{id, "check of " + c.names.of(id), int64(i), int64(len(ids)), func() string {
+		stop := showBar(c.side, work{id, "check of " + c.names.of(id), int64(i), int64(len(ids)), func() string {
 			return fmt.Sprintf("%d of %d, %s", i+1, len(ids), time.Since(began).Round(time.Second))
 		}})
 		found, err := client.Check(ctx, health.CheckRequest{VolumeID: id, How: how})

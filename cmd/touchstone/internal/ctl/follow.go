@@ -66,13 +66,13 @@ func copying[A any](ctx context.Context, s *session, kind, name string, call fun
 
 // continuing returns the commands for a copy that the driver continues without its caller, or nothing if it
 // copies nothing of this name.
-func (s *session) continuing(ctx context.Context, name string) string {
+func (d driver) continuing(ctx context.Context, name string) string {
 	const limit = 2 * time.Second
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 
-	entries, err := progress.NewClient(s.Conn()).List(ctx)
+	entries, err := progress.NewClient(d.Conn()).List(ctx)
 	if err != nil || !slices.ContainsFunc(entries, func(entry progress.Entry) bool { return entry.Name == name }) {
 		return ""
 	}
@@ -84,7 +84,12 @@ func (s *session) continuing(ctx context.Context, name string) string {
 // follow shows the progress of some copies until it is stopped: as bars on a terminal, or as lines. A call
 // may have joined an earlier copy. It stops at the driver's first error.
 func (s *session) follow(ctx context.Context, shown func(progress.Entry) bool) (stop func()) {
-	show, end, every := s.printProgress, func() {}, s.progress
+	end, every := func() {}, s.progress
+	show := func(all ...work) {
+		for _, each := range all {
+			fmt.Fprintln(s.side, Printable(each.title+": "+each.text()))
+		}
+	}
 
 	if every == 0 {
 		if !isTerminal(s.side) {
@@ -135,21 +140,15 @@ func (s *session) follow(ctx context.Context, shown func(progress.Entry) bool) (
 }
 
 // showBar shows one work on a terminal until it is stopped.
-func (s *session) showBar(one work) (stop func()) {
-	if !isTerminal(s.side) {
+func showBar(terminal io.Writer, one work) (stop func()) {
+	if !isTerminal(terminal) {
 		return func() {}
 	}
 
-	bars := newBars(s.side)
+	bars := newBars(terminal)
 	bars.show(one)
 
 	return bars.end
-}
-
-func (s *session) printProgress(all ...work) {
-	for _, each := range all {
-		fmt.Fprintln(s.side, Printable(each.title+": "+each.text()))
-	}
 }
 
 func copyOf(entry progress.Entry) work {

@@ -107,15 +107,15 @@ var conditionColumns = columns[condition]{
 	{header: "MESSAGE", text: func(c condition) string { return c.Message }},
 }
 
-func (s *session) conditions(report *health.Report) (all []condition) {
+func (p *printer) conditions(report *health.Report) (all []condition) {
 	for _, volume := range report.Volumes {
 		if len(volume.Conditions) == 0 {
-			all = append(all, condition{volume: s.names.of(volume.ID), status: healthyWord})
+			all = append(all, condition{volume: p.names.of(volume.ID), status: healthyWord})
 		}
 
 		for _, each := range volume.Conditions {
 			each.Message = forPeople(volume, each.Message)
-			all = append(all, condition{each, s.names.of(volume.ID), each.Status.String()})
+			all = append(all, condition{each, p.names.of(volume.ID), each.Status.String()})
 		}
 	}
 

@@ -219,18 +219,18 @@ func (f *capabilityFlags) capabilityFor(known health.VolumeReport) (*csi.VolumeC
 
 // publishOrUndo makes the calls of a mount. If one fails, it undoes those before it, but neither an
 // attachment nor a staging that existed before.
-func (s *session) publishOrUndo(ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, staged bool) error {
-	nodes, err := s.nodesOf(ctx, caps, claim.VolumeID)
+func (d driver) publishOrUndo(ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, staged bool) error {
+	nodes, err := d.nodesOf(ctx, caps, claim.VolumeID)
 	if err != nil {
 		return err
 	}
 
-	steps, err := s.PublishSteps(caps, claim)
+	steps, err := d.PublishSteps(caps, claim)
 	if err != nil {
 		return err
 	}
 
-	inverse, err := s.UnpublishSteps(caps, claim)
+	inverse, err := d.UnpublishSteps(caps, claim)
 	if err != nil {
 		return err
 	}

@@ -43,8 +43,8 @@ func operationListVerb() verb {
 }
 
 // copies returns the copies that are running: those of which the name or id is given, or all.
-func (s *session) copies(ctx context.Context, given []string) ([]progress.Entry, error) {
-	entries, err := progress.NewClient(s.Conn()).List(ctx)
+func (d driver) copies(ctx context.Context, given []string) ([]progress.Entry, error) {
+	entries, err := progress.NewClient(d.Conn()).List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,16 +96,16 @@ has passed.`,
 }
 
 // awaitEnd returns when none of the copies is running.
-func (s *session) awaitEnd(ctx context.Context, ids []string) error {
+func (d driver) awaitEnd(ctx context.Context, ids []string) error {
 	for len(ids) > 0 {
-		running, err := s.copies(ctx, ids)
+		running, err := d.copies(ctx, ids)
 		if err != nil || len(running) == 0 {
 			return err
 		}
 
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s of %s: %w%s", running[0].Kind, copyName(running[0]), ctx.Err(), s.continuing(ctx, running[0].Name))
+			return fmt.Errorf("%s of %s: %w%s", running[0].Kind, copyName(running[0]), ctx.Err(), d.continuing(ctx, running[0].Name))
 		case <-time.After(terminalInterval):
 		}
 	}
@@ -196,15 +196,15 @@ may repeat it, and so begin the copy again.`,
 }
 
 // cancelCopies cancels the copies of a name or id. A snapshot that a CO knows already is deleted, too.
-func (s *session) cancelCopies(ctx context.Context, given string) ([]progress.Entry, error) {
-	ended, err := progress.NewClient(s.Conn()).Cancel(ctx, given)
+func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entry, error) {
+	ended, err := progress.NewClient(d.Conn()).Cancel(ctx, given)
 	if err == nil && len(ended) == 0 {
 		err = errNoCopy
 	}
 
 	for _, each := range ended {
 		if each.Kind == kindSnapshot && err == nil {
-			_, err = s.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object})
+			_, err = d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object})
 		}
 	}
 

@@ -99,29 +99,23 @@ func snapshotListVerb() verb {
 				return err
 			}
 
-			return s.listSnapshots(ctx, string(source))
+			if err := s.learn(ctx, names.Snapshot, names.Volume, names.Group); err != nil {
+				return err
+			}
+
+			entries, err := collect(s.Snapshots(ctx, string(source), s.pageSize))
+			if err != nil {
+				return err
+			}
+
+			snapshots, ids := make([]snapshot, len(entries)), make([]string, len(entries))
+			for i, entry := range entries {
+				snapshots[i], ids[i] = snapshot{entry.GetSnapshot(), s.names}, entry.GetSnapshot().GetSnapshotId()
+			}
+
+			return s.show(&csi.ListSnapshotsResponse{Entries: entries}, snapshotColumns.table(s.output, snapshots...), ids...)
 		},
 	}
-}
-
-// listSnapshots shows what ListSnapshots returns, and in tables the names, where the driver lists
-// them.
-func (s *session) listSnapshots(ctx context.Context, sourceID string) error {
-	if err := s.learn(ctx, names.Snapshot, names.Volume, names.Group); err != nil {
-		return err
-	}
-
-	entries, err := collect(s.Snapshots(ctx, sourceID, s.pageSize))
-	if err != nil {
-		return err
-	}
-
-	snapshots, ids := make([]snapshot, len(entries)), make([]string, len(entries))
-	for i, entry := range entries {
-		snapshots[i], ids[i] = snapshot{entry.GetSnapshot(), s.names}, entry.GetSnapshot().GetSnapshotId()
-	}
-
-	return s.show(&csi.ListSnapshotsResponse{Entries: entries}, snapshotColumns.table(s.output, snapshots...), ids...)
 }
 
 func snapshotVerb() verb {

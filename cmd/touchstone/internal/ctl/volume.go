@@ -93,34 +93,32 @@ func volumeDeletion() verb {
 func volumeListVerb() verb {
 	return verb{
 		name: listName, aliases: []string{"ls"}, short: "ListVolumes, all pages", lists: true,
-		run: func(ctx context.Context, s *session) error { return s.listVolumes(ctx) },
+		// It shows what ListVolumes returns, and in tables also what the driver's health report has of the
+		// volumes: names, usage, paths and conditions.
+		run: func(ctx context.Context, s *session) error {
+			known := map[string]health.VolumeReport{}
+
+			if report, err := s.ownReport(ctx); err == nil {
+				for _, each := range report.Volumes {
+					known[each.ID] = each
+				}
+			}
+
+			entries, err := collect(s.Volumes(ctx, s.pageSize))
+			if err != nil {
+				return err
+			}
+
+			volumes, ids := make([]volume, len(entries)), make([]string, len(entries))
+
+			for i, entry := range entries {
+				ids[i] = entry.GetVolume().GetVolumeId()
+				volumes[i] = volume{entry.GetVolume(), s.names[ids[i]], entry.GetStatus(), known[ids[i]]}
+			}
+
+			return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.output, volumes...), ids...)
+		},
 	}
-}
-
-// listVolumes shows what ListVolumes returns, and in tables also what the driver's health report
-// has of the volumes: names, usage, paths and conditions.
-func (s *session) listVolumes(ctx context.Context) error {
-	known := map[string]health.VolumeReport{}
-
-	if report, err := s.ownReport(ctx); err == nil {
-		for _, each := range report.Volumes {
-			known[each.ID] = each
-		}
-	}
-
-	entries, err := collect(s.Volumes(ctx, s.pageSize))
-	if err != nil {
-		return err
-	}
-
-	volumes, ids := make([]volume, len(entries)), make([]string, len(entries))
-
-	for i, entry := range entries {
-		ids[i] = entry.GetVolume().GetVolumeId()
-		volumes[i] = volume{entry.GetVolume(), s.names[ids[i]], entry.GetStatus(), known[ids[i]]}
-	}
-
-	return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.output, volumes...), ids...)
 }
 
 func volumeVerb() verb {
