@@ -119,6 +119,17 @@ func TestLeftDevice(t *testing.T) {
 	}
 }
 
+// TestDeviceOfAnotherBoot has a record whose number and sequence another image's device got after a boot. It
+// is not taken for the volume's by its path; the name at its attachment decides, which needs a real device.
+func TestDeviceOfAnotherBoot(t *testing.T) {
+	t.Parallel()
+
+	d, _ := newDevices(t, loopsys.New(t, map[int]loopsys.Device{2: {Image: "/pool/other.img", Sequence: 8}}), nil)
+
+	_, _, err := d.leftDevice(used(idA, func(v *staged.Volume) { v.Device = &staged.Device{Number: 2, Sequence: 8} }))
+	require.ErrorContains(t, err, "it is unknown whether volume "+idA+" is attached to loop2", "want: the device's own name is asked for")
+}
+
 // TestFindByName finds the devices of raw and direct volumes that have records, by the names of their images.
 func TestFindByName(t *testing.T) {
 	t.Parallel()

@@ -77,9 +77,14 @@ func (d *Devices) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
 	}
 
 	attachment, attached, err := d.config.Loops.Attachment(v.Device.Number)
-	attached = attached && attachment.Sequence == v.Device.Sequence
+	if err != nil || !attached || attachment.Sequence != v.Device.Sequence {
+		return loop.Attachment{}, false, observe.Unknown(err, v, "attached to "+observe.LoopName(v.Device.Number))
+	}
 
-	return attachment, attached, observe.Unknown(err, v, "attached to "+observe.LoopName(v.Device.Number))
+	// Disk sequences begin again with each boot, so that after one another program's device may have it.
+	attached, err = d.config.Observer.HasImage(v, attachment.Number)
+
+	return attachment, attached, err
 }
 
 // ephemeralDevice finds the device by the name of its image, which only this node attaches.

@@ -51,7 +51,7 @@ const NoSlot = -1
 func (v *Volume) RecordID() string { return v.VolumeID }
 
 // Device is one attachment to a loop device: the disk sequence distinguishes it from later ones of the
-// number.
+// number in the same boot. Another boot may give both to another image.
 type Device struct {
 	Number   int    `json:"number"`
 	Sequence uint64 `json:"sequence"`
