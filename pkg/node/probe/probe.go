@@ -35,7 +35,7 @@ type probeState struct {
 	volume *staged.Volume
 	pool   *pool.Pool
 	last   lastObservation
-	// registered is the controller's record at the begin of the probe, zero where there is none:
+	// registered is the controller's record when it was last read, zero where there is none:
 	// an image never has fewer bytes.
 	registered volume.Registered
 
@@ -118,11 +118,15 @@ func (p *Prober) newState(view volumeView) *probeState {
 		volumes: p.busy, loops: p.config.Loops, id: view.id, inUse: view.volume != nil, held: p.busy.get(view.id), found: &s.findings,
 	}
 
-	if p.config.Registered != nil {
-		s.registered, _ = p.config.Registered(view.id)
-	}
+	s.readRegistered()
 
 	return s
+}
+
+func (s *probeState) readRegistered() {
+	if read := s.prober.config.Registered; read != nil {
+		s.registered, _ = read(s.view.id)
+	}
 }
 
 // probeNotInUse probes a volume that is not in use here. Another process may delete it.

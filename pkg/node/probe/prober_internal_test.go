@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -238,6 +239,17 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 	unregistered := func(c *Config) {
 		c.Registered = func(string) (volume.Registered, bool) { return volume.Registered{}, false }
 	}
+	deletedMeanwhile := func(c *Config) {
+		var read atomic.Bool
+
+		c.Registered = func(string) (volume.Registered, bool) {
+			if read.Swap(true) {
+				return volume.Registered{}, false
+			}
+
+			return volume.Registered{Pool: "first", Backing: volume.BackingDirectory}, true
+		}
+	}
 	fails := func(f *fixture) { require.NoError(f.t, f.config.Pools.Fail("first", errors.New("broken"))) }
 
 	for name, test := range map[string]struct {
@@ -256,6 +268,7 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 		"too short":              {registered(volume.BackingImage, size+1), image, codes.OK, []health.Reason{health.BackingFileTruncated}},
 		"missing":                {registered(volume.BackingImage, size), func(*fixture) {}, codes.OK, []health.Reason{health.BackingFileMissing}},
 		"missing directory":      {registered(volume.BackingDirectory, size), func(*fixture) {}, codes.OK, []health.Reason{health.VolumeNotFound}},
+		"deleted meanwhile":      {deletedMeanwhile, func(*fixture) {}, codes.NotFound, nil},
 		"in another pool":        {registered(volume.BackingImage, size), func(f *fixture) { require.NoError(f.t, f.second.Images.Create(f.id, size, false)) }, codes.OK, []health.Reason{health.BackingFileMissing}},
 		"unknown, a pool failed": {nil, fails, codes.Unavailable, nil},
 		"known, its pool failed": {registered(volume.BackingImage, size), fails, codes.OK, []health.Reason{health.ProbeTimedOut}},

@@ -72,7 +72,13 @@ func (s *probeState) probeStored(ctx context.Context) (exists bool, err error) {
 			s.addTruncated("the volume")
 		}
 	case exists && err == nil:
-		s.addLostBacking(expected.Backing, movedOrDeleted)
+		// It may have been deleted since its record was read: only the record that is still there
+		// shows that the object is missing.
+		s.readRegistered()
+
+		if _, exists = search.expected(s.registered); exists {
+			s.addLostBacking(expected.Backing, movedOrDeleted)
+		}
 	}
 
 	s.addRememberedFindings()
