@@ -28,21 +28,28 @@ func (c *Config) completeRegistration() error {
 
 	r.DriverName, r.Log = c.DriverName, c.Log
 
-	path, err := SocketPath(cmp.Or(r.Endpoint, c.Endpoint))
-	if err == nil && r.Endpoint == "" {
-		path, err = filepath.Abs(path)
-	}
-
-	if err == nil {
-		r.Endpoint = path
-		err = r.Check()
-	}
-
-	if err != nil {
+	if err := c.completeRegistrationEndpoint(); err != nil {
 		return fmt.Errorf("%w: kubelet-registration-dir: %w", ErrConfig, err)
 	}
 
 	return nil
+}
+
+func (c *Config) completeRegistrationEndpoint() error {
+	path, err := SocketPath(cmp.Or(c.Registration.Endpoint, c.Endpoint))
+	if err != nil {
+		return err
+	}
+
+	if c.Registration.Endpoint == "" {
+		if path, err = filepath.Abs(path); err != nil {
+			return err
+		}
+	}
+
+	c.Registration.Endpoint = path
+
+	return c.Registration.Check()
 }
 
 // announceToKubelet creates the registration socket, if configured: from then on the

@@ -128,21 +128,24 @@ func copyOwner(old os.FileInfo, fresh *os.File) error {
 
 // fillScratch writes the new image into scratch. If that fails, a reservation that was taken from the
 // old image is given back.
-func (i *Images) fillScratch(ctx context.Context, old, fresh *os.File, size int64, filling FillOptions) error {
+func (i *Images) fillScratch(ctx context.Context, old, fresh *os.File, size int64, filling FillOptions) (err error) {
 	taken, err := reserve(old, fresh, size, filling.Thick)
-	if err == nil {
-		err = filling.Fill(ctx, fresh.Name())
+
+	defer func() {
+		if err != nil && taken {
+			err = errors.Join(err, fresh.Truncate(0), grow(old, size, true))
+		}
+	}()
+
+	if err != nil {
+		return err
 	}
 
-	if err == nil {
-		err = fresh.Sync()
+	if err := filling.Fill(ctx, fresh.Name()); err != nil {
+		return err
 	}
 
-	if err != nil && taken {
-		err = errors.Join(err, fresh.Truncate(0), grow(old, size, true))
-	}
-
-	return err
+	return fresh.Sync()
 }
 
 // reserve gives the new image its size and, if it is thick, all of its blocks. It takes those of the old

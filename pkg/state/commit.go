@@ -232,14 +232,7 @@ func (c *committer) regainSpace() bool {
 		return true
 	}
 
-	err := c.journal.wipe()
-	if err == nil {
-		err = c.journal.file.Sync()
-	}
-
-	if err == nil {
-		err = c.journal.fill(c.journal.filled)
-	}
+	err := c.journal.regainSpace()
 
 	switch {
 	case errors.Is(err, errNoSpace):

@@ -107,16 +107,21 @@ func (c *committer) catchUp(next *journal, from *int64) (err error) {
 	return next.file.Sync()
 }
 
+// complete copies the rest of the journal to next, and gives it the journal's name.
+func (c *committer) complete(next *journal, from int64) error {
+	if err := c.writer.err(); err != nil {
+		return err
+	}
+	if err := next.copyFrom(c.journal, from, c.journal.end); err != nil {
+		return err
+	}
+	next.closed = next.end == next.base
+	return next.install(c.options.FS, c.dir)
+}
+
 // switchTo completes next and replaces the journal by it. The caller holds the token.
 func (c *committer) switchTo(next *journal, from int64) error {
-	err := c.writer.err()
-	if err == nil {
-		err = next.copyFrom(c.journal, from, c.journal.end)
-	}
-	if err == nil {
-		next.closed = next.end == next.base
-		err = next.install(c.options.FS, c.dir)
-	}
+	err := c.complete(next, from)
 	switch {
 	case errors.Is(err, errUnknownName):
 		c.fail(err)

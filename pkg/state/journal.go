@@ -103,6 +103,17 @@ func (j *journal) wipe() error {
 	return j.file.Truncate(j.filled)
 }
 
+// regainSpace overwrites what follows the last line, and fills the preallocated part again.
+func (j *journal) regainSpace() error {
+	if err := j.wipe(); err != nil {
+		return err
+	}
+	if err := j.file.Sync(); err != nil {
+		return err
+	}
+	return j.fill(j.filled)
+}
+
 // errNoSpace marks a write, not a sync, that failed for lack of space: what was durable before
 // still is, and a later write may succeed.
 var errNoSpace = errors.New("no space")

@@ -30,9 +30,9 @@ func stateMutants() []regression {
 			breaks: "changes go to a journal whose name a power failure takes away", tests: tests,
 		},
 		{
-			name: "state/changes-during-compaction-not-copied", in: "state.committer.switchTo",
-			old:    `err = next.copyFrom(c.journal, from, c.journal.end)`,
-			new:    `err = next.copyFrom(c.journal, from, from)`,
+			name: "state/changes-during-compaction-not-copied", in: "state.committer.complete",
+			old:    `err := next.copyFrom(c.journal, from, c.journal.end)`,
+			new:    `err := next.copyFrom(c.journal, from, from)`,
 			breaks: "changes that were made while a compaction ran are lost", tests: tests,
 		},
 		{

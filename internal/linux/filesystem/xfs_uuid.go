@@ -112,18 +112,7 @@ func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout)
 	}
 
 	for group := uint32(1); group < layout.groups; group++ {
-		offset := layout.superOffset(group)
-
-		super, err := layout.signedSuper(s, group, layout.uuid())
-		if err == nil && group == layout.groups-1 {
-			err = s.flush()
-		}
-
-		if err == nil {
-			err = s.write(offset, super)
-		}
-
-		if err != nil {
+		if err := layout.writeSuper(s, group); err != nil {
 			return fmt.Errorf("allocation group %d: %w", group, err)
 		}
 	}
@@ -208,6 +197,23 @@ func readXFSLayout(r io.ReaderAt) (*xfsLayout, error) {
 	layout.super, err = readBlock(r, 0, layout.sector)
 
 	return layout, err
+}
+
+// writeSuper writes a copy of the superblock with the UUID. That of the last group is written when the
+// others are durable.
+func (l *xfsLayout) writeSuper(s *superblocks, group uint32) error {
+	super, err := l.signedSuper(s, group, l.uuid())
+	if err != nil {
+		return err
+	}
+
+	if group == l.groups-1 {
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+
+	return s.write(l.superOffset(group), super)
 }
 
 func (l *xfsLayout) uuid() uuid.UUID { return uuid.UUID(l.super[xfsUUID:][:len(uuid.Nil)]) }
