@@ -31,6 +31,11 @@ func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
 		end, err = s.file.Seek(start, unix.SEEK_HOLE)
 	}
 
+	// A block device can't be searched for data.
+	if errors.Is(err, unix.EINVAL) {
+		start, end, err = s.offset, s.end, nil
+	}
+
 	// ENXIO means no data behind that offset, also where the file has become shorter meanwhile.
 	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
 		return Extent{}, false, nil

@@ -35,7 +35,7 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 
 	info, err := s.pool.Stat(s.volume.ObjectID(), s.volume.Parameters.Backing)
 	if errors.Is(err, pool.ErrMissing) {
-		s.addLostBacking(s.volume.Parameters.Backing, movedOrDeleted)
+		s.addLostBacking(s.volume.Parameters.Backing, movedOrDeleted, s.remedyOfLost())
 
 		return nil
 	}
@@ -102,6 +102,22 @@ func (s *probeState) probeMountedDevice() error {
 // movedOrDeleted is what happened to an image or directory that is missing.
 const movedOrDeleted = "was moved or deleted"
 
+// putBack is the remedy, unless the data of a deleted image is to be had from its device only.
+const putBack = "put it back into the pool, or restore a snapshot"
+
+func (s *probeState) remedyOfLost() string {
+	if s.attached == nil {
+		return putBack
+	}
+
+	now, ok, err := s.prober.config.Loops.Attachment(s.attached.Number)
+	if err != nil || !ok || !now.BackingDeleted || now.Sequence != s.attached.Sequence {
+		return putBack
+	}
+
+	return "copy its device before it is unmounted: touchstone ctl volume rescue"
+}
+
 // compareDirectory compares the pool's directory with the one that is mounted.
 func (s *probeState) compareDirectory(identity loop.Identity) error {
 	if s.root == nil {
@@ -113,7 +129,7 @@ func (s *probeState) compareDirectory(identity loop.Identity) error {
 		return err
 	}
 
-	s.addLostBacking(volume.BackingDirectory, "was replaced by another one")
+	s.addLostBacking(volume.BackingDirectory, "was replaced by another one", putBack)
 
 	return nil
 }
@@ -126,7 +142,7 @@ func (s *probeState) compareImage(identity loop.Identity, info fs.FileInfo) {
 	switch {
 	case s.device == nil:
 	case s.device.Backing != identity:
-		s.addLostBacking(volume.BackingImage, "was replaced by another file")
+		s.addLostBacking(volume.BackingImage, "was replaced by another file", s.remedyOfLost())
 	case info.Size() < s.device.SizeBytes:
 		s.addTruncated("its device")
 	case info.Size() < s.registered.CapacityBytes:

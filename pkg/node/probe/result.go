@@ -45,16 +45,16 @@ func (f *findings) addShutDown() {
 	f.add(health.DiskFailure, "its filesystem has shut down; see the kernel's log, unstage it and stage it again")
 }
 
-func (f *findings) addLostBacking(backing volume.Backing, how string) {
+func (f *findings) addLostBacking(backing volume.Backing, how, remedy string) {
 	f.unsettled = true
 
 	if backing == volume.BackingImage {
-		f.add(health.BackingFileMissing, "its image "+how+"; put it back into the pool, or restore a snapshot")
+		f.add(health.BackingFileMissing, "its image "+how+"; "+remedy)
 
 		return
 	}
 
-	f.add(health.VolumeNotFound, "its directory "+how+"; put it back into the pool, or restore a snapshot")
+	f.add(health.VolumeNotFound, "its directory "+how+"; "+remedy)
 }
 
 // addSuspicion adds what was observed since the last check, unless data is known to be lost.

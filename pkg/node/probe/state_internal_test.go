@@ -87,7 +87,7 @@ func TestLostBackings(t *testing.T) {
 		volume.BackingImage: health.BackingFileMissing, volume.BackingDirectory: health.VolumeNotFound,
 	} {
 		s := &probeState{}
-		s.addLostBacking(backing, movedOrDeleted)
+		s.addLostBacking(backing, movedOrDeleted, putBack)
 		require.Equal(t, []health.Reason{want}, reasons(s.entries))
 		require.True(t, s.unsettled, "want: an operation may cause the finding")
 	}

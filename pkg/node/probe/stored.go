@@ -77,7 +77,7 @@ func (s *probeState) probeStored(ctx context.Context) (exists bool, err error) {
 		s.readRegistered()
 
 		if _, exists = search.expected(s.registered); exists {
-			s.addLostBacking(expected.Backing, movedOrDeleted)
+			s.addLostBacking(expected.Backing, movedOrDeleted, putBack)
 		}
 	}
 

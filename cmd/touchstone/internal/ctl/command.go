@@ -51,7 +51,7 @@ func NewCommand() *cobra.Command {
 
 	volumes := given.group("volume", "Make, use, grow and delete volumes",
 		createVerb(), volumeDeletion(), volumeListVerb(), volumeVerb(), expandVerb(), modifyVerb(),
-		publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb())
+		publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb(), rescueVerb())
 	volumes.Aliases = []string{"volumes", "vol"}
 
 	snapshots := given.group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
@@ -123,7 +123,13 @@ func UnknownCommand(parent *cobra.Command, words []string) error {
 	var meant []string
 
 	parent.SuggestionsMinimumDistance = distance
-	for _, each := range parent.SuggestionsFor(words[0]) {
+
+	similar := parent.SuggestionsFor(words[0])
+	if at := slices.IndexFunc(parent.Commands(), func(c *cobra.Command) bool { return slices.Contains(c.SuggestFor, words[0]) }); at >= 0 {
+		similar = []string{parent.Commands()[at].Name()}
+	}
+
+	for _, each := range similar {
 		meant = append(meant, strings.Join(slices.Concat([]string{parent.CommandPath(), each}, words[1:]), " "))
 	}
 

@@ -51,7 +51,11 @@ func copying[A any](ctx context.Context, s *session, kind, name string, call fun
 	ctx, release := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
 	defer release()
 
-	stop := s.follow(ctx, func(entry progress.Entry) bool { return entry.Kind == kind })
+	stop := s.follow(ctx, func(ctx context.Context) ([]progress.Entry, error) {
+		entries, err := s.copies(ctx, nil)
+
+		return slices.DeleteFunc(entries, func(entry progress.Entry) bool { return entry.Kind != kind }), err
+	})
 	answer, err := call(ctx)
 
 	stop()
@@ -81,9 +85,9 @@ func (d driver) continuing(ctx context.Context, name string) string {
 		"operation wait %[1]s waits for it, operation cancel %[1]s ends it", name)
 }
 
-// follow shows the progress of some copies until it is stopped: as bars on a terminal, or as lines. A call
-// may have joined an earlier copy. It stops at the driver's first error.
-func (s *session) follow(ctx context.Context, shown func(progress.Entry) bool) (stop func()) {
+// follow shows the progress of the listed copies until it is stopped: as bars on a terminal, or as lines. A
+// call may have joined an earlier copy. It stops at the first error.
+func (s *session) follow(ctx context.Context, list func(context.Context) ([]progress.Entry, error)) (stop func()) {
 	end, every := func() {}, s.progress
 	show := func(all ...work) {
 		for _, each := range all {
@@ -115,17 +119,14 @@ func (s *session) follow(ctx context.Context, shown func(progress.Entry) bool) (
 			case <-ticks.C:
 			}
 
-			entries, err := progress.NewClient(s.Conn()).List(ctx)
+			entries, err := list(ctx)
 			if err != nil {
 				return // Optional output: the command's own call reports errors.
 			}
 
-			var copies []work
-
-			for _, entry := range entries {
-				if shown(entry) {
-					copies = append(copies, copyOf(entry))
-				}
+			copies := make([]work, len(entries))
+			for i, entry := range entries {
+				copies[i] = copyOf(entry)
 			}
 
 			show(copies...)

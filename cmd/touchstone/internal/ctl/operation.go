@@ -81,8 +81,8 @@ has passed.`,
 
 			ids := s.copyIDs(waited)
 
-			stop := s.follow(ctx, func(entry progress.Entry) bool { return slices.Contains(ids, entry.Object) })
-			err = s.awaitEnd(ctx, ids)
+			stop := s.follow(ctx, func(ctx context.Context) ([]progress.Entry, error) { return s.copies(ctx, ids) })
+			err = s.awaitEnd(ctx, waited, ids)
 
 			stop()
 
@@ -96,17 +96,21 @@ has passed.`,
 }
 
 // awaitEnd returns when none of the copies is running.
-func (d driver) awaitEnd(ctx context.Context, ids []string) error {
-	for len(ids) > 0 {
-		running, err := d.copies(ctx, ids)
-		if err != nil || len(running) == 0 {
-			return err
-		}
-
+func (d driver) awaitEnd(ctx context.Context, running []progress.Entry, ids []string) error {
+	for len(running) > 0 {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s of %s: %w%s", running[0].Kind, copyName(running[0]), ctx.Err(), d.continuing(ctx, running[0].Name))
 		case <-time.After(terminalInterval):
+		}
+
+		now, err := d.copies(ctx, ids)
+
+		switch {
+		case err == nil:
+			running = now
+		case status.Code(err) != codes.DeadlineExceeded: // that is said above
+			return err
 		}
 	}
 

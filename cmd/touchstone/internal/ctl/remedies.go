@@ -19,7 +19,7 @@ var (
 // forPeople returns a driver's message with commands in place of its remedies, for a volume that the mount
 // command has staged. What an orchestrator has published is not to be unmounted by hand.
 func forPeople(known health.VolumeReport, message string) string {
-	if !strings.HasPrefix(filepath.Base(known.Staged), stagingPrefix) {
+	if !mountedByHand(known) {
 		return message
 	}
 
@@ -28,13 +28,18 @@ func forPeople(known health.VolumeReport, message string) string {
 	return unpublishFirst.ReplaceAllLiteralString(message, umountCommand(known))
 }
 
+// mountedByHand reports whether the mount command has staged the volume.
+func mountedByHand(known health.VolumeReport) bool {
+	return strings.HasPrefix(filepath.Base(known.Staged), stagingPrefix)
+}
+
 func umountCommand(known health.VolumeReport) string {
 	return "touchstone ctl volume umount " + cmp.Or(known.Name, known.ID)
 }
 
-// mountAgain returns the command that stages the volume again.
-func mountAgain(known health.VolumeReport) string {
-	command := umountCommand(known)
+// mountAgain returns the commands that stage the volume again, with others while it is not staged.
+func mountAgain(known health.VolumeReport, meanwhile ...string) string {
+	command := strings.Join(append([]string{umountCommand(known)}, meanwhile...), " && ")
 	if len(known.Published) == 0 {
 		return command
 	}

@@ -67,7 +67,7 @@ var (
 // synonyms are words for which other programs have the verb.
 var synonyms = map[string][]string{
 	"check": {"fsck"}, "delete": {"remove", "destroy"}, "expand": {"resize", "grow", "extend"}, getName: {"show", "describe", "inspect"},
-	"restore": {"rollback", "revert"}, "stats": {"df", "usage"}, "umount": {"detach", "eject"},
+	"rescue": {"recover", "salvage", "undelete"}, "restore": {"rollback", "revert"}, "stats": {"df", "usage"}, "umount": {"detach", "eject"},
 }
 
 // usage returns the verb with its arguments and flags.
