@@ -2,7 +2,9 @@ package pool_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -111,6 +115,46 @@ func nothingRemains(tb testing.TB, p *pool.Pool, object pool.Object) {
 	left, err := os.ReadDir(filepath.Join(p.Path(), "removing"))
 	require.NoError(tb, err)
 	require.Empty(tb, left, "want: nothing is left of the removed object")
+}
+
+// TestTheQueueCompletesWhatIsDiscarded: the call does not, before the queue runs.
+func TestTheQueueCompletesWhatIsDiscarded(t *testing.T) {
+	p := newPool(t, plain, roomy)
+	object, path := newTree(t, p)
+	deepen(t, path, 3)
+
+	directory := p.Path()
+	queue := removal.New(slog.New(slog.DiscardHandler))
+
+	require.NoError(t, p.Close())
+
+	p, err := pool.Open("queued", directory, pool.WithRemovalQueue(queue))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+
+	require.NoError(t, p.Discard(t.Context(), object))
+	require.NoDirExists(t, path, "want: the object is not in place any more")
+	require.DirExists(t, filepath.Join(directory, "removing", object.ID), "want: its files are the queue's")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		queue.Run(ctx)
+	}()
+
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(directory, "removing", object.ID))
+
+		return errors.Is(err, os.ErrNotExist)
+	}, removalLimit, time.Millisecond, "want: the queue removes the files")
+	cancel()
+	await.Receive(t, ended, "the end of the queue")
+	nothingRemains(t, p, object)
 }
 
 func TestRemovalOfDeepTreesNeedsFewDescriptors(t *testing.T) {

@@ -52,4 +52,6 @@ func TestTheLockOfARemovedFileIsNone(t *testing.T) {
 	require.ErrorIs(t, checkInPlace(file), fs.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.ErrorIs(t, checkInPlace(file), fs.ErrNotExist, "want: its successor is another file")
+	require.NoError(t, file.Close())
+	require.ErrorIs(t, checkInPlace(file), fs.ErrClosed, "want: unknown is no lock")
 }

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 var errEnough = errors.New("enough")
@@ -42,4 +45,7 @@ func TestFollowReportsWhatItMissed(t *testing.T) {
 	require.Equal(t, uint64(1), got[0].Call.Number, "want: the first call is followed")
 	require.Equal(t, Followed{Missed: 3}, got[1])
 	require.Equal(t, uint64(5), got[2].Call.Number, "want: the call after the missed ones is followed")
+
+	err = r.follow(t.Context(), FollowRequest{Filter: Filter{JQ: `last(range(infinite))`}}, func(any) error { return nil })
+	rpccode.Require(t, err, codes.InvalidArgument, "it runs for longer than")
 }

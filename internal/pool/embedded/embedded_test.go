@@ -1,7 +1,9 @@
 package embedded_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,6 +114,27 @@ func TestReflinkingDirectoryIsThePool(t *testing.T) {
 	missing := newDirectory(t)
 	require.Equal(t, missing, ensure(t, filesystem.XFS, missing, 0).Directory())
 	require.NoDirExists(t, missing)
+}
+
+// TestAPoolWithoutReflinksIsReported, such as an image that was made by hand.
+func TestAPoolWithoutReflinksIsReported(t *testing.T) {
+	const warning = "was made without reflinks"
+
+	directory := newDirectory(t)
+	log := &bytes.Buffer{}
+	options := embedded.Options{Directory: directory, Bytes: small, Filesystem: filesystem.XFS, Log: slog.New(slog.NewTextHandler(log, nil))}
+
+	made, err := embedded.Ensure(t.Context(), options)
+	require.NoError(t, err)
+	end(t, made)
+	require.NotContains(t, log.String(), warning)
+
+	tool(t, "mkfs.xfs", "-q", "-f", "-m", "reflink=0", "-s", "size=4096", filepath.Join(directory, "pool.img"))
+
+	found, err := embedded.Ensure(t.Context(), options)
+	require.NoError(t, err)
+	t.Cleanup(func() { end(t, found) })
+	require.Contains(t, log.String(), warning)
 }
 
 // TestExistingImageKeepsItsFilesystem whatever a new one would get.

@@ -79,6 +79,10 @@ func TestALostDeviceIsRevoked(t *testing.T) {
 		})
 	}
 
+	m, v, _ := assigned(t, own)
+	require.NoError(t, unsafe(m, ""))
+	require.ErrorContains(t, m.Assignments.Restore(v), "restore the assignment of volume "+idA, "want: the volume is named")
+
 	m, v, target := assigned(t, map[int]loopsys.Device{1: {Image: "/pool/other.img", Sequence: 8, Broken: true}})
 
 	_, err := m.Assignments.HasLost(v)

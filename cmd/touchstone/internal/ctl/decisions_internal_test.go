@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
@@ -338,4 +339,12 @@ func TestUnwritableChangesFail(t *testing.T) {
 	_, err := screen.Write([]byte("text"))
 	require.NoError(t, err)
 	require.ErrorIs(t, screen.flush(), full)
+}
+
+// TestTimesHaveMilliseconds, and an unknown time is a dash.
+func TestTimesHaveMilliseconds(t *testing.T) {
+	t.Parallel()
+
+	require.Equal(t, dash, formatTime(nil))
+	require.Equal(t, "1970-01-01T00:00:01.002Z", formatTime(&timestamppb.Timestamp{Seconds: 1, Nanos: 2_000_000}))
 }

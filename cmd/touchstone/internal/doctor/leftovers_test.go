@@ -74,6 +74,7 @@ func TestLeftoverDeviceIsReported(t *testing.T) {
 	found := look(t, c, "leftover-devices", "")
 	finds(t, found, doctor.Warning, "1 images", device.Path, ".img")
 	require.Contains(t, found.Cure, "losetup")
+	require.Contains(t, found.Cure, "("+device.Path+": ", "want: the processes are named that have the device open")
 
 	// The same with a path that contains a symlink.
 	link := filepath.Join(t.TempDir(), "link")
