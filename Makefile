@@ -90,11 +90,11 @@ sanity: ## Run csi-sanity against real volumes only
 	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) -count=1 -v ./test/sanity/...
 
 bench: build ## Measure the driver: latencies, rates, memory of docs/performance.md
-	@hack/ensure-tools.sh --for test
+	@hack/ensure-tools.sh --for bench
 	$(GO) run ./test/bench -binary bin/touchstone -out $(OUT)/bench.json $(BENCHFLAGS)
 
 bench-compare: ### Measure the drivers OLD and NEW in turn (BENCHFLAGS='-only life'), and print the ratios with their spread
-	@hack/ensure-tools.sh --for test
+	@hack/ensure-tools.sh --for bench
 	$(GO) run ./test/bench -compare $(OLD) -binary $(NEW) -out $(OUT)/bench.json $(BENCHFLAGS)
 
 soak: build ### Let volumes come and go for SOAK (1h), and list each condition: all are false

@@ -3,14 +3,14 @@
 # or Ubuntu it installs what is missing; elsewhere it says what that is and
 # exits 2, so that nothing fails half way with "command not found".
 #
-#   hack/ensure-tools.sh [--for test|page|alerts|demo|vm|lint|build]
+#   hack/ensure-tools.sh [--for test|bench|page|alerts|demo|vm|lint|build]
 set -euo pipefail
 
 purpose=build
 while (($#)); do
 	case $1 in
 	--for)
-		purpose=${2:?--for needs one of build, test, page, alerts, demo, vm, lint}
+		purpose=${2:?--for needs one of build, test, bench, page, alerts, demo, vm, lint}
 		shift 2
 		;;
 	-h | --help)
@@ -40,6 +40,7 @@ lint) wanted=(git:git shellcheck:shellcheck) ;;
 demo) wanted=(git:git "${filesystems[@]}") ;;
 # What the tests look with, and what the scripts in examples/ want.
 test) wanted=(git:git "${filesystems[@]}" debugfs:e2fsprogs filefrag:e2fsprogs xfs_io:xfsprogs blkid:util-linux findmnt:util-linux jq:jq) ;;
+bench) wanted=(git:git "${filesystems[@]}" fio:fio) ;;
 # 360 MB, so not for every test.
 page) wanted=(git:git chromium:chromium) ;;
 alerts) wanted=(git:git promtool:prometheus) ;;
@@ -47,7 +48,7 @@ alerts) wanted=(git:git promtool:prometheus) ;;
 # installed: only what runs on this machine is asked for here.
 vm) wanted=(qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg "${filesystems[@]}") ;;
 *)
-	echo "ensure-tools: --for $purpose: not one of build, test, page, alerts, demo, vm, lint" >&2
+	echo "ensure-tools: --for $purpose: not one of build, test, bench, page, alerts, demo, vm, lint" >&2
 	exit 2
 	;;
 esac

@@ -33,7 +33,7 @@ func (b *bench) onlineChecks(ctx context.Context) error {
 	}
 	defer done()
 
-	claim, err := d.made(ctx, "checked", checkedBytes, mountable())
+	claim, err := d.made(ctx, "checked", checkedBytes, nil, mountable())
 	if err == nil {
 		err = d.bringUp(ctx, claim)
 	}

@@ -14,7 +14,7 @@ import (
 
 // filled makes an ext4 volume of that size, mounts it and writes a file.
 func (d *driver) filled(ctx context.Context, name string, size, data int64) (*csiclient.Publication, error) {
-	claim, err := d.made(ctx, name, size, mountable())
+	claim, err := d.made(ctx, name, size, nil, mountable())
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (d *driver) filled(ctx context.Context, name string, size, data int64) (*cs
 
 // raw makes a raw block volume and publishes it.
 func (d *driver) raw(ctx context.Context, name string, size int64) (*csiclient.Publication, error) {
-	claim, err := d.made(ctx, name, size, csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER))
+	claim, err := d.made(ctx, name, size, nil, csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER))
 	if err != nil {
 		return nil, err
 	}
@@ -41,9 +41,12 @@ func (d *driver) raw(ctx context.Context, name string, size int64) (*csiclient.P
 	return claim, d.bringUp(ctx, claim)
 }
 
-func (d *driver) made(ctx context.Context, name string, size int64, capability *csi.VolumeCapability) (*csiclient.Publication, error) {
+func (d *driver) made(
+	ctx context.Context, name string, size int64, parameters map[string]string, capability *csi.VolumeCapability,
+) (*csiclient.Publication, error) {
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
-		Name: name, VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+		Name: name, Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{capability},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 	})
 	if err != nil {
 		return nil, err

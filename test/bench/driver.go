@@ -223,22 +223,7 @@ func (d *driver) claim(ctx context.Context, name string, parameters map[string]s
 }
 
 func (d *driver) claimOf(ctx context.Context, name string, b backing) (*csiclient.Publication, error) {
-	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
-		Name: name, Parameters: b.parameters,
-		VolumeCapabilities: []*csi.VolumeCapability{mountableAs(b.fsType)},
-		CapacityRange:      &csi.CapacityRange{RequiredBytes: b.bytes},
-	})
-	if err != nil {
-		return nil, err
-	}
-
-	id := made.GetVolume().GetVolumeId()
-
-	return &csiclient.Publication{
-		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: mountableAs(b.fsType), NodeID: nodeID,
-		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
-		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
-	}, nil
+	return d.made(ctx, name, b.bytes, b.parameters, mountableAs(b.fsType))
 }
 
 // staged makes a volume and brings it to its staging path.

@@ -125,7 +125,7 @@ func (d *driver) newVictim(ctx context.Context, name string, block bool) (*victi
 		capability = csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	}
 
-	claim, err := d.made(ctx, name, volumeBytes, capability)
+	claim, err := d.made(ctx, name, volumeBytes, nil, capability)
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,8 @@ func topics() []topic {
 		{"checks", checks},
 		{"filesystems", poolFilesystems},
 		{"staged", staged},
+		{"many", many},
+		{"data", data},
 	}
 }
 
@@ -75,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 	other := flags.String("compare", "", "an older driver, which is measured in turn: the table has the ratios to it")
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
-	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, million, copies, fallback, directories, health, checks, filesystems, staged")
+	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, million, copies, fallback, directories, health, checks, filesystems, staged, many, data")
 	many := flags.Int("staged", 0, "how many volumes the topic staged stages, for example 10000; the nodes of their loop devices stay")
 	withMillion := flags.Bool("million", false, "measure the topic million, which creates 1,000,000 volumes and takes 10 minutes a round")
 	poolFS := flags.String("pool-image-fs", embeddedpool.DefaultFilesystem, "the filesystem of the embedded pool of the topics copies and checks")

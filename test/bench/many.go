@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+)
+
+// fewStaged and manyStaged are the volumes on the nodes that topic many compares.
+const fewStaged, manyStaged = 10, 1000
+
+// many measures calls on one volume of a node that has few staged ext4 volumes, and then many.
+func many(ctx context.Context, b *bench) (failure error) {
+	d, done, err := b.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+
+	claims, err := d.stageMany(ctx, fewStaged)
+	if err != nil {
+		return err
+	}
+
+	few, err := d.amongMounted(ctx, claims[0])
+	if err != nil {
+		return err
+	}
+
+	others := make([]*csiclient.Publication, manyStaged-fewStaged)
+
+	defer func() {
+		if undone := d.unstageMany(context.WithoutCancel(ctx), append(claims, others...)); failure == nil {
+			failure = undone
+		}
+	}()
+
+	_, err = together(ctx, creators, len(others), func(ctx context.Context, number int) (err error) {
+		others[number], err = d.staged(ctx, fmt.Sprint("other ", number), nil)
+
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	much, err := d.amongMounted(ctx, claims[0])
+	if err != nil {
+		return err
+	}
+
+	for i, each := range much {
+		name := fmt.Sprintf("%s, %d staged ext4", each.name, manyStaged)
+
+		b.results.put(name, each.value, known(each.unit))
+		b.results.put(fmt.Sprintf("%s ÷ %d", name, fewStaged), each.value/few[i].value, each.ratio)
+	}
+
+	return nil
+}
+
+// quantity is one value of a node, and what its ratio to that of another one is to be.
+type quantity struct {
+	name, unit string
+	value      float64
+	ratio      target
+}
+
+// amongMounted measures calls on one volume, the process, and its restart.
+func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication) ([]quantity, error) {
+	const calls = 300
+
+	stats, _, err := timed(ctx, 1, calls, func(ctx context.Context, _ int) error {
+		_, err := d.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: claim.StagingPath})
+
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	publishing, unpublishing, err := d.republish(ctx, claim, calls)
+	if err != nil {
+		return nil, err
+	}
+
+	deleting := &sample{}
+
+	for number := range calls {
+		made, err := d.claim(ctx, fmt.Sprint("deleted ", number), nil)
+		if err != nil {
+			return nil, err
+		}
+
+		if err := deleting.time(func() error { return d.delete(ctx, made.VolumeID) }); err != nil {
+			return nil, err
+		}
+	}
+
+	descriptors, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.command.Process.Pid))
+	if err != nil {
+		return nil, fmt.Errorf("descriptors of the driver: %w", err)
+	}
+
+	memory, err := d.memory("VmRSS")
+	if err != nil {
+		return nil, err
+	}
+
+	hardly := atMost(1.3, "")
+
+	return []quantity{
+		{"NodeGetVolumeStats: p50", "ms", stats.quantile(0.5), hardly},
+		{"NodePublishVolume: p50", "ms", publishing.quantile(0.5), hardly},
+		{"NodeUnpublishVolume: p50", "ms", unpublishing.quantile(0.5), hardly},
+		{"DeleteVolume of another: p50", "ms", deleting.quantile(0.5), hardly},
+		{"Descriptors of the driver", "", float64(len(descriptors)), known("")},
+		{"RSS of the driver", "MiB", memory, known("")},
+	}, nil
+}
