@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -82,6 +83,14 @@ func data(ctx context.Context, b *bench) (failure error) {
 		return err
 	}
 
+	var removals []func() error
+
+	defer func() {
+		for _, remove := range removals {
+			failure = errors.Join(failure, remove())
+		}
+	}()
+
 	places := []place{{name: host, path: filepath.Join(loops.dir, "data")}}
 	places = append(places, loops.places...)
 
@@ -102,8 +111,7 @@ func data(ctx context.Context, b *bench) (failure error) {
 			return fmt.Errorf("%s: %w", each.name, err)
 		}
 
-		defer func() { failure = errors.Join(failure, remove()) }()
-
+		removals = append(removals, remove)
 		places = append(places, place{each.name, path, each.like})
 	}
 
@@ -133,7 +141,6 @@ func (b *bench) measurePlaces(ctx context.Context, places []place) error {
 			b.results.put(name, found.rate, known("/s"))
 			b.results.put(name+": p50", found.median, known("ms"))
 			b.results.put(name+": p99", found.last, known("ms"))
-
 		}
 
 		for _, at := range places {
@@ -265,7 +272,7 @@ func (b *bench) loopsByHand(ctx context.Context) (*handLoops, error) {
 		image := filepath.Join(dir, name)
 
 		for _, words := range [][]string{
-			{"fallocate", "--length", fmt.Sprint(dataVolume), image},
+			{"fallocate", "--length", strconv.Itoa(dataVolume), image},
 			{"losetup", "--find", "--show", "--direct-io=on", image},
 		} {
 			output, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput()

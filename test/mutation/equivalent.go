@@ -43,7 +43,7 @@ var equivalent = map[string]string{
 	"pkg/state loader.applyGood: swap: l.last = p.Sequence":                                       "finish does not use the last change",
 	"pkg/state loader.applyToRecord: swap: delete(l.refused, key)":                                anyOrder,
 	"pkg/state loader.checkTail: swap: at = len(written)":                                         "the text of the reason does not use it",
-	"pkg/state journal.wipe: replace -: j.filled-j.end":                                           "what is written beyond the preallocated part is cut off by the next call",
+	"pkg/state journal.wipe: replace -: j.filled-j.end":                                           "the next call truncates what is written beyond the preallocated part",
 	"pkg/state chunk.free: swap: clear(c.lines)":                                                  "the lines that are not cleared are overwritten before they are read",
 	"pkg/state parseRecord: swap: ok = ok && found && bytes.IndexByte(value, '\\\\') < 0":         "the value is not used unless the line is one of the base",
 	"pkg/state appendQuoted: replace &&: r != '-' && !unicode.IsLetter(r)":                        "the encoding by encoding/json, which is slower, is the same",

@@ -151,7 +151,8 @@ func TestCallsFollowPrintsNewCalls(t *testing.T) {
 
 	command := ctl.NewCommand()
 	command.SetOut(output)
-	command.SetArgs([]string{"calls", "--follow", "-o", "json", "--endpoint", endpoint})
+	// --timeout does not count.
+	command.SetArgs([]string{"calls", "--follow", "-o", "json", "--timeout", "1ns", "--endpoint", endpoint})
 
 	ended := make(chan error, 1)
 	go func() { ended <- command.ExecuteContext(ctx) }()
