@@ -175,8 +175,8 @@ uninstall: ### Remove what `make install` has installed; configuration, state an
 	rm -f $(DESTDIR)$(PREFIX)/bin/touchstone $(DESTDIR)$(PREFIX)/share/man/man1/touchstone*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/touchstone $(DESTDIR)/etc/systemd/system/touchstone.service
 
-packages: ### Build deb and rpm packages, into out/dist
-	hack/dist.sh --only-packages $(if $(VERSION),--version $(VERSION))
+packages: ### Build deb and rpm packages for this machine, or for ARCH="amd64 arm64", into out/dist
+	hack/dist.sh --only-packages --arch "$(or $(ARCH),$(shell $(GO) env GOARCH))" $(if $(VERSION),--version $(VERSION))
 
 # REGISTRY=ghcr.io/OWNER is where the chart's image will be. DISTFLAGS: hack/dist.sh --help.
 dist: ### Build all that a release has (VERSION, REGISTRY): binaries, packages, images, chart, SBOM, notes, checksums; into out/dist

@@ -3,6 +3,7 @@ package manifests_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -50,6 +51,22 @@ func TestReleaseNotesAreTheVersionsSection(t *testing.T) {
 	said, err := unknown.CombinedOutput()
 	require.Error(t, err, "want: a version without a section is refused")
 	require.Contains(t, string(said), "CHANGELOG.md has no section 99.0.0")
+}
+
+// TestPackagesAreForThisMachine unless ARCH names others.
+func TestPackagesAreForThisMachine(t *testing.T) {
+	t.Parallel()
+
+	for want, args := range map[string][]string{
+		`--arch "` + runtime.GOARCH + `"`: {"-n", "packages"}, `--arch "amd64 arm64"`: {"-n", "packages", "ARCH=amd64 arm64"},
+	} {
+		command := child.Command(t, "make", args...)
+		command.Dir = "../.."
+
+		printed, err := command.Output()
+		require.NoError(t, err)
+		require.Contains(t, string(printed), want)
+	}
 }
 
 // TestReleasedChartInstallsTheReleasedImage, and has the changelog and no editor's files.
