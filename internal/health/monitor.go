@@ -33,10 +33,11 @@ type Amount struct {
 	Available int64 `json:"available"`
 }
 
-// Usage is the usage of a volume's bytes and inodes.
+// Usage is the usage of a volume's bytes and inodes at a time, which is zero if only the total is known.
 type Usage struct {
-	Bytes  Amount `json:"bytes"`
-	Inodes Amount `json:"inodes"`
+	Bytes  Amount    `json:"bytes"`
+	Inodes Amount    `json:"inodes"`
+	At     time.Time `json:"at,omitzero"`
 }
 
 // Observation is the result of a probe.

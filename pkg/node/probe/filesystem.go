@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -100,9 +101,9 @@ func Contradicts(usage mount.Usage, record *health.Record) bool {
 		inodesExhausted(usage) != record.Has(health.InodesExhausted)
 }
 
-// UsageFrom returns the usage of a filesystem as reports have it.
+// UsageFrom returns the present usage of a filesystem as reports have it.
 func UsageFrom(usage mount.Usage) *health.Usage {
-	return &health.Usage{Bytes: health.Amount(usage.Bytes), Inodes: health.Amount(usage.Inodes)}
+	return &health.Usage{Bytes: health.Amount(usage.Bytes), Inodes: health.Amount(usage.Inodes), At: time.Now()}
 }
 
 // requestErrorEvents requests events about the errors of an ext4, the only filesystem that

@@ -210,6 +210,10 @@ func TestReportOfAVolume(t *testing.T) {
 	require.True(t, f.monitor.Set(f.id, health.Observation{Usage: probed}, time.Now()), "want: the record is newer")
 	require.Equal(t, probed, f.Reports()[0].Usage)
 
+	measured.At = time.Now()
+	f.observations.SetUsage(f.id, measured)
+	require.Equal(t, &measured, f.Reports()[0].Usage, "want: the newer measurement is reported")
+
 	used.Capability.Block = true
 	require.NoError(t, f.records.PutLazily(&fsck.Result{
 		VolumeID: "another", Pool: "first", FSType: filesystem.Ext4, Verdict: fsck.VerdictClean, How: fsck.HowStage,

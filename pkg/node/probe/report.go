@@ -64,7 +64,7 @@ func (p *Prober) report(id string) health.VolumeReport {
 	condition, _ := p.monitor.Get(id)
 	report.Conditions = condition.Reports(monitorName)
 
-	if condition != nil && condition.Usage != nil {
+	if condition != nil && condition.Usage != nil && (report.Usage == nil || !condition.Usage.At.Before(report.Usage.At)) {
 		report.Usage = condition.Usage
 	}
 

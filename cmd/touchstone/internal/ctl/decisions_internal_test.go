@@ -78,6 +78,19 @@ func TestProgressTexts(t *testing.T) {
 }
 
 // TestCapabilityFor: what is not given is as the volume is staged, or as a new one.
+func TestUsedSaysItsAge(t *testing.T) {
+	t.Parallel()
+
+	for want, at := range map[string]time.Time{
+		"": {}, "512 MiB": time.Now(), "512 MiB (3m ago)": time.Now().Add(-3 * time.Minute),
+	} {
+		measured := volume{known: health.VolumeReport{Usage: &health.Usage{Bytes: health.Amount{Used: 512 << 20}, At: at}}}
+		require.Equal(t, want, measured.used(), "want: an old measurement says so")
+	}
+
+	require.Empty(t, volume{}.used(), "want: no usage is no number")
+}
+
 func TestCapabilityFor(t *testing.T) {
 	t.Parallel()
 

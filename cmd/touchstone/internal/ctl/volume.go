@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
@@ -39,12 +40,20 @@ var volumeColumns = columns[volume]{
 	{label: "Context:", text: func(v volume) string { return formatPairs(v.GetVolumeContext()) }},
 }
 
+// used is a measurement that may be old, and of a raw device none.
 func (v volume) used() string {
-	if v.known.Usage == nil {
-		return ""
-	}
+	const recent = 10 * time.Second
 
-	return formatBytes(v.known.Usage.Bytes.Used)
+	usage := v.known.Usage
+
+	switch {
+	case usage == nil || usage.At.IsZero():
+		return ""
+	case time.Since(usage.At) < recent:
+		return formatBytes(usage.Bytes.Used)
+	default:
+		return fmt.Sprintf("%s (%s ago)", formatBytes(usage.Bytes.Used), since(usage.At))
+	}
 }
 
 func (v volume) filesystem() string {
