@@ -235,6 +235,10 @@ func (d driver) publishOrUndo(ctx context.Context, claim *csiclient.Publication,
 		return err
 	}
 
+	if err := makeParents(claim.TargetPath); err != nil {
+		return err
+	}
+
 	for made, step := range steps {
 		err := step.Call(ctx, claim)
 		if err != nil && !staged {
@@ -246,6 +250,8 @@ func (d driver) publishOrUndo(ctx context.Context, claim *csiclient.Publication,
 		}
 
 		if err != nil {
+			removeParents(claim.TargetPath)
+
 			return err
 		}
 	}
@@ -321,6 +327,8 @@ func takeDown(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publ
 		return err
 	}
 
+	removeParents(claim.StagingPath)
+
 	return nil
 }
 
@@ -377,6 +385,8 @@ func (s *session) umount(ctx context.Context, given string) error {
 				err, claim.VolumeID, claim.StagingPath, claim.TargetPath)
 		}
 	}
+
+	removeParents(path)
 
 	text := cmp.Or(known.Name, known.ID) + " is unmounted from " + path
 	if slices.Contains(known.Persistent, path) {
