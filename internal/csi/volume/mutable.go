@@ -61,6 +61,9 @@ var mutableKeys = []string{
 	KeyReadBytesPerSecond, KeyReadIOPS, KeyWriteBytesPerSecond, KeyWriteIOPS,
 }
 
+// MutableKeys returns the keys that ParseMutable knows.
+func MutableKeys() []string { return slices.Clone(mutableKeys) }
+
 // IsMutable reports whether ParseMutable knows the key.
 func IsMutable(key string) bool { return slices.Contains(mutableKeys, key) }
 

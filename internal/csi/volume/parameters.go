@@ -175,6 +175,9 @@ var parameterKeys = []string{
 	KeyBacking, KeyBlockSize, KeyConsistency, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
 }
 
+// ParameterKeys returns the keys that ParseParameters knows.
+func ParameterKeys() []string { return slices.Clone(parameterKeys) }
+
 // IsParameter reports whether ParseParameters knows the key.
 func IsParameter(key string) bool {
 	return slices.Contains(parameterKeys, key) || strings.HasPrefix(key, ReservedPrefix)

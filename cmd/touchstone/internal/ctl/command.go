@@ -81,7 +81,7 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 	command.SilenceUsage = true
 
 	given.define(command.PersistentFlags(), defaultTimeout)
-	completeFlags(command)
+	given.completeFlags(command)
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
 	return command

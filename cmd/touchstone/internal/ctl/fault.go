@@ -26,7 +26,8 @@ func (d driver) faults() faults.Client { return faults.Client{Connection: d.Conn
 
 func faultAddVerb() verb {
 	return verb{
-		name: "add", arguments: []argument{{text: "FILE|-|RULE"}}, short: "Add the rules of a file, of standard input, or a rule as YAML",
+		name: "add", arguments: []argument{{text: "FILE|-|RULE", isPath: true}},
+		short: "Add the rules of a file, of standard input, or a rule as YAML",
 		long: `Add fault rules, which act behind those that are active: the rules of a file, of
 standard input (-), or one rule as YAML, such as
 

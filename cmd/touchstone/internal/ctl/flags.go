@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	volumes "github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/quantity"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 var (
@@ -109,9 +111,9 @@ func (*accessMode) Type() string { return "mode" }
 
 // accessModes returns the names of all modes but UNKNOWN.
 func accessModes() []string {
-	names := slices.Sorted(maps.Keys(csi.VolumeCapability_AccessMode_Mode_value))
+	all := slices.Sorted(maps.Keys(csi.VolumeCapability_AccessMode_Mode_value))
 
-	return slices.DeleteFunc(names, func(name string) bool { return csi.VolumeCapability_AccessMode_Mode_value[name] == 0 })
+	return slices.DeleteFunc(all, func(name string) bool { return csi.VolumeCapability_AccessMode_Mode_value[name] == 0 })
 }
 
 const (
@@ -136,13 +138,34 @@ func (f *capabilityFlags) register(flags *pflag.FlagSet) {
 	flags.Var(&f.mode, "access-mode", "one of the spec's access modes")
 }
 
-// completeFlags completes the flags of a command that have a fixed set of values.
-func completeFlags(cmd *cobra.Command) {
+// completeFlags completes the flags of a command that have a fixed set of values, and those that name objects.
+// A registration fails only for a flag that the command does not have.
+func (s *settings) completeFlags(cmd *cobra.Command) {
 	for name, values := range map[string][]string{
 		"output": outputFormats, "fs": filesystem.Names(), "access-mode": accessModes(),
 	} {
-		// It fails only for a flag that this command does not have.
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+
+	parameters := []string{volumes.KeyConsistency} // of a snapshot
+	if cmd.Flags().Lookup("fs") != nil {
+		parameters = volumes.ParameterKeys()
+	}
+
+	for name, keys := range map[string][]string{"param": parameters, "mutable": volumes.MutableKeys()} {
+		for i := range keys {
+			keys[i] += "="
+		}
+
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(keys, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	}
+
+	for name, kind := range map[string]names.Kind{
+		"from-snapshot": names.Snapshot, "since": names.Snapshot, "from-volume": names.Volume, "volume": names.Volume,
+	} {
+		if flag := cmd.Flags().Lookup(name); flag != nil && flag.Value.Type() == (*identifier)(nil).Type() {
+			_ = cmd.RegisterFlagCompletionFunc(name, s.completeNames(kind))
+		}
 	}
 }
 

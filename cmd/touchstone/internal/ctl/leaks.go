@@ -129,7 +129,7 @@ func (s *session) storedLeaks(ctx context.Context) (found []leak, err error) {
 			found = append(found, leak{"attachment", id, s.names[id], node, "ControllerPublishVolume", "ControllerUnpublishVolume"})
 		}
 
-		found = append(found, leak{Kind: "volume", ID: id, Name: s.names[id], Made: "CreateVolume", Missing: "DeleteVolume"})
+		found = append(found, leak{Kind: string(names.Volume), ID: id, Name: s.names[id], Made: "CreateVolume", Missing: "DeleteVolume"})
 	}
 
 	if !caps.HasControllerRPC(snapshots) {

@@ -23,7 +23,7 @@ func startNamed(t *testing.T) (*fake, string) {
 	reported := &reporting{report: health.Report{Volumes: []health.VolumeReport{
 		{
 			ID: "volume-1", Name: "data", Pool: "default", FSType: "xfs", Backing: "image", Staged: "/stage",
-			Published: []string{"/mnt/data"}, Persistent: []string{"/mnt/data"}, Usage: &health.Usage{Bytes: health.Amount{Used: gibi / 2}},
+			Published: []string{"/mnt/data"}, Persistent: []string{"/mnt/data"}, Usage: &health.Usage{Bytes: health.Amount{Used: gibi / 2}, At: time.Now()},
 		},
 		{ID: "volume-2", Name: "raw", Pool: "default", Backing: "image", Conditions: []health.ConditionReport{
 			{Entry: health.NewEntry(health.IOErrors, "requests failed"), View: "node", Since: time.Now()},
@@ -165,6 +165,17 @@ func TestNamesAreCompleted(t *testing.T) {
 		"monday\tsnapshot-1\n": {"snapshot", "restore", ""},
 		"volume-2\traw\n":      {"volume", "get", "volume-2"},
 		"xfs\n":                {"volume", "create", "--fs", "x"},
+		"data\tvolume-1\n:0\n": {"volume", "umount", "d"},
+		":0\n":                 {"volume", "mount", "data", "/m"},
+		":0":                   {"volume", "rescue", "data", "/m"},
+		":4\n":                 {"volume", "create", ""},
+		"monday\tsnapshot-1":   {"volume", "create", "new", "--from-snapshot", ""},
+		"raw\tvolume-2":        {"snapshot", "list", "--volume", "r"},
+		"monday\t":             {"snapshot", "blocks", "tuesday", "--since", ""},
+		"backing=\n":           {"volume", "create", "new", "--param", "b"},
+		"provisioning=\n":      {"capacity", "--param", ""},
+		"consistency=\n:6\n":   {"snapshot", "create", "data", "new", "--param", ""},
+		"readIOPS=\n":          {"volume", "modify", "data", "--mutable", "read"},
 	} {
 		out, err := run(t, append([]string{"__complete"}, args...)...)
 		require.NoError(t, err)

@@ -28,7 +28,7 @@ var (
 
 func rescueVerb() verb {
 	return verb{
-		name: "rescue", arguments: []argument{oneVolume, {text: "FILE"}}, progress: true,
+		name: "rescue", arguments: []argument{oneVolume, {text: "FILE", isPath: true}}, progress: true,
 		short: "Copy a volume whose image was deleted to a file, before it is unmounted (Touchstone only)",
 		long: `Copy a volume whose image was deleted to a new file, from the loop device that has its data
 until it is unmounted. Run it as root on the machine that has mounted the volume. What is

@@ -43,25 +43,27 @@ type verb struct {
 	healthCode bool
 }
 
-// argument is a word of the usage line. With a kind it is the name or id of an object, and is
-// completed; a verb has arguments of one kind. Only the last one may be optional, and only one repeated.
+// argument is a word of the usage line. With a kind it is the name or id of an object; a verb has
+// arguments of one kind. Only the last one may be optional, and only one repeated.
 type argument struct {
 	text               string
 	kind               names.Kind
 	repeated, optional bool
+	// isPath means that it may be a path.
+	isPath bool
 }
 
 var (
 	oneVolume     = argument{text: "VOLUME", kind: names.Volume}
 	manyVolumes   = argument{text: "VOLUME…", kind: names.Volume, repeated: true}
 	anyVolumes    = argument{text: "[VOLUME…]", kind: names.Volume, repeated: true, optional: true}
-	mountTarget   = argument{text: "VOLUME|PATH", kind: names.Volume}
+	mountTarget   = argument{text: "VOLUME|PATH", kind: names.Volume, isPath: true}
 	oneSnapshot   = argument{text: "SNAPSHOT", kind: names.Snapshot}
 	oneGroup      = argument{text: "GROUP", kind: names.Group}
 	manySnapshots = argument{text: "SNAPSHOT…", kind: names.Snapshot, repeated: true}
 	manyGroups    = argument{text: "GROUP…", kind: names.Group, repeated: true}
 	newName       = argument{text: "NAME"}
-	newPath       = argument{text: "PATH"}
+	newPath       = argument{text: "PATH", isPath: true}
 )
 
 // synonyms are words for which other programs have the verb.
@@ -106,7 +108,7 @@ func (v *verb) command(given *settings) *cobra.Command {
 		given.defineProgress(cmd.Flags())
 	}
 
-	completeFlags(cmd)
+	given.completeFlags(cmd)
 
 	return cmd
 }
@@ -205,18 +207,31 @@ func (v *verb) resolve(ctx context.Context, s *session) error {
 	return err
 }
 
-// complete completes arguments with the names of their kind.
+// complete completes arguments with the names of their kind, and paths.
 func (v *verb) complete(given *settings) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		var found []string
+	return func(cmd *cobra.Command, args []string, begun string) (found []string, _ cobra.ShellCompDirective) {
+		word := v.argument(len(args), len(args)+len(v.arguments))
 
-		if kind := v.argument(len(args), len(args)+len(v.arguments)).kind; kind != "" {
-			_ = given.inSession(func(ctx context.Context, s *session) (err error) {
-				found, err = s.complete(ctx, kind, begun)
-
-				return err
-			})(cmd, args)
+		if word.kind != "" {
+			found, _ = given.completeNames(word.kind)(cmd, args, begun)
 		}
+
+		if word.isPath {
+			return found, cobra.ShellCompDirectiveDefault
+		}
+
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeNames completes a word with the names of a kind.
+func (s *settings) completeNames(kind names.Kind) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) (found []string, _ cobra.ShellCompDirective) {
+		_ = s.inSession(func(ctx context.Context, s *session) (err error) {
+			found, err = s.complete(ctx, kind, begun)
+
+			return err
+		})(cmd, args)
 
 		return found, cobra.ShellCompDirectiveNoFileComp
 	}
