@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/await"
@@ -47,6 +48,18 @@ func adopt() error {
 	fmt.Fprintln(os.Stdout, opened.Identity())
 
 	return opened.Close()
+}
+
+// TestADirectoryThatCannotBeMadeIsNoPool, and no pool of another identity.
+func TestADirectoryThatCannotBeMadeIsNoPool(t *testing.T) {
+	t.Parallel()
+
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+
+	_, err := pool.Open("default", filepath.Join(file, "pool"))
+	require.ErrorIs(t, err, unix.ENOTDIR)
+	require.NotErrorIs(t, err, pool.ErrIdentity, "want: the cause is named")
 }
 
 // TestProcessesAgreeOnAnIdentity: two processes find no identity in a shared pool. One

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// dataBytes is what each place holds of data, and dataVolume the size of its volume.
+	// dataBytes is what each spot holds of data, and dataVolume the size of its volume.
 	dataBytes, dataVolume = 256 * mib, gib
-	// dataSeconds is how long fio runs for each load of each place in a round.
+	// dataSeconds is how long fio runs for each load of each spot in a round.
 	dataSeconds = 2
 	// handShare is what a volume is to have of the rate of a loop device made by hand.
 	handShare = 0.98
@@ -29,10 +29,10 @@ const (
 	host, byHand, rawByHand = "host", "losetup, ext4", "losetup, raw block"
 )
 
-// place is where data is read and written.
-type place struct {
+// spot is a path where data is read and written.
+type spot struct {
 	name, path string
-	// like is the place made by hand that it is compared with, "" for none.
+	// like is the spot made by hand that it is compared with, "" for none.
 	like string
 }
 
@@ -62,7 +62,7 @@ func loads() []load {
 }
 
 // data measures reads and writes of what a pod gets, beside the same of the disk and of a loop device made by
-// hand. All places have their turn with each load, so that they meet the same machine.
+// hand. All spots have their turn with each load, so that they meet the same machine.
 func data(ctx context.Context, b *bench) (failure error) {
 	plain, done, err := b.start(ctx)
 	if err != nil {
@@ -91,8 +91,8 @@ func data(ctx context.Context, b *bench) (failure error) {
 		}
 	}()
 
-	places := []place{{name: host, path: filepath.Join(loops.dir, "data")}}
-	places = append(places, loops.places...)
+	spots := []spot{{name: host, path: filepath.Join(loops.dir, "data")}}
+	spots = append(spots, loops.spots...)
 
 	for _, each := range []struct {
 		driver  *driver
@@ -106,20 +106,20 @@ func data(ctx context.Context, b *bench) (failure error) {
 		{plain, "directory", backing{parameters: map[string]string{"backing": "directory"}, fsType: "ext4"}, ""},
 		{pooled, "ext4, embedded pool", backing{fsType: "ext4"}, byHand},
 	} {
-		path, remove, err := each.driver.dataPlace(ctx, each.name, each.backing)
+		path, remove, err := each.driver.dataSpot(ctx, each.name, each.backing)
 		if err != nil {
 			return fmt.Errorf("%s: %w", each.name, err)
 		}
 
 		removals = append(removals, remove)
-		places = append(places, place{each.name, path, each.like})
+		spots = append(spots, spot{each.name, path, each.like})
 	}
 
-	return b.measurePlaces(ctx, places)
+	return b.measureSpots(ctx, spots)
 }
 
-// measurePlaces fills each place, and puts each load on each of them.
-func (b *bench) measurePlaces(ctx context.Context, places []place) error {
+// measureSpots fills each spot, and puts each load on each of them.
+func (b *bench) measureSpots(ctx context.Context, spots []spot) error {
 	first := load{"first sequential write, 32", []string{"--rw=write", "--bs=1M", "--iodepth=32", "--end_fsync=1"}}
 
 	for i, each := range append([]load{first}, loads()...) {
@@ -129,7 +129,7 @@ func (b *bench) measurePlaces(ctx context.Context, places []place) error {
 			each.arguments = append(each.arguments, "--time_based", fmt.Sprint("--runtime=", dataSeconds))
 		}
 
-		for _, at := range places {
+		for _, at := range spots {
 			found, err := fio(ctx, at.path, each.arguments)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", each.name, at.name, err)
@@ -143,7 +143,7 @@ func (b *bench) measurePlaces(ctx context.Context, places []place) error {
 			b.results.put(name+": p99", found.last, known("ms"))
 		}
 
-		for _, at := range places {
+		for _, at := range spots {
 			name := fmt.Sprintf("Data, %s: %s ÷ ", each.name, at.name)
 
 			if at.name != host {
@@ -155,7 +155,7 @@ func (b *bench) measurePlaces(ctx context.Context, places []place) error {
 			}
 		}
 
-		slices.Reverse(places)
+		slices.Reverse(spots)
 	}
 
 	return nil
@@ -219,8 +219,8 @@ func fio(ctx context.Context, path string, arguments []string) (requests, error)
 	}, nil
 }
 
-// dataPlace makes a volume, of raw block without a filesystem, and returns where its data is.
-func (d *driver) dataPlace(ctx context.Context, name string, of backing) (path string, remove func() error, err error) {
+// dataSpot makes a volume, of raw block without a filesystem, and returns where its data is.
+func (d *driver) dataSpot(ctx context.Context, name string, of backing) (path string, remove func() error, err error) {
 	capability := csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	if of.fsType != "" {
 		capability = mountableAs(of.fsType)
@@ -255,7 +255,7 @@ type handLoops struct {
 	dir     string
 	mounted string
 	devices []string
-	places  []place
+	spots   []spot
 }
 
 // loopsByHand makes them as an administrator would for the best speed: allocated images, read and written past
@@ -297,7 +297,7 @@ func (b *bench) loopsByHand(ctx context.Context) (*handLoops, error) {
 	}
 
 	l.mounted = mounted
-	l.places = []place{{byHand, filepath.Join(mounted, "data"), ""}, {rawByHand, l.devices[1], ""}}
+	l.spots = []spot{{byHand, filepath.Join(mounted, "data"), ""}, {rawByHand, l.devices[1], ""}}
 
 	return l, nil
 }

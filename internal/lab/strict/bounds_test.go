@@ -325,3 +325,16 @@ func TestTheMetricIsRegisteredOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, families[0].GetMetric(), len(strict.Kinds()), "want: the metric has each kind from the start")
 }
+
+// TestARequestNamesItsVolume, also one that breaks a rule before its response.
+func TestARequestNamesItsVolume(t *testing.T) {
+	f := newFixture(t, strict.Observe)
+	f.create()
+	f.attach()
+	f.stage()
+	f.detach()
+
+	found := f.List()
+	require.Len(t, found, 1, "want: the end of an attachment that is in use breaks a rule")
+	require.Equal(t, "data", found[0].Name)
+}

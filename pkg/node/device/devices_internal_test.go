@@ -207,7 +207,10 @@ func TestCandidateNumbers(t *testing.T) {
 func TestIsStaleNode(t *testing.T) {
 	t.Parallel()
 
-	d, _ := newDevices(t, loopsys.New(t, map[int]loopsys.Device{1: {Image: "/pool/other.img", Sequence: 7}, 2: {Image: "/pool/another.img", Sequence: 8}}), nil)
+	d, _ := newDevices(t, loopsys.New(t, map[int]loopsys.Device{
+		1: {Image: "/pool/other.img", Sequence: 7}, 2: {Image: "/pool/another.img", Sequence: 8},
+		4: {Image: "/pool/broken.img", Broken: true},
+	}), nil)
 	d.raw.Add(idA, 1, 6, false)
 
 	for name, test := range map[string]struct {
@@ -224,6 +227,9 @@ func TestIsStaleNode(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, test.want, stale, name)
 	}
+
+	_, err := d.raw.IsStaleNode(used(idA, rawVolume), mount.Point{Source: "devtmpfs", Root: "/loop4"})
+	require.ErrorContains(t, err, "it is unknown whether", "want: unknown is not absent")
 }
 
 // TestRaw records the devices of volumes, and searches again for those that a start did not find.
