@@ -35,7 +35,7 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 
 	info, err := s.pool.Stat(s.volume.ObjectID(), s.volume.Parameters.Backing)
 	if errors.Is(err, pool.ErrMissing) {
-		s.addLostBacking(s.volume.Parameters.Backing, movedOrDeleted, s.remedyOfLost())
+		s.addLostBacking(s.volume.Parameters.Backing, movedOrDeleted, remedyOfLost(s.prober.config.Loops, s.attached))
 
 		return nil
 	}
@@ -105,13 +105,13 @@ const movedOrDeleted = "was moved or deleted"
 // putBack is the remedy, unless the data of a deleted image is to be had from its device only.
 const putBack = "put it back into the pool, or restore a snapshot"
 
-func (s *probeState) remedyOfLost() string {
-	if s.attached == nil {
+func remedyOfLost(loops *loop.Loops, attached *Attachment) string {
+	if attached == nil {
 		return putBack
 	}
 
-	now, ok, err := s.prober.config.Loops.Attachment(s.attached.Number)
-	if err != nil || !ok || !now.BackingDeleted || now.Sequence != s.attached.Sequence {
+	now, ok, err := loops.Attachment(attached.Number)
+	if err != nil || !ok || !now.BackingDeleted || now.Sequence != attached.Sequence {
 		return putBack
 	}
 
@@ -142,7 +142,7 @@ func (s *probeState) compareImage(identity loop.Identity, info fs.FileInfo) {
 	switch {
 	case s.device == nil:
 	case s.device.Backing != identity:
-		s.addLostBacking(volume.BackingImage, "was replaced by another file", s.remedyOfLost())
+		s.addLostBacking(volume.BackingImage, "was replaced by another file", remedyOfLost(s.prober.config.Loops, s.attached))
 	case info.Size() < s.device.SizeBytes:
 		s.addTruncated("its device")
 	case info.Size() < s.registered.CapacityBytes:

@@ -118,15 +118,18 @@ func (p *Prober) newState(view volumeView) *probeState {
 		volumes: p.busy, loops: p.config.Loops, id: view.id, inUse: view.volume != nil, held: p.busy.get(view.id), found: &s.findings,
 	}
 
-	s.readRegistered()
+	s.registered = p.config.registered(view.id)
 
 	return s
 }
 
-func (s *probeState) readRegistered() {
-	if read := s.prober.config.Registered; read != nil {
-		s.registered, _ = read(s.view.id)
+// registered returns the controller's record of the volume, zero where there is none.
+func (c *Config) registered(id string) (found volume.Registered) {
+	if c.Registered != nil {
+		found, _ = c.Registered(id)
 	}
+
+	return found
 }
 
 // probeNotInUse probes a volume that is not in use here. Another process may delete it.

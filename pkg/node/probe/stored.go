@@ -74,7 +74,7 @@ func (s *probeState) probeStored(ctx context.Context) (exists bool, err error) {
 	case exists && err == nil:
 		// It may have been deleted since its record was read: only the record that is still there
 		// shows that the object is missing.
-		s.readRegistered()
+		s.registered = s.prober.config.registered(s.view.id)
 
 		if _, exists = search.expected(s.registered); exists {
 			s.addLostBacking(expected.Backing, movedOrDeleted, putBack)
