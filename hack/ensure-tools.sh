@@ -46,7 +46,7 @@ page) wanted=(git:git chromium:chromium) ;;
 alerts) wanted=(git:git promtool:prometheus) ;;
 # The VM's kernel, busybox and tools are unpacked by hack/test-vm.sh, not
 # installed: only what runs on this machine is asked for here.
-vm) wanted=(qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg "${filesystems[@]}") ;;
+vm) wanted=(qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg secilc:secilc "${filesystems[@]}") ;;
 *)
 	echo "ensure-tools: --for $purpose: not one of build, test, bench, page, alerts, demo, vm, lint" >&2
 	exit 2

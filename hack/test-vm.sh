@@ -39,7 +39,7 @@ tools=(mke2fs mkfs.ext4 e2fsck fsck.ext4 resize2fs tune2fs dumpe2fs debugfs e2im
 
 # program:package, installed on this machine where missing.
 needed=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils dpkg-deb:dpkg flock:util-linux
-	mke2fs:e2fsprogs mkfs.xfs:xfsprogs btrfs:btrfs-progs ip:iproute2)
+	mke2fs:e2fsprogs mkfs.xfs:xfsprogs btrfs:btrfs-progs ip:iproute2 secilc:secilc)
 
 say() { echo "test-vm: $*" >&2; }
 
@@ -216,6 +216,8 @@ build_payload() {
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o "$work/vm/test" ./test/vm
 	printf '%s\n' "$@" >"$work/vm/arguments"
 	cp examples/one-machine.md deploy/systemd/config.yaml "$work/vm/"
+	# Version 31 is what Linux 4.13 and all later ones load.
+	secilc --policyvers=31 --output="$work/vm/policy" --filecontext=/dev/null test/vm/selinux.cil
 	guest_init >"$work/init"
 	chmod 755 "$work/init"
 	pack "$work" "$cache/payload.initrd"
@@ -236,6 +238,7 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
 mount -t cgroup2 cgroup /sys/fs/cgroup
+mount -t selinuxfs selinux /sys/fs/selinux
 mount -t tracefs tracing /sys/kernel/tracing
 # As systemd leaves it on a node.
 mount --make-rshared /
@@ -277,7 +280,7 @@ run_guest() {
 		-drive "file=$disk,if=virtio,format=raw,cache=unsafe,discard=unmap" \
 		-drive "file=$kept,if=virtio,format=raw,cache=unsafe,discard=unmap" \
 		-kernel "$base/vmlinuz" -initrd "$cache/initrd" \
-		-append "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off touchstone.nonce=$1 touchstone.boot=$2" \
+		-append "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off security=selinux touchstone.nonce=$1 touchstone.boot=$2" \
 		</dev/null >"$console" 2>&1 &
 	local guest=$!
 	end_when_hung "$guest" "$console" &

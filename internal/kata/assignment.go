@@ -142,7 +142,7 @@ func guestOptions(flags []string) []string {
 	for i, flag := range single {
 		key, _, _ := strings.Cut(flag, "=")
 		// Of contradicting flags the last one counts, so the last of its kind stays.
-		if !slices.Contains(hostOnlyFlags, key) && !slices.Contains(single[i+1:], flag) {
+		if !isHostOnly(key) && !slices.Contains(single[i+1:], flag) {
 			options = append(options, flag)
 		}
 	}
@@ -150,8 +150,10 @@ func guestOptions(flags []string) []string {
 	return options
 }
 
-// hostOnlyFlags mean nothing in a guest. It has an SELinux policy of its own, or none.
-var hostOnlyFlags = []string{"bind", "rbind", "context", "fscontext", "defcontext", "rootcontext"}
+// isHostOnly reports whether a flag means nothing in a guest. It has an SELinux policy of its own, or none.
+func isHostOnly(key string) bool {
+	return key == "bind" || key == "rbind" || mount.IsSELinuxContext(key)
+}
 
 // entryName returns the name of the directory in which Kata finds the assignment of a path.
 func entryName(targetPath string) (string, error) {

@@ -51,6 +51,36 @@ func TestCheckSameStaging(t *testing.T) {
 	}
 }
 
+// TestCheckSELinuxContexts: all mounts of a filesystem have the same contexts.
+func TestCheckSELinuxContexts(t *testing.T) {
+	t.Parallel()
+
+	const one, two = `context="user:role:type:s0:c1,c2"`, `context="user:role:type:s0:c1,c3"`
+
+	for name, test := range map[string]struct {
+		mounted, wanted []string
+		want            codes.Code
+	}{
+		"none":                           {nil, nil, codes.OK},
+		"the same":                       {[]string{one}, []string{one}, codes.OK},
+		"the same among others":          {[]string{"noatime," + one}, []string{one, "ro"}, codes.OK},
+		"several in another order":       {[]string{one, "rootcontext=a"}, []string{"rootcontext=a", one}, codes.OK},
+		"flags that are no contexts":     {[]string{"noatime"}, []string{"data=context"}, codes.OK},
+		"another":                        {[]string{one}, []string{two}, codes.FailedPrecondition},
+		"another of the root alone":      {[]string{one}, []string{one, "rootcontext=a"}, codes.FailedPrecondition},
+		"one, of a volume that has none": {nil, []string{one}, codes.FailedPrecondition},
+		"none, of a volume that has one": {[]string{one}, nil, codes.FailedPrecondition},
+	} {
+		mounted := &staged.Volume{Capability: volume.Capability{MountFlags: test.mounted}}
+		err := checkSELinuxContexts(mounted, volume.Capability{MountFlags: test.wanted})
+		rpccode.Require(t, err, test.want, name)
+
+		if err != nil {
+			require.NotContains(t, err.Error(), "s0", "want: no value of a mount flag in a message")
+		}
+	}
+}
+
 // TestCheckAnotherTarget has the table of access modes: SINGLE_NODE_WRITER,
 // SINGLE_NODE_SINGLE_WRITER and SINGLE_NODE_READER_ONLY allow one target on a node.
 func TestCheckAnotherTarget(t *testing.T) {

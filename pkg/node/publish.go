@@ -249,7 +249,22 @@ func checkPublishable(config *Config, v *staged.Volume, wanted staged.Publicatio
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
+	if err := checkSELinuxContexts(v, wanted.Capability); err != nil {
+		return err
+	}
+
 	return checkAnotherTarget(v, wanted)
+}
+
+// checkSELinuxContexts returns FAILED_PRECONDITION unless the volume is mounted with the wanted SELinux contexts: all mounts
+// of a filesystem have the same ones. They are not named, since mount flags may be sensitive.
+func checkSELinuxContexts(v *staged.Volume, wanted volume.Capability) error {
+	if v.Capability.SELinuxContexts() == wanted.SELinuxContexts() {
+		return nil
+	}
+
+	return rpc.Errorf(codes.FailedPrecondition, "volume_capability: it is mounted with other SELinux contexts (context=) than those "+
+		"in mount_flags, and a filesystem can have only one set of them; unpublish and unstage it first")
 }
 
 // checkAnotherTarget returns FAILED_PRECONDITION if the volume is published and the access

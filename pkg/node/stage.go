@@ -229,6 +229,12 @@ func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error
 		return nil, err
 	}
 
+	if len(left.Publications) > 0 {
+		if err := checkSELinuxContexts(left, wanted.Capability); err != nil {
+			return nil, err
+		}
+	}
+
 	wanted.Publications, wanted.Persistent, wanted.Device = left.Publications, left.Persistent, left.Device
 
 	return wanted, nil

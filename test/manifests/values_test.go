@@ -358,6 +358,14 @@ func TestSchedulingFollowsTheServer(t *testing.T) {
 	require.False(t, *driver.Spec.PreventPodSchedulingIfMissing, "want: the value")
 }
 
+func TestVolumesAreMountedWithSELinuxContexts(t *testing.T) {
+	t.Parallel()
+
+	driver, ok := renderedWith(t, parsed(t, "seLinuxMount: true"))["CSIDriver csi.touchstone.dev"].Typed.(*storage.CSIDriver)
+	require.True(t, ok, "want: the object is a CSIDriver")
+	require.True(t, *driver.Spec.SELinuxMount, "want: the value")
+}
+
 func TestBudgetIsOptional(t *testing.T) {
 	t.Parallel()
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
 // ErrCapability is returned for a volume capability that no volume can have.
@@ -90,6 +91,14 @@ func (c Capability) withFSType(byDefault string) Capability {
 	}
 
 	return c
+}
+
+// SELinuxContexts returns the mount flags that set SELinux contexts, "" for none.
+func (c Capability) SELinuxContexts() string {
+	flags := slices.DeleteFunc(mount.SplitFlags(c.MountFlags), func(flag string) bool { return !mount.IsSELinuxContext(flag) })
+	slices.Sort(flags)
+
+	return strings.Join(flags, ",")
 }
 
 // SingleNode says whether the mode allows the volume on one node at a time.

@@ -52,7 +52,11 @@ func TestAccessModesDecideTheUse(t *testing.T) {
 		}, "%s", mode)
 		require.Equal(t, want.singleNode, allows(directory, false), "%s of a directory that one node reaches", mode)
 
-		c.Block, c.FSType = true, ""
+		c.MountFlags = []string{"noatime", `context="user:role:type:s0:c1,c2"`}
+		require.Equal(t, want.image, allows(image, false), "%s of an image with an SELinux context", mode)
+		require.ErrorIs(t, directory.CheckCapability(c, true), volume.ErrCapability, "%s of a directory with an SELinux context", mode)
+
+		c.Block, c.FSType, c.MountFlags = true, "", nil
 		require.Equal(t, want.image, allows(image, false), "%s of a block volume", mode)
 		require.ErrorIs(t, directory.CheckCapability(c, true), volume.ErrCapability, "%s of a directory as a block device", mode)
 	}

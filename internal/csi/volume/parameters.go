@@ -159,6 +159,9 @@ func (p Parameters) CheckCapability(wanted Capability, shared bool) error {
 	switch {
 	case wanted.Block && p.Backing == BackingDirectory:
 		return fmt.Errorf("%w: a directory is no block device; use backing=image for block access", ErrCapability)
+	case wanted.SELinuxContexts() != "" && p.Backing == BackingDirectory:
+		return fmt.Errorf("%w: a directory is in the filesystem of its pool and can't have an SELinux context of its own (context=); "+
+			"use backing=image, or leave it out, for Kubernetes by seLinuxMount: false in the CSIDriver", ErrCapability)
 	case wanted.SingleNode():
 		return nil
 	case !shared:

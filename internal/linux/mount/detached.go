@@ -27,7 +27,7 @@ type Detached struct {
 func Mount(device, fsType string, opts Options) (tree *Detached, err error) {
 	// A child that was just forked may hold what claims the device.
 	err = retryBusy(mountAttempts, func() error {
-		tree, err = mountDetached(device, fsType, opts)
+		tree, err = mountSELinux(device, fsType, opts)
 
 		return err
 	})

@@ -23,6 +23,13 @@ func ParentPath(target *Target) (string, error) {
 // WithoutValues returns a kernel's message without mount option values.
 func WithoutValues(options Options, text string) string { return options.redact(text) }
 
+// ContextsAsText names the flags that a btrfs gets from Linux before 6.8, and reports whether there are contexts.
+func ContextsAsText(options Options) (string, bool) {
+	text, found := options.contextsAsText()
+
+	return text.String(), found
+}
+
 // Seal makes the tree's filesystem and its mount read-only, as NewReadOnlyTmpfs does.
 func Seal(tree *Detached) error { return tree.makeReadOnly() }
 

@@ -96,6 +96,30 @@ func TestMessagesOmitTheValues(t *testing.T) {
 		mount.WithoutValues(options, "bad secret in context a,b,c, four hidden, loop5 and abc untouched"))
 }
 
+func TestContextsAsText(t *testing.T) {
+	t.Parallel()
+
+	for given, want := range map[string]string{
+		`compress=zstd,context="a:s0:c1,c2",nodatacow`: `rw,relatime,compress,context="a:s0:c1,c2",nodatacow`,
+		`fscontext=a`:         `rw,relatime,fscontext="a"`,
+		`compress=zstd,noacl`: "",
+	} {
+		options := flags(t, given)
+		before := options.String()
+
+		got, found := mount.ContextsAsText(options)
+		if want == "" {
+			require.False(t, found, "want: no context in %s", given)
+
+			continue
+		}
+
+		require.True(t, found, "want: a context in %s", given)
+		require.Equal(t, want, got)
+		require.Equal(t, before, options.String(), "want: the options themselves stay")
+	}
+}
+
 func FuzzParseFlags(f *testing.F) {
 	for _, given := range []string{
 		"ro", "noatime,nodev", `context="a,b"`, "data=ordered", "bind", "=", ",", `"`, `a="`, "x-systemd.foo=1", "k=v=w",

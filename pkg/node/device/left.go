@@ -116,7 +116,7 @@ func (d *Devices) DetachLeft(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	err = d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), left.Number, options.ReadOnly())
+	err = d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), left.Number, options)
 	if err != nil && !errors.Is(err, loop.ErrNotAttached) {
 		return err
 	}
@@ -154,7 +154,7 @@ func (d *Devices) DetachForgotten(ctx context.Context, v *staged.Volume) error {
 			continue
 		}
 
-		err := d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), each.Number, options.ReadOnly())
+		err := d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), each.Number, options)
 		if err == nil {
 			err = d.config.Loops.AwaitDetached(ctx, each.Number, each.Sequence)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -88,9 +89,9 @@ func TestAFrozenFilesystemWithoutAMountIsThawedAtItsDevice(t *testing.T) {
 	})
 	t.Run("by its number", func(t *testing.T) {
 		f, m := newUnmountedFixture(t)
-		require.NoError(t, f.ThawDevice(m.id, filesystem.Ext4, m.device, false))
+		require.NoError(t, f.ThawDevice(m.id, filesystem.Ext4, m.device, mount.Options{}))
 		m.requireThawed(t, path(m.device))
-		require.NoError(t, f.ThawDevice(m.id, filesystem.Ext4, m.device, false), "want: a filesystem that is not frozen stays as it is")
+		require.NoError(t, f.ThawDevice(m.id, filesystem.Ext4, m.device, mount.Options{}), "want: a filesystem that is not frozen stays as it is")
 	})
 }
 
@@ -103,8 +104,8 @@ func TestDeviceWithoutAFilesystemIsNotThawed(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, device.Close()) })
 
 	// Its image is blank, so that a mount would fail.
-	require.NoError(t, f.ThawDevice("volume", filesystem.Ext4, device.Number, true))
-	require.Error(t, f.ThawDevice("volume", filesystem.Ext4, 1<<20-1, true), "want: a number without a device is an error")
+	require.NoError(t, f.ThawDevice("volume", filesystem.Ext4, device.Number, mount.Options{}.WithReadOnly()))
+	require.Error(t, f.ThawDevice("volume", filesystem.Ext4, 1<<20-1, mount.Options{}), "want: a number without a device is an error")
 }
 
 func newImage(t *testing.T) *os.File {

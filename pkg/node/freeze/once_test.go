@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -53,7 +54,7 @@ var onceOperations = map[string]syscallfault.Operation{
 		f, _ := freezerOnce(directory)
 		m, err := leftIn(directory)
 
-		return func() error { return f.ThawDevice(m.id, filesystem.Ext4, m.device, false) }, func() error { return nil }, err
+		return func() error { return f.ThawDevice(m.id, filesystem.Ext4, m.device, mount.Options{}) }, func() error { return nil }, err
 	},
 	"thaw recorded": func(directory string) (run, end func() error, err error) {
 		f, store := freezerOnce(directory)

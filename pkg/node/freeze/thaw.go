@@ -101,9 +101,9 @@ func (f *Freezer) thawAnywhere(record *Frozen) error {
 }
 
 // ThawDevice thaws the filesystem on a device that is not mounted any more: a frozen filesystem, and its
-// device, outlive its last mount. It was mounted read-only or not; without a filesystem in use on the
+// device, outlive its last mount. It was mounted with the options; without a filesystem in use on the
 // device it does nothing.
-func (f *Freezer) ThawDevice(volumeID, fsType string, number int, readOnly bool) error {
+func (f *Freezer) ThawDevice(volumeID, fsType string, number int, options mount.Options) error {
 	device, err := f.config.Loops.Open(number)
 	if err != nil {
 		return err
@@ -113,11 +113,6 @@ func (f *Freezer) ThawDevice(volumeID, fsType string, number int, readOnly bool)
 	claimed, err := filesystem.IsClaimed(device.Name())
 	if err != nil || !claimed {
 		return err
-	}
-
-	options := mount.Options{}
-	if readOnly {
-		options = options.WithReadOnly()
 	}
 
 	return f.thawThroughMount(volumeID, fsType, device.Name(), options)
