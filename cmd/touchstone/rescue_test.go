@@ -63,6 +63,7 @@ func TestDeletedImagesAreRescued(t *testing.T) {
 
 		_, out, _ := touchstone("ctl", "volume", "health", "data")
 		require.Contains(t, out, "copy its device before it is unmounted: touchstone ctl volume rescue", "want: the remedy is a command")
+		require.Contains(t, must("ctl volume umount data --dry-run"), "its data are lost", "want: what an unmount loses")
 		refused("ctl volume rescue data "+mnt+"/small/full", "no space left on device")
 		require.NoFileExists(t, filepath.Join(mnt, "small", "full"), "want: no part of a copy is left")
 

@@ -343,13 +343,34 @@ func explainPath(err error, known health.VolumeReport, path string) error {
 }
 
 func umountVerb() verb {
+	var dryRun bool
+
 	return verb{
 		name: "umount", aliases: []string{"unmount"}, arguments: []argument{mountTarget}, resolves: true,
 		short: "Unmount a volume, and detach it after its last mount",
 		long: `Unmount a volume, by its name, id or path: NodeUnpublishVolume, and after its last mount
 NodeUnstageVolume and ControllerUnpublishVolume. A volume that is mounted elsewhere, too, stays
 attached; name the path then.`,
-		run: func(ctx context.Context, s *session) error { return s.umount(ctx, s.args[0]) },
+		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&dryRun, "dry-run", false, "only print what would be unmounted, and whether data would be lost")
+		},
+		run: func(ctx context.Context, s *session) error {
+			if !dryRun {
+				return s.umount(ctx, s.args[0])
+			}
+
+			known, path, err := s.mounted(ctx, s.args[0])
+			if err != nil {
+				return err
+			}
+
+			text := "would unmount " + cmp.Or(known.Name, known.ID) + " from " + path
+			if _, err := deletedImage(known.ID); err == nil {
+				text += "; its image was deleted: its data are lost with its last mount, unless touchstone ctl volume rescue copies them before"
+			}
+
+			return s.show(answers{"would_unmount": known.ID, "path": path}, [][]string{{text}}, known.ID)
+		},
 	}
 }
 
