@@ -105,7 +105,8 @@ func ofName(t *testing.T) map[string]struct {
 		"call-log": {"ring", filePaths()}, "ready-file": {"/r", filePaths()},
 		"kubeconfig": {kubeconfig, nil}, "faults": {faults, nil},
 		"kubelet-registration-dir": {directory, same("/")}, "kubelet-registration-endpoint": {"/kr.sock", same("/a\n/b", "unix:///x")},
-		configFlag: {os.DevNull, nil},
+		"startup-taint": {"a.b/c", words()},
+		configFlag:      {os.DevNull, nil},
 	}
 }
 
@@ -152,7 +153,7 @@ func attempts(t *testing.T) []attempt {
 func (a *attempt) others(root string) []string {
 	beside := map[string]string{
 		"http-host": "--http-endpoint=:0", "pprof": "--http-endpoint=:0", "call-log-secrets": "--call-log=ring",
-		"kubelet-registration-endpoint": "--kubelet-registration-dir=" + root,
+		"kubelet-registration-endpoint": "--kubelet-registration-dir=" + root, "startup-taint": "--kubelet-registration-dir=" + root,
 	}
 	base := []string{
 		"--endpoint=" + filepath.Join(root, "made", "csi.sock"), "--state-dir=" + filepath.Join(root, "state"),

@@ -199,7 +199,7 @@ var notSettings = map[string]string{
 	"Node.Direct.Guest.Timeout": "a constant; tests shorten it", "Registration.RetryPause": "a constant; tests shorten it",
 
 	"Health.Metrics": "made by the driver", "Health.History": "made by the driver", "Health.Inject": "made by the driver",
-	"Registration.DriverName": "the driver's", "Registration.Log": "the driver's",
+	"Registration.DriverName": "the driver's", "Registration.Log": "the driver's", "Registration.Succeeded": "made by the driver",
 
 	"Node.Loops.Last":      "the kernel's highest number; tests narrow the range",
 	"Node.Loops.DeviceDir": "for tests: devices elsewhere", "Node.Loops.Dev": "for tests: devices elsewhere",

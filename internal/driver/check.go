@@ -16,6 +16,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
@@ -42,6 +44,7 @@ var (
 	errCollector   = errors.New("is not http://HOST:PORT or https://HOST:PORT")
 	errNodeID      = errors.New("bytes, want 1 to 256")
 	errUnprintable = errors.New("has unprintable characters")
+	errTaint       = errors.New("is not a taint's key, such as csi.touchstone.dev/agent-not-ready")
 	errAbsolute    = errors.New("is not an absolute path")
 	errFile        = errors.New("is no path of a file; write ./NAME for one in the working directory")
 )
@@ -118,6 +121,14 @@ func checkNodeID(id string) error {
 	}
 
 	return checkPrintable(id)
+}
+
+func checkTaint(key string) error {
+	if key != "" && len(validation.IsQualifiedName(key)) > 0 {
+		return fmt.Errorf("%.100q %w", key, errTaint)
+	}
+
+	return nil
 }
 
 // checkPrintable refuses names that a message or a metric cannot contain.

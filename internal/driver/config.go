@@ -105,6 +105,9 @@ type Config struct {
 	// Registration registers the driver with the kubelet; an empty Directory is not at all,
 	// and an empty Endpoint is that of the driver.
 	Registration registration.Config
+	// StartupTaint is the key of a taint that is removed from the node's object after the registration; empty
+	// is none.
+	StartupTaint string
 
 	// TCPEndpoint is host:port on loopback, where the services are served as well; empty is off.
 	TCPEndpoint string

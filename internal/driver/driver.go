@@ -200,7 +200,7 @@ func (d *Driver) start(ctx context.Context, path string) error {
 
 	d.gate.open()
 
-	if err := d.components.announceToKubelet(ctx, d.config.Registration); err != nil {
+	if err := d.components.announceToKubelet(ctx, &d.config); err != nil {
 		return err
 	}
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/taint"
 )
 
 // completeRegistration fills in what the configuration of the driver says.
@@ -16,6 +17,8 @@ func (c *Config) completeRegistration() error {
 	r := &c.Registration
 
 	switch {
+	case r.Directory == "" && c.StartupTaint != "":
+		return fmt.Errorf("%w: startup-taint is removed after the registration: give kubelet-registration-dir, too", ErrConfig)
 	case r.Directory == "" && r.Endpoint == "":
 		return nil
 	case r.Directory == "":
@@ -54,9 +57,14 @@ func (c *Config) completeRegistrationEndpoint() error {
 
 // announceToKubelet creates the registration socket, if configured: from then on the
 // kubelet may call.
-func (r *components) announceToKubelet(ctx context.Context, config registration.Config) error {
+func (r *components) announceToKubelet(ctx context.Context, c *Config) error {
+	config := c.Registration
 	if config.Directory == "" {
 		return nil
+	}
+
+	if c.StartupTaint != "" {
+		config.Succeeded = r.removeAfterRegistration(ctx, c)
 	}
 
 	registrar, err := registration.Listen(ctx, config)
@@ -77,6 +85,22 @@ func (r *components) announceToKubelet(ctx context.Context, config registration.
 
 		return 0
 	}))
+}
+
+// removeAfterRegistration prepares the removal of the node's startup taint, and returns what starts it. Without
+// access to the API server the taint stays, and the driver serves.
+func (r *components) removeAfterRegistration(ctx context.Context, c *Config) chan<- struct{} {
+	remover, err := taint.New(taint.Config{Node: c.NodeID, Key: c.StartupTaint, RetryPause: taint.DefaultRetryPause, Log: c.Log})
+	if err != nil {
+		c.Log.ErrorContext(ctx, "the startup taint is not removed", "key", c.StartupTaint, "error", err)
+
+		return nil
+	}
+
+	registered := make(chan struct{}, 1)
+	r.removeTaint = func(ctx context.Context) { remover.Run(ctx, registered) }
+
+	return registered
 }
 
 // registered is nil where the driver does not announce itself.

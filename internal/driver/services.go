@@ -68,6 +68,8 @@ type components struct {
 	// registrar registers the driver with the kubelet; nil without it, and until calls
 	// are served.
 	registrar atomic.Pointer[registration.Registrar]
+	// removeTaint removes the startup taint after each registration; nil without one.
+	removeTaint func(ctx context.Context)
 	// opener opens the pools.
 	opener *opener
 }
@@ -329,6 +331,10 @@ func (r *components) begin(ctx context.Context, another func(context.Context)) (
 
 	if registrar := r.registrar.Load(); registrar != nil {
 		running.Go(func() { registrar.Run(ctx) })
+	}
+
+	if r.removeTaint != nil {
+		running.Go(func() { r.removeTaint(ctx) })
 	}
 
 	for _, each := range r.services {

@@ -157,6 +157,8 @@ func nodeSettings(c *Config) []Setting {
 			"register with the kubelet in this directory, such as /var/lib/kubelet/plugins_registry"),
 		row("kubelet-registration-endpoint", setting.Text(&c.Registration.Endpoint, "", nil), "`--endpoint`'s path",
 			"the endpoint's path as the kubelet sees it, on the host"),
+		row("startup-taint", setting.Text(&c.StartupTaint, "", checkTaint), "none",
+			"remove the taint with this key from the Kubernetes node once the driver is registered, such as csi.touchstone.dev/agent-not-ready"),
 		row("simulate-node", setting.Bool(&c.SimulateNode, false, false), "",
 			"for tests of COs without root: record the node's calls, and mount nothing"),
 		row("volume-mount-group", setting.Bool(&c.VolumeMountGroup, false, false), "",

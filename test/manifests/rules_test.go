@@ -256,6 +256,35 @@ func TestOnlySidecarsHaveCredentials(t *testing.T) {
 	})
 }
 
+// TestStartupTaintTakesRights on nodes, and a token, which the node plugin has for nothing else.
+func TestStartupTaintTakesRights(t *testing.T) {
+	t.Parallel()
+
+	for _, layout := range []string{"central", "node-local"} {
+		for key, want := range map[string]bool{"": false, "example.com/new": true} {
+			objects := renderedWith(t, map[string]any{
+				"layout": layout, "node": map[string]any{"settings": map[string]any{"startup-taint": key}},
+			})
+			role, ok := objects["ClusterRole touchstone-startup-taint"]
+			require.Equal(t, want, ok, "want: the role with the taint only, in layout %s", layout)
+
+			for _, each := range workloads(objects) {
+				mounted := slices.ContainsFunc(each.driver().VolumeMounts, func(mount core.VolumeMount) bool { return mount.Name == "credentials" })
+				require.Equal(t, want && each.isNode(), mounted, "want: the token with the taint only: %s", each.id)
+			}
+
+			if !want {
+				continue
+			}
+
+			require.Equal(t, []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"}}},
+				role.Typed.(*rbac.ClusterRole).Rules)
+			require.Equal(t, "touchstone-node",
+				objects["ClusterRoleBinding touchstone-startup-taint"].Typed.(*rbac.ClusterRoleBinding).Subjects[0].Name)
+		}
+	}
+}
+
 func TestRightsAreLeast(t *testing.T) {
 	t.Parallel()
 

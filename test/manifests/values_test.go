@@ -250,6 +250,7 @@ func TestTracesReachTheirCollector(t *testing.T) {
 			[]string{"TCP 4318", "TCP 53, TCP 5353, UDP 53, UDP 5353"},
 		},
 		{"layout: node-local", nil, []string{apiServer}},
+		{"node: {settings: {startup-taint: example.com/new}}", []string{apiServer}, []string{apiServer}},
 	} {
 		objects := renderedWith(t, parsed(t, test.values))
 		require.Equal(t, test.controller, destinations(objects, "controller"), test.values)

@@ -45,7 +45,9 @@ type Config struct {
 	// kubelet tries again meanwhile. It doubles, up to five minutes, until the
 	// driver is registered; 0 is DefaultRetryPause.
 	RetryPause time.Duration
-	Log        *slog.Logger
+	// Succeeded, unless nil, is signalled after each registration; its buffer has one signal.
+	Succeeded chan<- struct{}
+	Log       *slog.Logger
 }
 
 // Check returns an error wrapping ErrConfig for what cannot work.

@@ -103,10 +103,13 @@ func TestKubeletRegistersTheDriver(t *testing.T) {
 	t.Parallel()
 
 	config, log := configFor(t)
+	succeeded := make(chan struct{}, 1)
+	config.Succeeded = succeeded
 	plugins := kubelet.Watch(t, config.Directory, nil)
 	r := start(t, config)
 
 	event := plugins.Next(kubelet.Registered)
+	await.Receive(t, succeeded, "the signal of the registration")
 	require.Equal(t, socketOf(config), event.Socket)
 	require.Equal(t, "CSIPlugin", event.Info.GetType())
 	require.Equal(t, config.DriverName, event.Info.GetName())

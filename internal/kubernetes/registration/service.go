@@ -36,6 +36,7 @@ func (s *service) NotifyRegistrationStatus(
 
 	if status.GetPluginRegistered() {
 		config.Log.InfoContext(ctx, "registered with the kubelet", "driver", config.DriverName, "endpoint", config.Endpoint)
+		signal(config.Succeeded)
 	} else {
 		config.Log.ErrorContext(ctx, "the kubelet could not register the driver; it must reach the driver's socket at this path "+
 			"(--kubelet-registration-endpoint)", "driver", config.DriverName, "endpoint", config.Endpoint, "error", status.GetError())

@@ -92,6 +92,11 @@ imagePullSecrets:
 {{- mergeOverwrite (deepCopy $values.settings) (index $values (index . 1)).settings | toYaml }}
 {{- end }}
 
+{{- /* The key of the taint that the node plugin removes, or "" */}}
+{{- define "touchstone.startupTaint" -}}
+{{- index (include "touchstone.settings" (list . "node") | fromYaml) "startup-taint" | default "" }}
+{{- end }}
+
 {{- /* (list root COMPONENT): the environment that its settings make */ -}}
 {{- define "touchstone.environment" -}}
 {{- $settings := include "touchstone.settings" . | fromYaml }}
