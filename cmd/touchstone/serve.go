@@ -30,7 +30,7 @@ func newServeCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve CSI calls on a unix socket until SIGTERM (the default command)",
 		Long: `Serve CSI calls on a unix socket. SIGTERM or SIGINT drains: running operations
-finish, then the process ends with 0. A second signal ends it at once with 1.
+finish, then the process ends with 0. Another signal later than 0.2 s ends it at once with 1.
 
 Every flag is also an environment variable (TOUCHSTONE_ and the flag's name in
 upper case, dashes as underscores) and a key of the YAML file that --config

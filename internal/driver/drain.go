@@ -24,8 +24,12 @@ var ErrSignal = errors.New("signal")
 // pools; at most a fifth of it.
 const closeTime = 2 * time.Second
 
+// sameSignal is how long after the first signal another one is the same request: timeout(1) sends two at
+// once, to the process and to its group.
+const sameSignal = 200 * time.Millisecond
+
 // UntilSignal returns a context that ends with the first signal. It calls exit with 1 at
-// the second signal, and when limit, the drain timeout, has passed since the first one:
+// a second signal that comes later than sameSignal, and when limit, the drain timeout, has passed since the first one:
 // whatever still hangs then, mostly in the kernel, does not return in time. Call stop when
 // signals no longer matter.
 func UntilSignal(
@@ -38,20 +42,26 @@ func UntilSignal(
 	go func() {
 		defer close(over)
 
-		var late <-chan time.Time // nil before the first signal
+		var (
+			late  <-chan time.Time // nil before the first signal
+			first time.Time
+		)
 
 		for {
 			select {
 			case <-done:
 				return
 			case received := <-signals:
-				if late != nil {
+				switch {
+				case late == nil:
+					late, first = time.After(limit), time.Now()
+				case time.Since(first) < sameSignal:
+				default:
 					exit(1)
 
 					return
 				}
 
-				late = time.After(limit)
 				cancel(fmt.Errorf("%w: %s", ErrSignal, received))
 			case <-late:
 				exit(1)
