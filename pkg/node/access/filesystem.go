@@ -117,7 +117,8 @@ func mountChecked(used filesystem.Filesystem, device *loop.Device, options mount
 	tree, err := mount.Mount(device.Path, used.Name(), options)
 	if errors.Is(err, mount.ErrCorrupted) {
 		// The check trusts a filesystem that is marked clean.
-		return nil, errdefs.Errorf(errdefs.ErrInternal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
+		return nil, errdefs.Errorf(errdefs.ErrInternal, "the %s is damaged; repair a copy of its image by hand, or restore a snapshot: %w",
+			used.Name(), err)
 	}
 
 	if err != nil {

@@ -195,7 +195,8 @@ func mayFormat(image *os.File, wanted filesystem.Filesystem, hadFilesystem bool)
 
 	switch {
 	case !blank:
-		return false, fmt.Errorf("%w, though it holds data, so it is not formatted; use it as raw block", filesystem.ErrUnrecognized)
+		return false, fmt.Errorf("%w, though it holds data, so it is not formatted; repair a copy of its image by hand, "+
+			"restore a snapshot, or use it as raw block", filesystem.ErrUnrecognized)
 	case hadFilesystem:
 		return false, fmt.Errorf("%w any more: its data is lost, so it is not formatted; restore a snapshot", filesystem.ErrUnrecognized)
 	default:

@@ -45,8 +45,8 @@ func (r *Results) CheckAtStaging(
 	case filesystem.Repaired:
 		r.config.Log.Warn("a filesystem was repaired", "volume", record.VolumeID, "verdict", verdict.Detail)
 	case filesystem.Damaged, filesystem.NeedsReplay:
-		return false, errdefs.Errorf(errdefs.ErrInternal, "the %s is damaged and was not mounted; repair it by hand: %s",
-			fs.Name(), verdict.Detail)
+		return false, errdefs.Errorf(errdefs.ErrInternal, "the %s is damaged and was not mounted; repair a copy of its image by hand, "+
+			"or restore a snapshot: %s", fs.Name(), verdict.Detail)
 	}
 
 	return false, nil
