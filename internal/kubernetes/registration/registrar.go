@@ -46,7 +46,7 @@ type Config struct {
 	// driver is registered; 0 is DefaultRetryPause.
 	RetryPause time.Duration
 	// Succeeded, unless nil, is signalled after each registration; its buffer has one signal.
-	Succeeded chan<- struct{}
+	Succeeded chan<- struct{} `json:"-"`
 	Log       *slog.Logger
 }
 
