@@ -129,7 +129,7 @@ func (s *session) rescue(ctx context.Context, known health.VolumeReport, device,
 	return err
 }
 
-// writeCopy makes a sparse copy that is on disk when it returns.
+// writeCopy makes a sparse copy that is on disk, with its name, when it returns.
 func writeCopy(ctx context.Context, copier *filecopy.Copier, target, source *os.File, size int64) error {
 	if err := target.Truncate(size); err != nil {
 		return err
@@ -139,5 +139,10 @@ func writeCopy(ctx context.Context, copier *filecopy.Copier, target, source *os.
 		return err
 	}
 
-	return target.Sync()
+	directory, err := os.Open(filepath.Dir(target.Name()))
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(target.Sync(), directory.Sync(), directory.Close())
 }
