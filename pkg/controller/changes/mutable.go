@@ -13,6 +13,10 @@ import (
 // CheckMutable refuses with INVALID_ARGUMENT what such a volume can't have, or
 // what the machine can't do.
 func (c *Changes) CheckMutable(parameters volume.Parameters, mutable volume.Mutable) error {
+	if mutable.IsZero() {
+		return nil
+	}
+
 	if name := mutable.NeedsDevice(); name != "" && parameters.Backing == volume.BackingDirectory {
 		return rpc.Invalid("mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
 	}
