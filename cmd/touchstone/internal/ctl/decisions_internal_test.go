@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 )
 
@@ -360,4 +361,22 @@ func TestTimesHaveMilliseconds(t *testing.T) {
 
 	require.Equal(t, dash, formatTime(nil))
 	require.Equal(t, "1970-01-01T00:00:01.002Z", formatTime(&timestamppb.Timestamp{Seconds: 1, Nanos: 2_000_000}))
+}
+
+// TestDeletedAmong finds the device of a deleted image, also where another image has its name.
+func TestDeletedAmong(t *testing.T) {
+	t.Parallel()
+
+	other, there := loop.Attachment{Number: 1, BackingPath: "/pool/b.img", BackingDeleted: true}, loop.Attachment{Number: 2, BackingPath: "/pool/a.img"}
+	deleted := loop.Attachment{Number: 3, BackingPath: "/pool/a.img", BackingDeleted: true}
+
+	_, err := deletedAmong([]loop.Attachment{other}, "a")
+	require.ErrorIs(t, err, errNoDevice)
+
+	_, err = deletedAmong([]loop.Attachment{other, there}, "a")
+	require.ErrorIs(t, err, errImageThere)
+
+	found, err := deletedAmong([]loop.Attachment{other, there, deleted}, "a")
+	require.NoError(t, err)
+	require.Equal(t, deleted, found, "want: the device whose image was deleted")
 }

@@ -365,7 +365,11 @@ attached; name the path then.`,
 			}
 
 			text := "would unmount " + cmp.Or(known.Name, known.ID) + " from " + path
-			if _, err := deletedImage(known.ID); err == nil {
+			switch _, err := deletedImage(known.ID); {
+			case errors.Is(err, errNoDevice), errors.Is(err, errImageThere):
+			case err != nil:
+				return err
+			default:
 				text += "; its image was deleted: its data are lost with its last mount, unless touchstone ctl volume rescue copies them before"
 			}
 

@@ -75,13 +75,19 @@ func deletedImage(volumeID string) (loop.Attachment, error) {
 		return loop.Attachment{}, err
 	}
 
-	at := slices.IndexFunc(all, func(each loop.Attachment) bool { return filepath.Base(each.BackingPath) == volumeID+layout.ImageSuffix })
+	return deletedAmong(all, volumeID)
+}
+
+// deletedAmong prefers a deleted image: another may have its name by now, and a device of its own.
+func deletedAmong(all []loop.Attachment, volumeID string) (loop.Attachment, error) {
+	all = slices.DeleteFunc(all, func(each loop.Attachment) bool { return filepath.Base(each.BackingPath) != volumeID+layout.ImageSuffix })
+	at := slices.IndexFunc(all, func(each loop.Attachment) bool { return each.BackingDeleted })
 
 	switch {
-	case at < 0:
+	case len(all) == 0:
 		return loop.Attachment{}, errNoDevice
-	case !all[at].BackingDeleted:
-		return loop.Attachment{}, fmt.Errorf("%w: %s; take a snapshot to copy it", errImageThere, all[at].BackingPath)
+	case at < 0:
+		return loop.Attachment{}, fmt.Errorf("%w: %s; take a snapshot to copy it", errImageThere, all[0].BackingPath)
 	default:
 		return all[at], nil
 	}
