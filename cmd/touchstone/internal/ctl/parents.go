@@ -35,6 +35,11 @@ func makeParents(path string) error {
 		return err
 	}
 
+	// The umask of an administrator would keep other users' programs out.
+	if err := os.Chmod(parent, mode); err != nil {
+		return err
+	}
+
 	// On a filesystem without such attributes the directory stays.
 	_ = unix.Setxattr(parent, madeByMount, []byte{'1'}, 0)
 
