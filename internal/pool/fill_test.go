@@ -22,8 +22,7 @@ func filling(thick bool, fill func(ctx context.Context, path string) error) pool
 func imageOfSize(t *testing.T, place *pool.Pool, size int64, thick bool) string {
 	t.Helper()
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 	require.NoError(t, place.Images.Create(id, size, thick))
 
 	return id

@@ -100,8 +100,7 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 	t.Parallel()
 
 	p := openAt(t, t.TempDir())
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 	require.NoError(t, p.Images.Create(id, 1<<20, false))
 
 	entry := pool.Entry{ID: id, Backing: volume.BackingImage}
@@ -152,8 +151,7 @@ func TestScratchInUseIsNoLeftover(t *testing.T) {
 	t.Parallel()
 
 	p := openAt(t, t.TempDir())
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 
 	maker, err := os.Create(filepath.Join(p.Path(), "scratch", id+".img"))
 	require.NoError(t, err)

@@ -28,8 +28,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	directory := t.TempDir()
 	place := openPool(t, directory)
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 	require.NoError(t, place.Images.Create(id, size, false))
 
 	image := filepath.Join(directory, "images", id+layout.ImageSuffix)

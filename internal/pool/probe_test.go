@@ -17,14 +17,12 @@ func TestSizeIsOfTheStoredObject(t *testing.T) {
 	t.Parallel()
 
 	opened := openPool(t, t.TempDir())
-	id, err := volume.NewID()
-	require.NoError(t, err)
-
+	id := volume.NewID()
 	image := pool.Object{ID: id, Backing: volume.BackingImage}
 	directory := pool.Object{ID: id, Backing: volume.BackingDirectory}
 
 	for _, object := range []pool.Object{image, directory} {
-		_, err = opened.Size(object)
+		_, err := opened.Size(object)
 		require.ErrorIs(t, err, pool.ErrMissing)
 	}
 

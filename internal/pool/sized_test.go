@@ -25,8 +25,7 @@ func TestSizedAtReportsEachOwnWrite(t *testing.T) {
 	directory := t.TempDir()
 	place := openPool(t, directory)
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 	require.NoError(t, place.Images.Create(id, size, true))
 	require.Zero(t, place.Images.LastResized(id), "want: a new image has not been resized")
 

@@ -75,14 +75,9 @@ func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*rec
 }
 
 // newVolume describes the volume.
-func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
-	id, err := volume.NewID()
-	if err != nil {
-		return nil, err
-	}
-
+func (s *Service) newVolume(wanted *createRequest) *record.Volume {
 	fresh := &record.Volume{
-		ID: id, Name: wanted.name, CapacityBytes: wanted.size, DirectByClaim: wanted.directByClaim, Source: wanted.source,
+		ID: volume.NewID(), Name: wanted.name, CapacityBytes: wanted.size, DirectByClaim: wanted.directByClaim, Source: wanted.source,
 		Properties: &record.Properties{
 			Parameters: wanted.parameters, Capabilities: wanted.capabilities, Mutable: wanted.mutable, Segments: s.segments,
 		},
@@ -93,14 +88,11 @@ func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.Directories.Support().Limited)
 	}
 
-	return fresh, nil
+	return fresh
 }
 
 func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*record.Volume, error) {
-	fresh, err := s.newVolume(wanted)
-	if err != nil {
-		return nil, err
-	}
+	fresh := s.newVolume(wanted)
 
 	s.creating.Store(fresh.ID, nil)
 	defer s.creating.Delete(fresh.ID)

@@ -81,13 +81,8 @@ func (g *Groups) ensureGroup(ctx context.Context, wanted *groupRequest) (*record
 		}
 	}
 
-	id, err := volume.NewID()
-	if err != nil {
-		return nil, err
-	}
-
 	fresh := &record.Group{
-		ID: id, Name: wanted.name, SourceVolumeIDs: wanted.sourceIDs, Consistency: wanted.consistency, Phase: record.PhaseCreating,
+		ID: volume.NewID(), Name: wanted.name, SourceVolumeIDs: wanted.sourceIDs, Consistency: wanted.consistency, Phase: record.PhaseCreating,
 	}
 
 	return g.service.copies.TakeGroup(ctx, fresh)

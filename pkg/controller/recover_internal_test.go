@@ -36,10 +36,8 @@ func TestRecoverFreesNames(t *testing.T) {
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 
-	volumeID, err := volume.NewID()
-	require.NoError(t, err)
-	snapshotID, err := volume.NewID()
-	require.NoError(t, err)
+	volumeID := volume.NewID()
+	snapshotID := volume.NewID()
 
 	parameters, err := volume.ParseParameters(nil)
 	require.NoError(t, err)

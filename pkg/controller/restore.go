@@ -50,10 +50,7 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 		}
 	}
 
-	fresh, err := s.newVolume(&wanted)
-	if err != nil {
-		return nil, err
-	}
+	fresh := s.newVolume(&wanted)
 
 	return fresh, s.copies.Restore(ctx, fresh, wanted.pool, snapshot)
 }
@@ -81,10 +78,7 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 		}
 	}
 
-	fresh, err := s.newVolume(&wanted)
-	if err != nil {
-		return nil, err
-	}
+	fresh := s.newVolume(&wanted)
 
 	return fresh, s.copies.Clone(ctx, fresh, wanted.pool, source.ID, wanted.consistency)
 }

@@ -147,8 +147,7 @@ func StartNode(t *testing.T) *Driver {
 func GivenVolume(t *testing.T, d *Driver, capability *csi.VolumeCapability, parameters map[string]string) *csiclient.Publication {
 	t.Helper()
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 
 	if parameters[volume.KeyBacking] == string(volume.BackingDirectory) {
 		require.NoError(t, os.Mkdir(filepath.Join(d.Pool(), "directories", id), 0o700))

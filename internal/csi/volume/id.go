@@ -17,14 +17,7 @@ var ErrInvalidID = errdefs.New(errdefs.ErrInvalidArgument, "not a volume id")
 
 // NewID returns a fresh volume id, a UUIDv7: ordered by time of creation and
 // never derived from anything in a request.
-func NewID() (string, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return "", fmt.Errorf("make a volume id: %w", err)
-	}
-
-	return id.String(), nil
-}
+func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // IsID says whether id has the exact form that NewID gives, and so may become
 // part of a path in a pool.

@@ -52,8 +52,7 @@ func newFixture(t *testing.T, mode strict.Mode, disabled ...string) *fixture {
 	}, f.registry)
 	require.NoError(t, err)
 
-	f.id, err = volume.NewID()
-	require.NoError(t, err)
+	f.id = volume.NewID()
 
 	return f
 }

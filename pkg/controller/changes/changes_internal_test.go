@@ -61,8 +61,7 @@ func TestPublishedParametersAreNotWrittenAgain(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 
 	v := &record.Volume{ID: id, Properties: &record.Properties{Mutable: volume.Mutable{ReadIOPS: new(int64(100))}}}
 	path := filepath.Join(directory, "attributes", v.ID+".json")

@@ -19,11 +19,6 @@ func (m *Machine) NewSnapshot(ctx context.Context, source *record.Volume, consis
 		return nil, err
 	}
 
-	id, err := volume.NewID()
-	if err != nil {
-		return nil, err
-	}
-
 	// What is missing has allocated nothing: prepare makes it again if it was never used, or fails.
 	allocated, err := p.Backing(source.Parameters.Backing).AllocatedBytes(ctx, source.ID)
 	if err != nil && !errors.Is(err, pool.ErrMissing) {
@@ -31,7 +26,7 @@ func (m *Machine) NewSnapshot(ctx context.Context, source *record.Volume, consis
 	}
 
 	return &record.Snapshot{
-		ID: id, SourceVolumeID: source.ID, SizeBytes: source.CapacityBytes, AllocatedBytes: allocated,
+		ID: volume.NewID(), SourceVolumeID: source.ID, SizeBytes: source.CapacityBytes, AllocatedBytes: allocated,
 		Parameters: source.Parameters, Consistency: consistency, Raw: source.IsRaw(), Segments: source.Segments,
 		CreatedAt: time.Now(), Phase: record.PhaseCreating,
 	}, nil

@@ -138,8 +138,7 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 		require.NoError(t, pools.Close())
 	})
 
-	v.VolumeID, err = volume.NewID()
-	require.NoError(t, err)
+	v.VolumeID = volume.NewID()
 
 	v.Capability.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER.String()
 	v.Slot, v.StagingPath = staged.NoSlot, filepath.Join(dir, "kubelet", "staging")

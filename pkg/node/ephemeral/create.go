@@ -112,12 +112,7 @@ func (v *Volumes) record(ctx context.Context, wanted *staged.Inline, target *mou
 	recorded := *wanted
 	recorded.Publication.Made = !occupied
 
-	content, err := volume.NewID()
-	if err != nil {
-		return nil, err
-	}
-
-	recorded.ContentID = staged.ContentID(content)
+	recorded.ContentID = staged.ContentID(volume.NewID())
 
 	stored, err := v.config.Stored.Of(recorded.StagedVolume())
 	if err != nil {

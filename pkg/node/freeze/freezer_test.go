@@ -44,8 +44,7 @@ func newMounted(t *testing.T, loops *loop.Loops) mounted {
 	t.Helper()
 	namespace.NeedRoot(t)
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 
 	image, err := os.Create(filepath.Join(t.TempDir(), id+layout.ImageSuffix))
 	require.NoError(t, err)

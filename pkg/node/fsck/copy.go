@@ -34,13 +34,8 @@ func (r *run) imagePath() string { return r.pool.VolumePath(r.volumeID, volume.B
 // newCopy prepares a copy that is never committed: after a crash the next start removes it
 // as a scratch object.
 func (r *run) newCopy() (*pool.Copy, error) {
-	id, err := volume.NewID()
-	if err != nil {
-		return nil, err
-	}
-
-	return r.pool.NewCopy(r.pool,
-		pool.Object{ID: r.volumeID, Backing: volume.BackingImage}, pool.Object{ID: id, Backing: volume.BackingImage}, pool.CopyOptions{})
+	return r.pool.NewCopy(r.pool, pool.Object{ID: r.volumeID, Backing: volume.BackingImage},
+		pool.Object{ID: volume.NewID(), Backing: volume.BackingImage}, pool.CopyOptions{})
 }
 
 // examineCopy checks a copy, with its log replayed if necessary. A copy that the kernel

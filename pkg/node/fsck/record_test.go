@@ -89,8 +89,7 @@ func TestReportDescribesTheResult(t *testing.T) {
 func TestRecordsThatTheDriverDoesNotWriteAreRefused(t *testing.T) {
 	t.Parallel()
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 
 	valid := fsck.Result{VolumeID: id, FSType: filesystem.Ext4, Verdict: fsck.VerdictClean, How: fsck.HowStage}
 	require.NoError(t, valid.Check())

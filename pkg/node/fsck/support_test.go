@@ -212,8 +212,7 @@ func newFixture(t *testing.T, period time.Duration) *fixture {
 func (f *fixture) newVolume() string {
 	f.t.Helper()
 
-	id, err := volume.NewID()
-	require.NoError(f.t, err)
+	id := volume.NewID()
 	require.NoError(f.t, f.pool.Images.Create(id, 1<<20, false))
 
 	output, err := child.Command(f.t, "mkfs.ext4", "-q", "-F", "-b", "1024", f.imageOf(id)).CombinedOutput()

@@ -116,8 +116,7 @@ func newFixture(t *testing.T, options ...func(*Config)) *fixture {
 	require.NoError(t, err)
 	f.second, err = pools.Get("second")
 	require.NoError(t, err)
-	f.id, err = volume.NewID()
-	require.NoError(t, err)
+	f.id = volume.NewID()
 
 	config := Config{
 		Volumes: f.node, Stored: f.node, Raw: f.node, Assignments: f.node, Revoke: f.node.revokeLost, Pools: pools, Memory: NewMemory(),

@@ -39,8 +39,7 @@ func attachLost(t *testing.T, directory string) *loop.Device {
 	t.Helper()
 	namespace.NeedRoot(t)
 
-	id, err := volume.NewID()
-	require.NoError(t, err)
+	id := volume.NewID()
 	require.NoError(t, os.MkdirAll(filepath.Join(directory, "images"), 0o700))
 
 	image, err := os.Create(filepath.Join(directory, "images", id+".img"))
