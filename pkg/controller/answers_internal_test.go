@@ -325,7 +325,14 @@ func TestTopologyOfNewObjects(t *testing.T) {
 
 	require.NoError(t, s.publish(t.Context(), made.GetVolume().GetVolumeId(), ownNode))
 
-	s.restart(without("TOPOLOGY"))
+	s.restart(func(c *Config) { c.Segments = map[string]string{zoneKey: "b"} })
+
+	_, err = s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
+		Name: "moved", SourceVolumeId: made.GetVolume().GetVolumeId(), AccessibilityRequirements: inB,
+	})
+	rpccode.Require(t, err, codes.ResourceExhausted, "want: a snapshot is where its volume is")
+
+	s.restart(inZone, without("TOPOLOGY"))
 
 	again, err := s.CreateVolume(t.Context(), createRequestOf("volume"))
 	require.NoError(t, err)

@@ -274,6 +274,10 @@ func TestNewVolumesAreProbed(t *testing.T) {
 	require.Eventually(t, func() bool { return s.health.conditionOf(id).Has(health.BackingFileMissing) }, await.Limit, time.Millisecond,
 		"want: the volumes of the pool are probed")
 	require.Empty(t, reasons(s.health.conditionOf(other).Entries), "want: those of another pool are not probed")
+
+	require.NoError(t, s.remove(t.Context(), id))
+	require.Nil(t, s.health.conditionOf(id), "want: a deleted volume has no condition")
+	require.Equal(t, []string{id}, s.node.deleted, "want: the node forgets it")
 }
 
 // TestUnhealthyVolumesAreListed: by all calls that report conditions, page by page, without what is

@@ -52,7 +52,7 @@ func (s *Service) recoverVolumes() error {
 func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 	defer errdefs.Wrapf(&err, "recover pool %q", p.Name())
 
-	err = errors.Join(s.allocatePristineDurably(ctx, p), s.allocateUnsynced(ctx, p))
+	err = s.allocateDurably(ctx, p)
 	s.changes.Recover(ctx, p, s.existsOrCreating)
 
 	if err := errors.Join(err, s.collectOrphans(ctx, p)); err != nil {
@@ -63,52 +63,27 @@ func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 	return s.copies.Resume(ctx, p)
 }
 
-// allocatePristineDurably syncs the objects of all volumes of a pool that were never attached,
-// because no attachment will do it without that capability (docs/decisions/0005).
-func (s *Service) allocatePristineDurably(ctx context.Context, p *pool.Pool) error {
-	if s.has(capability.PublishUnpublishVolume) {
-		return nil
-	}
-
-	var changed []*record.Volume
-
-	failed := error(nil)
-
-	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Parameters.Pool != p.Name() || v.Phase != record.PhaseReady || !v.Pristine {
-			return true
-		}
-
-		if failed = objects.AllocateDurably(v, p); failed != nil {
-			return false
-		}
-
-		changed = append(changed, v)
-
-		return true
-	})
-
-	if failed != nil || len(changed) == 0 {
-		return failed
-	}
-
-	return s.catalog.SetDurable(ctx, changed)
-}
-
-// allocateUnsynced makes the images of a pool again that a power failure took before NodeStageVolume had
-// replaced them by durable ones. An image without blocks may also have lost its size. One that is missing
-// in the same boot of the machine was removed by another program, and so is each that is missing later.
-func (s *Service) allocateUnsynced(ctx context.Context, p *pool.Pool) (failed error) {
+// allocateDurably makes the objects of a pool durable that no attachment, and no NodeStageVolume, will make
+// durable (docs/decisions/0005).
+func (s *Service) allocateDurably(ctx context.Context, p *pool.Pool) (failed error) {
 	var durable []*record.Volume
 
 	s.catalog.EachReadyVolume(func(v *record.Volume) {
-		if boot := v.UnsyncedIn(); v.Parameters.Pool != p.Name() || boot == "" || boot == s.config.BootID {
+		if v.Parameters.Pool != p.Name() {
 			return
 		}
 
-		allocated, err := p.Images.AllocatedBytes(ctx, v.ID)
-		if errors.Is(err, pool.ErrMissing) || err == nil && allocated == 0 {
+		boot := v.UnsyncedIn()
+
+		var err error
+
+		switch {
+		case v.Pristine && !s.has(capability.PublishUnpublishVolume):
 			err = objects.AllocateDurably(v, p)
+		case boot != "" && boot != s.config.BootID:
+			err = allocateUnsynced(ctx, v, p)
+		default:
+			return
 		}
 
 		if err == nil {
@@ -118,11 +93,19 @@ func (s *Service) allocateUnsynced(ctx context.Context, p *pool.Pool) (failed er
 		failed = errors.Join(failed, err)
 	})
 
-	if len(durable) > 0 {
-		failed = errors.Join(failed, s.catalog.SetDurable(ctx, durable))
+	return errors.Join(failed, s.catalog.SetDurable(ctx, durable))
+}
+
+// allocateUnsynced makes the image of a volume again that a power failure took before NodeStageVolume had
+// replaced it by a durable one. An image without blocks may also have lost its size. One that is missing
+// in the same boot of the machine was removed by another program, and so is each that is missing later.
+func allocateUnsynced(ctx context.Context, v *record.Volume, p *pool.Pool) error {
+	allocated, err := p.Images.AllocatedBytes(ctx, v.ID)
+	if errors.Is(err, pool.ErrMissing) || err == nil && allocated == 0 {
+		return objects.AllocateDurably(v, p)
 	}
 
-	return failed
+	return err
 }
 
 // collectOrphans removes empty objects without a record: a

@@ -75,11 +75,11 @@ func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 	require.NoError(t, os.Remove(s.imagePath(other)))
 	require.NoError(t, os.Truncate(s.imagePath(short), 0))
 	require.NoError(t, os.Truncate(s.imagePath(staged), 1))
-	require.NoError(t, s.allocateUnsynced(t.Context(), s.served()))
+	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
 	require.NoFileExists(t, s.imagePath(lost), "no power failure has taken it")
 
 	s.config.BootID = "boot 2"
-	require.NoError(t, s.allocateUnsynced(t.Context(), s.served()))
+	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
 
 	for id, want := range map[string]bool{lost: true, short: true, staged: false} {
 		v, err := s.catalog.FindVolume(id)
@@ -94,7 +94,7 @@ func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 	require.NoError(t, os.Remove(s.imagePath(lost)))
 
 	s.config.BootID = "boot 3"
-	require.NoError(t, s.allocateUnsynced(t.Context(), s.served()))
+	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
 	require.NoFileExists(t, s.imagePath(lost), "it was durable: no power failure has taken it")
 
 	for id, want := range map[string]bool{detached: true, short: false, staged: false, other: false} {
@@ -118,7 +118,7 @@ func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 	s.config.BootID = "boot 4"
 
 	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("default"), "images")))
-	require.Error(t, s.allocateUnsynced(t.Context(), s.served()), "want: an image that cannot be made fails the recovery")
+	require.Error(t, s.allocateDurably(t.Context(), s.served()), "want: an image that cannot be made fails the recovery")
 }
 
 // TestImagesLostByAPowerFailureAreMadeAgain: of the volumes of a pool that were never attached, and only
@@ -137,14 +137,14 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 		require.NoError(t, os.Remove(each))
 	}
 
-	require.NoError(t, s.allocatePristineDurably(t.Context(), s.served()))
+	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
 	require.NoFileExists(t, paths[0], "the attachment will make it")
 
 	set := &Config{}
 	without("PUBLISH_UNPUBLISH_VOLUME")(set)
 	s.capabilities = set.Capabilities
 
-	require.NoError(t, s.allocatePristineDurably(t.Context(), s.served()))
+	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
 	require.FileExists(t, paths[0])
 	require.NoFileExists(t, paths[1], "it is in another pool")
 	require.NoFileExists(t, paths[2], "its data is lost")
@@ -161,10 +161,10 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 	fast, err := s.catalog.Pool("fast", "test")
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(paths[1], 0o700))
-	require.Error(t, s.allocatePristineDurably(t.Context(), fast), "want: a directory cannot be the image")
+	require.Error(t, s.allocateDurably(t.Context(), fast), "want: a directory cannot be the image")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("fast"), "images")))
-	require.Error(t, s.allocatePristineDurably(t.Context(), fast), "want: an image that cannot be made fails the recovery")
+	require.Error(t, s.allocateDurably(t.Context(), fast), "want: an image that cannot be made fails the recovery")
 }
 
 // TestOrphansAreCollected: empty images without a record go, all else stays.

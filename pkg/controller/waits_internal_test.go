@@ -128,19 +128,20 @@ func TestAClosedStateFailsEachChange(t *testing.T) {
 			_, err := s.catalog.UpdateVolume(ctx, id, func(*record.Volume) error { return nil })
 			return err
 		},
-		"FreeVolumeNames":         func() error { return s.catalog.FreeVolumeNames(v) },
-		"forget":                  func() error { return s.catalog.ForgetVolume(id) },
-		"recoverVolumes":          s.recoverVolumes,
-		"Recover of snapshots":    s.copies.Recover,
-		"Recover":                 func() error { return s.Recover(ctx) },
-		"RecoverPool":             func() error { return s.RecoverPool(ctx, p) },
-		"allocatePristineDurably": func() error { return s.allocatePristineDurably(ctx, s.served()) },
-		"ReserveSnapshots":        func() error { return s.catalog.ReserveSnapshots(ctx, nil, copying) },
-		"AcceptSnapshots":         func() error { return s.catalog.AcceptSnapshots(ctx, group, copying) },
-		"AcknowledgeSnapshot":     func() error { return s.catalog.AcknowledgeSnapshot(ctx, "snapshot") },
-		"FailSnapshots":           func() error { _, err := s.catalog.FailSnapshots(ctx, copying); return err },
-		"removal of snapshots":    func() error { return s.remover.Snapshots(group, nil).Remove(ctx) },
-		"removeSnapshots":         func() error { return s.copies.Remove(ctx, group) },
+		"FreeVolumeNames":      func() error { return s.catalog.FreeVolumeNames(v) },
+		"forget":               func() error { return s.catalog.ForgetVolume(id) },
+		"recoverVolumes":       s.recoverVolumes,
+		"Recover of snapshots": s.copies.Recover,
+		"Recover":              func() error { return s.Recover(ctx) },
+		"RecoverPool":          func() error { return s.RecoverPool(ctx, p) },
+		"allocateDurably":      func() error { return s.allocateDurably(ctx, s.served()) },
+		"ReserveSnapshots":     func() error { return s.catalog.ReserveSnapshots(ctx, nil, copying) },
+		"AcceptSnapshots":      func() error { return s.catalog.AcceptSnapshots(ctx, group, copying) },
+		"AcknowledgeSnapshot":  func() error { return s.catalog.AcknowledgeSnapshot(ctx, "snapshot") },
+		"FailSnapshots":        func() error { _, err := s.catalog.FailSnapshots(ctx, copying); return err },
+		"removal of a volume":  func() error { return s.remover.Volume(v).Remove(ctx) },
+		"removal of snapshots": func() error { return s.remover.Snapshots(group, nil).Remove(ctx) },
+		"removeSnapshots":      func() error { return s.copies.Remove(ctx, group) },
 	} {
 		require.ErrorIs(t, change(), state.ErrNotOpen, name)
 	}
@@ -169,6 +170,7 @@ func TestAReadOnlyStateIsRecoveredLater(t *testing.T) {
 	require.NoError(t, s.Recover(t.Context()))
 	require.NoError(t, s.catalog.FreeVolumeNames(v))
 	require.NoError(t, s.copies.Recover())
+	require.NoError(t, s.RecoverPool(t.Context(), p), "want: a pool without anything to record is served")
 
 	err = s.remover.UndoVolume(t.Context(), v, p, errBroken)
 	require.ErrorIs(t, err, errBroken)

@@ -89,9 +89,9 @@ func controllerMutants() []regression {
 			breaks: "an unknown node gets the wrong code", tests: in("test/driver/staging", "TestAttachNeedsAnExistingNode"),
 		},
 		{
-			name: "controller/lost-image-not-made-again", in: "controller.Service.allocateUnsynced",
-			old:    `err = objects.AllocateDurably(v, p)`,
-			new:    `err = nil`,
+			name: "controller/lost-image-not-made-again", in: "controller.allocateUnsynced",
+			old:    `return objects.AllocateDurably(v, p)`,
+			new:    `return nil`,
 			breaks: "a volume that was attached before a power failure has no image",
 			tests:  in("pkg/controller", "TestUnsyncedImagesAreMadeAgain"),
 		},

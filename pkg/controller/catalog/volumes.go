@@ -131,6 +131,10 @@ func (c *Catalog) ResizeVolume(ctx context.Context, id string, p *pool.Pool, edi
 
 // SetDurable records that the objects of volumes are durable.
 func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) error {
+	if len(volumes) == 0 {
+		return nil // also while the state takes no changes
+	}
+
 	err := c.store.Update(ctx, func(tx *state.Tx) error {
 		for _, v := range volumes {
 			durable := v.Clone()
