@@ -173,25 +173,9 @@ func (v View[T]) Put(key string, value T) error {
 		return err
 	}
 
-	if key == "" || !utf8.ValidString(key) {
-		return v.tx.fail(fmt.Errorf("%w: key %q of %s must be non-empty UTF-8", ErrRecord, key, c.name))
-	}
-
-	encoded, err := json.Marshal(value)
+	encoded, err := c.encode(key, value)
 	if err != nil {
-		return v.tx.fail(fmt.Errorf("%w: %s %q: %w", ErrRecord, c.name, key, err))
-	}
-
-	if string(encoded) == "null" {
-		return v.tx.fail(fmt.Errorf("%w: %s %q is nil", ErrRecord, c.name, key))
-	}
-
-	if err := c.checkRecord(key, value); err != nil {
-		return v.tx.fail(fmt.Errorf("%w: %s %q: %w", ErrRecord, c.name, key, err))
-	}
-
-	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
-		return v.tx.fail(fmt.Errorf("%w: %s %q of %s %q belongs to %q", ErrDuplicate, index, taken, c.name, key, holder))
+		return v.tx.fail(err)
 	}
 
 	old, had := c.latest.put(key, value, c.indexes)
@@ -201,6 +185,33 @@ func (v View[T]) Put(key string, value T) error {
 	})
 
 	return nil
+}
+
+// encode returns the JSON of a record that can be stored.
+func (c *Collection[T]) encode(key string, value T) ([]byte, error) {
+	if key == "" || !utf8.ValidString(key) {
+		return nil, fmt.Errorf("%w: key %q of %s must be non-empty UTF-8", ErrRecord, key, c.name)
+	}
+
+	encoded, err := json.Marshal(value)
+
+	switch {
+	case err != nil:
+	case string(encoded) == "null":
+		err = errNull
+	default:
+		err = c.checkRecord(key, value)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s %q: %w", ErrRecord, c.name, key, err)
+	}
+
+	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
+		return nil, fmt.Errorf("%w: %s %q of %s %q belongs to %q", ErrDuplicate, index, taken, c.name, key, holder)
+	}
+
+	return encoded, nil
 }
 
 // Delete removes the record of a key; a missing one is fine.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // TestExclusively has the directory while it is called, and may remove it.
@@ -49,7 +50,7 @@ func TestTheLockOfARemovedFileIsNone(t *testing.T) {
 
 	require.NoError(t, checkInPlace(file))
 	require.NoError(t, os.Remove(path))
-	require.ErrorIs(t, checkInPlace(file), fs.ErrNotExist)
+	require.ErrorIs(t, lock(filepath.Dir(path), file, unix.LOCK_EX), fs.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.ErrorIs(t, checkInPlace(file), fs.ErrNotExist, "want: its successor is another file")
 	require.NoError(t, file.Close())

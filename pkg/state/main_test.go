@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 // TestMain preallocates small chunks: thousands of starts in these tests read all the newlines that
@@ -23,6 +24,8 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.bench").Value.String() == "" {
 		state.SetJournalChunk(chunk)
 	}
+
+	syscallfault.ServeIfAsked(onceOperations)
 
 	goleak.VerifyTestMain(m)
 }

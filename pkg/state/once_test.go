@@ -116,7 +116,7 @@ func liveWith(t *testing.T, m *machine, failing *once, end string) {
 	acknowledged := 0
 
 	if failing.requireReported(t, func() error { return f.Open(t.Context()) }) == nil {
-		acknowledged = play(t, f, failing)
+		acknowledged = play(t, m, f, failing)
 		requireHistory(t, f, acknowledged)
 	}
 
@@ -149,7 +149,7 @@ func liveWith(t *testing.T, m *machine, failing *once, end string) {
 		require.NoError(t, f.Open(t.Context()), failing)
 		requireHistory(t, f, acknowledged)
 
-		acknowledged = play(t, f, failing)
+		acknowledged = play(t, next, f, failing)
 
 		require.NoError(t, f.Close(), failing)
 	}
@@ -157,7 +157,7 @@ func liveWith(t *testing.T, m *machine, failing *once, end string) {
 
 // play makes some transactions, with a compaction between them, and goes on after a failure, as a
 // driver does. It returns the number of the last one that was acknowledged.
-func play(t *testing.T, f fixture, failing *once) (acknowledged int) {
+func play(t *testing.T, m *machine, f fixture, failing *once) (acknowledged int) {
 	t.Helper()
 
 	acknowledged, _ = f.counts.Get("last")
@@ -171,8 +171,23 @@ func play(t *testing.T, f fixture, failing *once) (acknowledged int) {
 		}
 
 		if i == 2 {
-			// Its failure loses nothing.
-			_ = failing.requireReported(t, func() error { return f.Compact(t.Context()) }, "close state.jsonl")
+			// Changes are made after the base is written and after they are copied once, not at the end,
+			// while the compaction keeps them waiting. Its failure loses nothing.
+			syncs := 0
+			m.beforeSync = func(name string) {
+				if name != draftFile || syncs == 2 {
+					return
+				}
+
+				syncs++
+
+				err := f.Update(t.Context(), transactionNumber(acknowledged+1, f))
+				if err == nil {
+					acknowledged++
+				}
+			}
+			_ = failing.requireReported(t, func() error { return f.Compact(t.Context()) }, "close state.jsonl", "write durable.json")
+			m.beforeSync = nil
 		}
 	}
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -72,7 +73,8 @@ type base struct {
 var errStop = errors.New("no line behind damage counts")
 
 // openJournal opens the journal so that what is read is what the disk has. After a failed fsync
-// the page cache may have lines that never reached it, and after a kill lines that have not yet.
+// the page cache may have lines that never reached it, and after a kill lines that have not yet. The
+// same is true of the journal's name, which an earlier start or repair may have failed to sync.
 func openJournal(files FS, path string) (File, error) {
 	file, err := files.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {
@@ -82,7 +84,7 @@ func openJournal(files FS, path string) (File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
-	err = errors.Join(file.Sync(), file.Forget())
+	err = errors.Join(file.Sync(), files.SyncDir(filepath.Dir(path)), file.Forget())
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the journal %s: %w", path, err), file.Close())
 	}

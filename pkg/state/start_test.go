@@ -288,6 +288,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	f := open(t, dir, state.Options{FS: m, Owner: "line\nfeed"})
 	require.NoError(t, f.put("a", &volume{}))
+	require.NoError(t, f.UpdateUnsynced(t.Context(), func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 1) }))
 	require.Contains(t, read(t, dir, "lock"), " (line feed)\n")
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close(), "closing a closed store")

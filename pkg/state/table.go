@@ -104,11 +104,7 @@ func (t *table[T]) lookup(name, value string, indexes []index[T]) (string, T, bo
 			continue
 		}
 
-		key, ok := t.holders[i].Get(value)
-		if !ok {
-			break
-		}
-
+		key, _ := t.holders[i].Get(value) // no record has the key ""
 		record, ok := t.records.Get(key)
 
 		return key, record, ok

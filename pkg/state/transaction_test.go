@@ -85,7 +85,8 @@ func TestRefusedRecords(t *testing.T) {
 
 			// Who overlooks the error of Put still gets it.
 			err := f.Update(t.Context(), func(tx *state.Tx) error {
-				_ = f.volumes.In(tx).Put(test.key, test.value)
+				require.ErrorIs(t, f.volumes.In(tx).Put(test.key, test.value), test.want)
+
 				_ = f.volumes.In(tx).Put("other", &volume{})
 
 				return nil

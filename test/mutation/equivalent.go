@@ -25,6 +25,7 @@ var equivalent = map[string]string{
 	"pkg/state Collection.recoverDeleted: swap: c.dirty = true":                                   "an observer must not use the store",
 	"pkg/state newCollection: swap: c.latest = newTable[T](len(c.indexes))":                       anyOrder,
 	"pkg/state batch.add: swap: b.last = sequence":                                                lockedOrder,
+	"pkg/state writer.apply: swap: accepted = true":                                               "the append of lines does not panic",
 	"pkg/state writer.take: swap: w.flushing = b":                                                 lockedOrder,
 	"pkg/state committer.flush: swap: close(b.done)":                                              "compactIfLarge waits for nothing",
 	"pkg/state writer.takeBack: swap: each.revert()":                                              "an observer must not use the store",
