@@ -58,18 +58,14 @@ func (f *callFilter) filter() (calls.Filter, error) {
 		at = time.Now().Add(-ago)
 	}
 
-	filter := f.Filter
-	filter.Since = &at
+	f.Since = &at
 
-	return filter, nil
+	return f.Filter, nil
 }
 
 // newCallsCommand lists calls, and contains the other commands about them.
 func newCallsCommand(given *settings) *cobra.Command {
-	var (
-		selected callFilter
-		follow   bool
-	)
+	var selected callFilter
 
 	list := verb{
 		name: "calls", short: "List the calls that the driver has recorded (Touchstone only)",
@@ -82,8 +78,8 @@ func newCallsCommand(given *settings) *cobra.Command {
   touchstone ctl calls wait --method NodeUnpublishVolume --volume data --timeout 30s`,
 		flags: func(flags *pflag.FlagSet) {
 			selected.register(flags)
-			// --watch of other commands prints a whole list again; this prints each call once.
-			flags.BoolVarP(&follow, "follow", "f", false, "then print each call as it ends, until interrupted; --timeout does not count")
+			// --watch of lists prints a whole list again; this prints each call once.
+			flags.BoolVarP(&given.watch, "follow", "f", false, "then print each call as it ends, until interrupted; --timeout does not count")
 		},
 		run: func(ctx context.Context, s *session) error {
 			filter, err := selected.filter()
@@ -91,30 +87,28 @@ func newCallsCommand(given *settings) *cobra.Command {
 				return err
 			}
 
-			if follow {
+			if s.watch {
 				return s.followCalls(ctx, filter, selected.jq.Program)
 			}
 
 			found, err := calls.NewClient(s.Conn()).List(ctx, filter)
-			if err != nil {
-				return err
-			}
 
-			return s.showCalls(ctx, selected.jq.Program, found, found)
+			return s.showCalls(ctx, err, selected.jq.Program, found, found)
 		},
 	}
 
 	cmd := list.command(given)
-	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if follow {
-			given.timeout = 0
-		}
+	for _, each := range []verb{callWaitVerb(), {
+		name: "counts", short: "Count the calls since the driver's start, by method and code",
+		run: func(ctx context.Context, s *session) error {
+			counts, err := calls.NewClient(s.Conn()).Counts(ctx)
 
-		return run(cmd, args)
-	}
-
-	for _, each := range []verb{callCountsVerb(), callWaitVerb(), callClearVerb()} {
+			return countColumns.show(s.printer, err, counts, counts...)
+		},
+	}, {
+		name: "clear", short: "Forget the recorded calls and their counts; a file keeps its lines",
+		run: func(ctx context.Context, s *session) error { return calls.NewClient(s.Conn()).Clear(ctx) },
+	}} {
 		cmd.AddCommand(each.command(given))
 	}
 
@@ -125,29 +119,6 @@ var countColumns = columns[calls.Count]{
 	{header: "METHOD", text: func(c calls.Count) string { return c.Method }},
 	{header: "CODE", text: func(c calls.Count) string { return c.Code }},
 	{header: "COUNT", text: func(c calls.Count) string { return strconv.FormatUint(c.Count, 10) }},
-}
-
-func callCountsVerb() verb {
-	return verb{
-		name: "counts", short: "Count the calls since the driver's start, by method and code",
-		run: func(ctx context.Context, s *session) error {
-			counts, err := calls.NewClient(s.Conn()).Counts(ctx)
-			if err != nil {
-				return err
-			}
-
-			return s.show(counts, countColumns.table(s.output, counts...))
-		},
-	}
-}
-
-func callClearVerb() verb {
-	return verb{
-		name: "clear", short: "Forget the recorded calls and their counts; a file keeps its lines",
-		run: func(ctx context.Context, s *session) error {
-			return calls.NewClient(s.Conn()).Clear(ctx)
-		},
-	}
 }
 
 func callWaitVerb() verb {
@@ -200,15 +171,11 @@ func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest, prog
 		return err
 	}
 
-	if err := s.showCalls(ctx, program, result, result.Calls); err != nil {
-		return err
+	if err = s.showCalls(ctx, nil, program, result, result.Calls); err == nil && !result.Reached {
+		err = fmt.Errorf("%w: %d of %d within %s", errTooFew, len(result.Calls), max(wanted.Count, 1), s.timeout)
 	}
 
-	if !result.Reached {
-		return fmt.Errorf("%w: %d of %d within %s", errTooFew, len(result.Calls), max(wanted.Count, 1), s.timeout)
-	}
-
-	return nil
+	return err
 }
 
 func (s *session) followCalls(ctx context.Context, filter calls.Filter, program *jq.Program) error {
@@ -221,16 +188,16 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter, program 
 			return nil
 		}
 
-		if program != nil {
-			_, err := printOutputs(ctx, s.printer, program, []*calls.Call{each.Call}, (*calls.Call).Input)
-			if errors.Is(err, jq.ErrProgram) && !errors.Is(err, jq.ErrLimit) {
-				return nil // left out, as of a list
-			}
-
-			return err
+		if program == nil {
+			return s.printCall(each.Call)
 		}
 
-		return s.printCall(each.Call)
+		_, err := printOutputs(ctx, s.printer, program, []*calls.Call{each.Call}, (*calls.Call).Input)
+		if errors.Is(err, jq.ErrProgram) && !errors.Is(err, jq.ErrLimit) {
+			return nil // left out, as of a list
+		}
+
+		return err
 	})
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // interrupted, which is how it ends
@@ -241,7 +208,7 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter, program 
 
 // printCall prints a call on a line: as JSON for programs.
 func (p *printer) printCall(call *calls.Call) error {
-	line := strings.Join(callColumns.table(outputWide, call)[1], "  ")
+	line := Printable(strings.Join(callColumns.table(outputWide, call)[1], "  "))
 
 	if p.structured() {
 		encoded, err := json.Marshal(call)
@@ -250,19 +217,13 @@ func (p *printer) printCall(call *calls.Call) error {
 		}
 
 		line = string(encoded)
-	} else {
-		line = Printable(line)
 	}
 
-	if _, err := fmt.Fprintln(p.out, line); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
-
-	return nil
+	return p.printLine(line)
 }
 
 var callColumns = columns[*calls.Call]{
-	{header: "CALL", text: func(c *calls.Call) string { return strconv.FormatUint(c.Number, 10) }},
+	{header: "CALL", text: func(c *calls.Call) string { return strconv.FormatUint(c.Number, 10) }, id: true},
 	{header: "STARTED", text: func(c *calls.Call) string { return c.Started.Format("15:04:05.000") }},
 	{header: "METHOD", text: (*calls.Call).RPC},
 	{header: objectColumn, text: func(c *calls.Call) string { return strings.Join(c.Objects[:min(len(c.Objects), 1)], "") }},
@@ -281,23 +242,19 @@ func callCode(call *calls.Call) string {
 	return call.Code
 }
 
-func (p *printer) showCalls(ctx context.Context, program *jq.Program, answer any, found []*calls.Call) error {
-	if program != nil {
-		_, err := printOutputs(ctx, p, program, found, (*calls.Call).Input)
-
-		return err
+// showCalls shows calls, or what a program makes of them.
+func (p *printer) showCalls(ctx context.Context, failure error, program *jq.Program, answer any, found []*calls.Call) error {
+	if failure != nil || program == nil {
+		return callColumns.show(p, failure, answer, found...)
 	}
 
-	numbers := make([]string, len(found))
-	for i, call := range found {
-		numbers[i] = strconv.FormatUint(call.Number, 10)
-	}
+	_, err := printOutputs(ctx, p, program, found, (*calls.Call).Input)
 
-	return p.show(answer, callColumns.table(p.output, found...), numbers...)
+	return err
 }
 
 var violationColumns = columns[strict.Violation]{
-	{header: "VIOLATION", text: func(r strict.Violation) string { return r.ID }},
+	{header: "VIOLATION", text: func(r strict.Violation) string { return r.ID }, id: true},
 	{header: objectColumn, text: func(r strict.Violation) string { return r.Object }},
 	{header: nameColumn, text: func(r strict.Violation) string { return r.Name }},
 	{header: "COUNT", text: func(r strict.Violation) string { return strconv.FormatUint(r.Count, 10) }},
@@ -324,20 +281,22 @@ Exit code 0: there are none, 1: there are some (with --jq: something is printed)
 			filter.register(flags)
 		},
 		run: func(ctx context.Context, s *session) error {
-			if forget && filter.Program != nil {
+			switch {
+			case forget && filter.Program != nil:
 				return usage(errJQWithClear)
-			}
-
-			if forget {
+			case forget:
 				return strict.Clear(ctx, s.Conn())
 			}
 
 			found, err := strict.List(ctx, s.Conn())
-			if err != nil {
-				return err
+			count := len(found)
+
+			if err != nil || filter.Program == nil {
+				err = violationColumns.show(s.printer, err, found, found...)
+			} else {
+				count, err = printOutputs(ctx, s.printer, filter.Program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
 			}
 
-			count, err := s.showViolations(ctx, filter.Program, found)
 			if err == nil && count > 0 {
 				err = fmt.Errorf("%w: %d", errViolations, count)
 			}
@@ -347,16 +306,63 @@ Exit code 0: there are none, 1: there are some (with --jq: something is printed)
 	}
 }
 
-// showViolations returns how many it has shown.
-func (p *printer) showViolations(ctx context.Context, program *jq.Program, found []strict.Violation) (int, error) {
-	if program != nil {
-		return printOutputs(ctx, p, program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
+// jqFlag is the flag --jq. Its program is nil if it is not given.
+type jqFlag struct{ *jq.Program }
+
+func (f *jqFlag) register(flags *pflag.FlagSet) {
+	flags.Var(f, "jq", "print what this jq filter makes of each, instead, and leave out those of which it makes nothing, false or null")
+}
+
+func (f *jqFlag) String() string {
+	if f.Program == nil {
+		return ""
 	}
 
-	ids := make([]string, len(found))
-	for i, each := range found {
-		ids[i] = each.ID
+	return f.Program.String()
+}
+
+// Set implements pflag.Value.
+func (f *jqFlag) Set(text string) (err error) {
+	f.Program, err = jq.Parse(text)
+
+	return err //nolint:wrapcheck // pflag adds the flag and its value
+}
+
+// Type implements pflag.Value.
+func (*jqFlag) Type() string { return "string" }
+
+// printOutputs prints what a jq program makes of each, a line for each output, and returns how many there are.
+// One for which it fails is left out, unless it fails for each.
+func printOutputs[T any](ctx context.Context, p *printer, program *jq.Program, of []T, input func(T) (any, error)) (count int, err error) {
+	var failures []error
+
+	for _, each := range of {
+		given, err := input(each)
+		if err != nil {
+			return count, err
+		}
+
+		lines, err := program.Lines(ctx, given)
+
+		switch {
+		case errors.Is(err, jq.ErrLimit):
+			return count, err
+		case err != nil:
+			failures = append(failures, err)
+		}
+
+		for _, line := range lines {
+			if err := p.printLine(line); err != nil {
+				return count, err
+			}
+		}
+
+		count += len(lines)
 	}
 
-	return len(found), p.show(found, violationColumns.table(p.output, found...), ids...)
+	if len(failures) > 0 && len(failures) == len(of) {
+		return count, failures[0]
+	}
+
+	return count, ctx.Err()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,8 +61,6 @@ failed, 2: wrong usage, or a given volume can't be checked.`,
 
 	command := check.command(given)
 	command.Use = "check VOLUME… | --all"
-	command.SilenceErrors = true
-	command.SilenceUsage = true
 	command.Args = func(_ *cobra.Command, args []string) error {
 		if run.all == (len(args) > 0) {
 			return usage(errAllOrSome)
@@ -69,9 +68,8 @@ failed, 2: wrong usage, or a given volume can't be checked.`,
 
 		return nil
 	}
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
-	return command
+	return reportsErrors(command)
 }
 
 // passed is a volume that was not checked.
@@ -106,9 +104,7 @@ func (c *checking) checkAll(ctx context.Context) error {
 			return err
 		}
 
-		for _, each := range report.Volumes {
-			ids = append(ids, each.ID)
-		}
+		ids = mapped(report.Volumes, func(v health.VolumeReport) string { return v.ID })
 	}
 
 	for i, id := range ids {
@@ -163,54 +159,46 @@ func (c *checking) add(id string, found *health.VolumeCheck) {
 		line += ": " + found.Detail
 	}
 
-	c.printLine(Printable(line))
+	c.say(Printable(line))
 }
 
 // pass leaves out of the driver's message what the line begins with.
 func (c *checking) pass(found health.VolumeCheck) {
 	why := strings.TrimPrefix(found.Detail, "check volume "+found.VolumeID+": ")
 	c.Passed = append(c.Passed, passed{found.VolumeID, why})
-	c.printLine(fmt.Sprintf("%s  %-8s  %s", c.names.of(found.VolumeID), dash, Printable(why)))
+	c.say(fmt.Sprintf("%s  %-8s  %s", c.names.of(found.VolumeID), dash, Printable(why)))
 }
 
-func (c *checking) printLine(line string) {
+// say prints a line, unless the output is for programs.
+func (c *checking) say(line string) {
 	if !c.structured() && c.output != outputName {
-		fmt.Fprintln(c.out, line)
+		_ = c.printLine(line)
 	}
 }
 
 func (c *checking) finish() error {
 	if c.structured() || c.output == outputName {
-		ids := make([]string, len(c.Checks))
-		for i, each := range c.Checks {
-			ids[i] = each.VolumeID
-		}
-
-		if err := c.show(c.checked, nil, ids...); err != nil {
+		ids := mapped(c.Checks, func(found *health.VolumeCheck) string { return found.VolumeID })
+		if err := c.show(nil, c.checked, nil, ids...); err != nil {
 			return err
 		}
 	} else if c.all {
 		fmt.Fprintf(c.side, "%d checked, %d passed over\n", len(c.Checks), len(c.Passed))
 	}
 
-	var (
-		failures []error
-		bad      int
-	)
+	bad := slices.DeleteFunc(slices.Clone(c.Checks), func(found *health.VolumeCheck) bool {
+		return found.Verdict != verdictDamaged && found.Verdict != verdictFailed
+	})
 
-	for _, found := range c.Checks {
-		if found.Verdict == verdictDamaged || found.Verdict == verdictFailed {
-			bad++
-		}
-	}
+	var notClean, notChecked error
 
-	if bad > 0 {
-		failures = append(failures, unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, bad, len(c.Checks))))
+	if len(bad) > 0 {
+		notClean = unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, len(bad), len(c.Checks)))
 	}
 
 	if !c.all && len(c.Passed) > 0 {
-		failures = append(failures, fmt.Errorf("%w: %d of %d volumes", errNotChecked, len(c.Passed), len(c.args)))
+		notChecked = fmt.Errorf("%w: %d of %d volumes", errNotChecked, len(c.Passed), len(c.args))
 	}
 
-	return errors.Join(failures...)
+	return errors.Join(notClean, notChecked)
 }

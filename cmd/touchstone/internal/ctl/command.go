@@ -38,7 +38,7 @@ type settings struct {
 	output   outputFormat
 	timeout  time.Duration
 	wait     time.Duration
-	// watch and pageSize are flags of lists, progress is one of copies.
+	// watch and pageSize are flags of lists, progress is one of copies. Nothing that is watched has a deadline.
 	watch    bool
 	pageSize int32
 	progress time.Duration
@@ -49,39 +49,42 @@ type settings struct {
 func NewCommand() *cobra.Command {
 	given := &settings{output: outputTable}
 
-	volumes := given.group("volume", "Make, use, grow and delete volumes",
-		createVerb(), volumeDeletion(), volumeListVerb(), volumeVerb(), expandVerb(), modifyVerb(),
-		publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb(), rescueVerb())
-	volumes.Aliases = []string{"volumes", "vol"}
-
-	snapshots := given.group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
-		snapshotCreateVerb(), snapshotListVerb(), snapshotVerb(), snapshotDeletion(), restoreVerb(), blocksVerb())
-	snapshots.Aliases = []string{"snapshots", "snap"}
-
-	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb(), capacityVerb(), violationsVerb(), leaksVerb())
-	operations := given.group("operation", "Long copies: see, await and cancel them (Touchstone only)",
-		operationListVerb(), operationWaitVerb(), operationCancelVerb())
-	operations.Aliases = []string{"operations"}
-
-	command.AddCommand(
-		volumes, operations,
-		snapshots,
-		given.group("group", "Snapshots of several volumes at one moment", groupCreateVerb(), groupVerb(), groupDeletion()),
-		given.group("node", "The node behind the socket", nodeInfoVerb(), storageHealthVerb()),
-		given.group("direct-volumes", "Volumes that virtual machines mount themselves", directVolumesVerb()),
-		newCallsCommand(given),
-		newFaultCommand(given),
-		newDoctorCommand(given),
-	)
+	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb, capacityVerb(), violationsVerb(), leaksVerb)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
 though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused
 or cannot be reached, 2: wrong usage. Those of "volume health", "node health" and
 "doctor" are their own.`
-	command.SilenceErrors = true
-	command.SilenceUsage = true
 
+	volumes := given.group("volume", "Make, use, grow and delete volumes",
+		createVerb(), volumeDeletion(), volumeListVerb, volumeVerb, expandVerb(), modifyVerb(),
+		publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb(), rescueVerb)
+	volumes.Aliases = []string{"volumes", "vol"}
+
+	snapshots := given.group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
+		snapshotCreateVerb(), snapshotListVerb(), snapshotVerb, snapshotDeletion(), restoreVerb(), blocksVerb())
+	snapshots.Aliases = []string{"snapshots", "snap"}
+
+	operations := given.group("operation", "Long copies: see, await and cancel them (Touchstone only)", operationVerbs...)
+	operations.Aliases = []string{"operations"}
+
+	command.AddCommand(
+		volumes, operations, snapshots,
+		given.group("group", "Snapshots of several volumes at one moment", groupCreateVerb(), groupVerb(), groupDeletion()),
+		given.group("node", "The node behind the socket", nodeInfoVerb, storageHealthVerb),
+		given.group("direct-volumes", "Volumes that virtual machines mount themselves", directVolumesVerb),
+		newCallsCommand(given),
+		given.group("fault", "Fault rules, by which calls fail on purpose (--faults, --enable-faults)", faultVerbs...),
+		newDoctorCommand(given),
+	)
 	given.define(command.PersistentFlags(), defaultTimeout)
 	given.completeFlags(command)
+
+	return reportsErrors(command)
+}
+
+// reportsErrors has the caller print a command's errors, which are those of the usage, too.
+func reportsErrors(command *cobra.Command) *cobra.Command {
+	command.SilenceErrors, command.SilenceUsage = true, true
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
 	return command
@@ -122,6 +125,7 @@ func UnknownCommand(parent *cobra.Command, words []string) error {
 
 	var meant []string
 
+	mean := func(path ...string) { meant = append(meant, strings.Join(append(path, words[1:]...), " ")) }
 	parent.SuggestionsMinimumDistance = distance
 
 	similar := parent.SuggestionsFor(words[0])
@@ -130,13 +134,13 @@ func UnknownCommand(parent *cobra.Command, words []string) error {
 	}
 
 	for _, each := range similar {
-		meant = append(meant, strings.Join(slices.Concat([]string{parent.CommandPath(), each}, words[1:]), " "))
+		mean(parent.CommandPath(), each)
 	}
 
 	if len(meant) == 0 {
 		eachCommand(parent.Root(), func(each *cobra.Command) {
 			if each.Name() == words[0] || each.HasAlias(words[0]) {
-				meant = append(meant, strings.Join(append([]string{each.CommandPath()}, words[1:]...), " "))
+				mean(each.CommandPath())
 			}
 		})
 	}
@@ -218,29 +222,19 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 			return usage(err)
 		}
 
-		session := &session{
-			driver:  driver{co},
-			printer: &printer{s, cmd.OutOrStdout(), knownNames{}},
-			args:    args,
-			side:    cmd.ErrOrStderr(),
+		session := &session{driver{co}, &printer{s, cmd.OutOrStdout(), knownNames{}}, args, cmd.ErrOrStderr()}
+
+		if s.wait > 0 {
+			starting, cancel := context.WithTimeout(ctx, s.wait)
+			defer cancel()
+
+			err = co.WaitReady(starting)
 		}
 
-		if err = s.awaitDriver(ctx, co); err == nil {
+		if err == nil {
 			err = run(ctx, session)
 		}
 
 		return s.explain(ctx, endpoint, session.names, errors.Join(err, co.Close()))
 	}
-}
-
-// awaitDriver waits for a driver that is starting, with --wait.
-func (s *settings) awaitDriver(ctx context.Context, co *csiclient.Client) error {
-	if s.wait <= 0 {
-		return nil
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, s.wait)
-	defer cancel()
-
-	return co.WaitReady(ctx)
 }

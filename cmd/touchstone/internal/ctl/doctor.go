@@ -155,7 +155,7 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 		return err
 	}
 
-	if err := to.show(diagnosis{report, report.Worst()}, findingColumns.table(to.output, report.Findings...)); err != nil {
+	if err := findingColumns.show(to, nil, diagnosis{report, report.Worst()}, report.Findings...); err != nil {
 		return err
 	}
 

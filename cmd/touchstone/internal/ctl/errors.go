@@ -1,6 +1,28 @@
 package ctl
 
-import "errors"
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/internal/lab/strict"
+	"github.com/touchstone-csi/touchstone/internal/operation/progress"
+	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
+)
 
 // Exit codes of every touchstone command.
 const (
@@ -56,4 +78,114 @@ func ExitCode(err error) int {
 	default:
 		return exitFailed
 	}
+}
+
+// unserved are the reasons why a driver lacks a service.
+var unserved = map[string]string{
+	calls.ServiceName:      "the driver records no calls: start it with --call-log=ring, or with a file",
+	faults.ServiceName:     "the driver has no fault rules: start it with --enable-faults or --faults",
+	strict.ServiceName:     "the driver does not check the CO: start it with --strict",
+	health.ServiceName:     "the driver has no report of its volumes, and no checks on demand: it is not Touchstone",
+	kata.ServiceName:       "the driver lists no direct volumes: it is not Touchstone, or serves no node",
+	persistent.ServiceName: "the volume is mounted, but no start of the driver mounts it again: it is not Touchstone, or simulates its node",
+	progress.ServiceName:   "the driver lists no copies: it is not Touchstone, or serves no controller",
+}
+
+// explain returns an error in the words of the person at the terminal: names in place of ids, and what to
+// do about a service or a driver that is not there.
+func (s *settings) explain(ctx context.Context, endpoint string, known knownNames, err error) error {
+	switch status.Code(err) {
+	case codes.OK:
+		return nil
+	case codes.Unimplemented:
+		for service, why := range unserved {
+			if strings.Contains(err.Error(), "unknown service "+service) {
+				return &explained{err, why}
+			}
+		}
+	case codes.Unavailable, codes.DeadlineExceeded:
+		err = explainConnection(ctx, endpoint, err)
+	default:
+	}
+
+	return &explained{err, known.in(err.Error())}
+}
+
+// explained is an error with another message.
+type explained struct {
+	error
+
+	message string
+}
+
+// Error implements error.
+func (e *explained) Error() string { return e.message }
+
+// Unwrap returns the cause.
+func (e *explained) Unwrap() error { return e.error }
+
+// explainConnection adds the remedy to the error of a socket that cannot be reached.
+func explainConnection(ctx context.Context, endpoint string, err error) error {
+	path, isSocket := strings.CutPrefix(endpoint, "unix:")
+	if !isSocket {
+		return err
+	}
+
+	connection, failure := (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+
+	switch {
+	case failure == nil:
+		return errors.Join(err, connection.Close())
+	case errors.Is(failure, fs.ErrNotExist):
+		return fmt.Errorf("%w; there is no socket: is the driver running? `touchstone serve` or `systemctl start touchstone` "+
+			"starts it, --endpoint names another socket", err)
+	case errors.Is(failure, unix.ECONNREFUSED):
+		return fmt.Errorf("%w; nothing listens there any more: start the driver again", err)
+	case errors.Is(failure, fs.ErrPermission):
+		return fmt.Errorf("%w; the socket belongs to another user: use root (sudo)", err)
+	default:
+		return err
+	}
+}
+
+// The remedies of the driver's messages, which are for orchestrators.
+var (
+	publishAgain = regexp.MustCompile(`(restart its pod|stage it again|stage or publish it again): \S+` +
+		`|unpublish and unstage it, then stage it again|unstage it and stage it again`)
+	unpublishFirst = regexp.MustCompile(`unpublish it( there)? first|unpublish and unstage it first`)
+)
+
+// forPeople returns a driver's message with commands in place of its remedies, for a volume that the mount
+// command has staged. What an orchestrator has published is not to be unmounted by hand.
+func forPeople(known health.VolumeReport, message string) string {
+	if !mountedByHand(known) {
+		return message
+	}
+
+	return unpublishFirst.ReplaceAllLiteralString(publishAgain.ReplaceAllLiteralString(message, mountAgain(known)), umountCommand(known))
+}
+
+// mountedByHand reports whether the mount command has staged the volume.
+func mountedByHand(known health.VolumeReport) bool {
+	return strings.HasPrefix(filepath.Base(known.Staged), stagingPrefix)
+}
+
+func umountCommand(known health.VolumeReport) string {
+	return "touchstone ctl volume umount " + cmp.Or(known.Name, known.ID)
+}
+
+// mountAgain returns the commands that stage the volume again, with others while it is not staged.
+func mountAgain(known health.VolumeReport, meanwhile ...string) string {
+	command := strings.Join(append([]string{umountCommand(known)}, meanwhile...), " && ")
+	if len(known.Published) == 0 {
+		return command
+	}
+
+	command += " && touchstone ctl volume mount " + cmp.Or(known.Name, known.ID) + " " + known.Published[0]
+
+	if mode := known.AccessMode; mode != "" && mode != defaultMode.String() {
+		command += " --access-mode " + mode
+	}
+
+	return command
 }

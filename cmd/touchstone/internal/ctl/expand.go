@@ -110,33 +110,28 @@ func (e *expansion) run(ctx context.Context) (err error) {
 		parts[keyNode] = grown
 	}
 
-	return errors.Join(e.show(parts, [][]string{
+	return e.show(err, parts, [][]string{
 		{"Volume:", e.names.of(e.id)},
 		{"Capacity:", formatBytes(answer.GetCapacityBytes())},
 		{"Node's part:", onNode},
-	}, e.id), err)
+	}, e.id)
 }
 
 // checkGrows refuses a size that is smaller than the volume's, where the driver says how large it is,
 // and returns the nodes that the volume is attached to.
 func (e *expansion) checkGrows(ctx context.Context) (nodes []string, err error) {
-	capacity := e.known.CapacityBytes
-
-	if e.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
-		answer, err := e.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: e.id})
-		if err != nil {
-			return nil, err
-		}
-
-		capacity, nodes = answer.GetVolume().GetCapacityBytes(), answer.GetStatus().GetPublishedNodeIds()
+	answer, err := e.getVolume(ctx, e.caps, e.id)
+	if err != nil {
+		return nil, err
 	}
 
+	capacity := cmp.Or(answer.GetVolume().GetCapacityBytes(), e.known.CapacityBytes)
 	if int64(e.required) < capacity {
 		return nil, fmt.Errorf("volume %s has %d bytes (%s), and --size is %d (%s): %w", e.id,
 			capacity, formatBytes(capacity), int64(e.required), formatBytes(int64(e.required)), errSmaller)
 	}
 
-	return nodes, nil
+	return answer.GetStatus().GetPublishedNodeIds(), nil
 }
 
 // onNode does the node's part of an expansion, and returns its answer, if there is one, and its state in
@@ -160,14 +155,16 @@ func (e *expansion) onNode(
 	case paths[0] != "":
 		grown, err := e.expandAt(ctx, paths, answer, capability)
 
-		switch {
-		case err == nil:
+		if err == nil {
 			return grown, "done", nil
-		case status.Code(err) == codes.FailedPrecondition && e.known.Staged != "":
-			return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, mountAgain(e.known)))
-		default:
-			return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, e.command(answer)))
 		}
+
+		remedy := e.command(answer)
+		if status.Code(err) == codes.FailedPrecondition && e.known.Staged != "" {
+			remedy = mountAgain(e.known)
+		}
+
+		return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, remedy))
 	case !e.caps.HasController:
 		return nil, needed, fmt.Errorf("volume %s: %w", e.id, errNoPath)
 	default:

@@ -11,21 +11,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 )
-
-func newFaultCommand(given *settings) *cobra.Command {
-	return given.group("fault", "Fault rules, by which calls fail on purpose (--faults, --enable-faults)",
-		faultAddVerb(), faultListVerb(), faultClearVerb(), faultLogVerb(), faultReleaseVerb())
-}
 
 // faults is the driver's service of fault rules.
 func (d driver) faults() faults.Client { return faults.Client{Connection: d.Conn()} }
 
-func faultAddVerb() verb {
-	return verb{
+// faultVerbs are those of `ctl fault`.
+var faultVerbs = []verb{
+	{
 		name: "add", arguments: []argument{{text: "FILE|-|RULE", isPath: true}},
 		short: "Add the rules of a file, of standard input, or a rule as YAML",
 		long: `Add fault rules, which act behind those that are active: the rules of a file, of
@@ -41,13 +35,48 @@ A mistake is refused with its line, and no rule is added then.`,
 			}
 
 			names, err := s.faults().Add(ctx, document)
+
+			return s.showNames(err, names)
+		},
+	},
+	{
+		name: listName, aliases: []string{"ls"}, short: "List the active rules with their hits",
+		run: func(ctx context.Context, s *session) error {
+			listed, err := s.faults().List(ctx)
+			if listed.FileError != "" {
+				fmt.Fprintln(s.side, "the file of rules is not applied:", Printable(listed.FileError))
+			}
+
+			return faultColumns.show(s.printer, err, listed, listed.Rules...)
+		},
+	},
+	{
+		name: "clear", arguments: []argument{{text: "[NAME]", optional: true}}, short: "Clear a rule, or all rules",
+		run: func(ctx context.Context, s *session) error {
+			names, err := s.faults().Clear(ctx, strings.Join(s.args, ""))
+
+			return s.showNames(err, names)
+		},
+	},
+	{
+		name: "log", short: "Show the newest hits, the oldest first",
+		run: func(ctx context.Context, s *session) error {
+			hits, err := s.faults().Log(ctx)
+
+			return hitColumns.show(s.printer, err, hits, hits...)
+		},
+	},
+	{
+		name: "release", arguments: []argument{{text: "HOLD"}}, short: "Release the calls that a rule's hold keeps",
+		run: func(ctx context.Context, s *session) error {
+			count, err := s.faults().Release(ctx, s.args[0])
 			if err != nil {
 				return err
 			}
 
-			return s.showNames(names)
+			return s.show(nil, faults.Released{Calls: count}, [][]string{{strconv.Itoa(count) + " calls released"}})
 		},
-	}
+	},
 }
 
 // readRules returns the document that the argument names or is.
@@ -74,17 +103,16 @@ func readRules(input io.Reader, argument string) (string, error) {
 }
 
 // showNames prints names, a line each.
-func (p *printer) showNames(names []string) error {
-	rows := make([][]string, 0, len(names))
-	for _, name := range names {
-		rows = append(rows, []string{name})
+func (p *printer) showNames(failure error, names []string) error {
+	if failure != nil {
+		return failure
 	}
 
-	return p.show(names, rows, names...)
+	return p.show(nil, names, mapped(names, func(name string) []string { return []string{name} }), names...)
 }
 
 var faultColumns = columns[faults.Status]{
-	{header: nameColumn, text: func(r faults.Status) string { return r.Name }},
+	{header: nameColumn, text: func(r faults.Status) string { return r.Name }, id: true},
 	{header: "AT", text: func(r faults.Status) string { return r.Method }},
 	{header: "ACT", text: func(r faults.Status) string { return r.Act }},
 	{header: "CALLS", text: func(r faults.Status) string { return strconv.Itoa(r.Calls) }},
@@ -105,43 +133,6 @@ func faultState(rule faults.Status) string {
 	}
 }
 
-func faultListVerb() verb {
-	return verb{
-		name: listName, aliases: []string{"ls"}, short: "List the active rules with their hits",
-		run: func(ctx context.Context, s *session) error {
-			listed, err := s.faults().List(ctx)
-			if err != nil {
-				return err
-			}
-
-			if listed.FileError != "" {
-				fmt.Fprintln(s.side, "the file of rules is not applied:", Printable(listed.FileError))
-			}
-
-			rules := make([]string, len(listed.Rules))
-			for i, each := range listed.Rules {
-				rules[i] = each.Name
-			}
-
-			return s.show(listed, faultColumns.table(s.output, listed.Rules...), rules...)
-		},
-	}
-}
-
-func faultClearVerb() verb {
-	return verb{
-		name: "clear", arguments: []argument{{text: "[NAME]", optional: true}}, short: "Clear a rule, or all rules",
-		run: func(ctx context.Context, s *session) error {
-			names, err := s.faults().Clear(ctx, strings.Join(s.args, ""))
-			if err != nil {
-				return err
-			}
-
-			return s.showNames(names)
-		},
-	}
-}
-
 var hitColumns = columns[faults.Hit]{
 	{header: "TIME", text: func(h faults.Hit) string { return h.At.Format(time.RFC3339) }},
 	{header: "RULE", text: func(h faults.Hit) string { return h.Rule }},
@@ -149,32 +140,4 @@ var hitColumns = columns[faults.Hit]{
 	{header: "AT", text: func(h faults.Hit) string { return h.Method }},
 	{header: objectColumn, text: func(h faults.Hit) string { return h.Object }},
 	{header: "ACT", text: func(h faults.Hit) string { return h.Act }},
-}
-
-func faultLogVerb() verb {
-	return verb{
-		name: "log", short: "Show the newest hits, the oldest first",
-		run: func(ctx context.Context, s *session) error {
-			hits, err := s.faults().Log(ctx)
-			if err != nil {
-				return err
-			}
-
-			return s.show(hits, hitColumns.table(s.output, hits...))
-		},
-	}
-}
-
-func faultReleaseVerb() verb {
-	return verb{
-		name: "release", arguments: []argument{{text: "HOLD"}}, short: "Release the calls that a rule's hold keeps",
-		run: func(ctx context.Context, s *session) error {
-			count, err := s.faults().Release(ctx, s.args[0])
-			if err != nil {
-				return err
-			}
-
-			return s.show(faults.Released{Calls: count}, [][]string{{strconv.Itoa(count) + " calls released"}})
-		},
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -55,20 +56,17 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 		report.Volumes = abnormalVolumes
 	}
 
-	ids := make([]string, len(report.Volumes))
-	for i, each := range report.Volumes {
-		ids[i] = each.ID
-	}
+	ids := mapped(report.Volumes, func(v health.VolumeReport) string { return v.ID })
+	err = s.show(nil, report, conditionColumns.table(s.output, s.conditions(report)...), ids...)
 
-	if err := s.show(report, conditionColumns.table(s.output, s.conditions(report)...), ids...); err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-
-	if len(abnormalVolumes) > 0 {
+	case len(abnormalVolumes) > 0:
 		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, len(abnormalVolumes), len(all)), missing))
+	default:
+		return missing
 	}
-
-	return missing
 }
 
 // filterVolumes keeps only the volumes with the given ids, or all if there are none. Its error
@@ -78,17 +76,15 @@ func filterVolumes(report *health.Report, ids []string) error {
 		return nil
 	}
 
-	var missing []error
-
-	for _, id := range ids {
-		if !slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == id }) {
-			missing = append(missing, fmt.Errorf("volume %s: %w", id, errNoVolume))
-		}
-	}
-
 	report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return !slices.Contains(ids, v.ID) })
 
-	return errors.Join(missing...)
+	return errors.Join(mapped(ids, func(id string) error {
+		if slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == id }) {
+			return nil
+		}
+
+		return fmt.Errorf("volume %s: %w", id, errNoVolume)
+	})...)
 }
 
 // condition is a condition of a volume, or that it has none.
@@ -159,11 +155,8 @@ func (s *session) ownReport(ctx context.Context) (*health.Report, error) {
 // another purpose show it in addition.
 func (s *session) healthOf(ctx context.Context, id string) health.VolumeReport {
 	report, err := s.report(ctx, []string{id})
-	if err != nil || filterVolumes(report, []string{id}) != nil {
-		return health.VolumeReport{}
-	}
 
-	return report.Volumes[0]
+	return only(report, err, id)
 }
 
 // known returns Touchstone's own report of a volume, which has the paths at which the node uses it;
@@ -174,11 +167,16 @@ func (s *session) known(ctx context.Context, id string) (health.VolumeReport, er
 		return health.VolumeReport{}, nil
 	}
 
+	return only(report, err, id), err
+}
+
+// only returns the part of one volume, or none.
+func only(report *health.Report, err error, id string) health.VolumeReport {
 	if err != nil || filterVolumes(report, []string{id}) != nil {
-		return health.VolumeReport{}, err
+		return health.VolumeReport{}
 	}
 
-	return report.Volumes[0], nil
+	return report.Volumes[0]
 }
 
 // healthSheet returns the rows that follow those of the volume.
@@ -209,35 +207,146 @@ func ago(at time.Time) string {
 	return fmt.Sprintf("%s (%s ago)", at.Format(time.RFC3339), since(at))
 }
 
-func storageHealthVerb() verb {
-	return verb{
-		name: "health", healthCode: true, short: "NodeGetStorageHealth",
-		long: `NodeGetStorageHealth: show the conditions of the storage of the node's volumes.
+var storageHealthVerb = verb{
+	name: "health", healthCode: true, short: "NodeGetStorageHealth",
+	long: `NodeGetStorageHealth: show the conditions of the storage of the node's volumes.
 Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
-		run: func(ctx context.Context, s *session) error {
-			answer, err := s.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
-			if status.Code(err) == codes.Unimplemented {
-				return fmt.Errorf("%w (%w)", errNoStorage, err)
-			}
+	run: func(ctx context.Context, s *session) error {
+		answer, err := s.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
+		if status.Code(err) == codes.Unimplemented {
+			return fmt.Errorf("%w (%w)", errNoStorage, err)
+		}
 
-			if err != nil {
-				return err
-			}
+		rows, count := [][]string{{"STATUS", "REASON", "MESSAGE"}}, len(answer.GetBackendHealth())
+		for _, each := range answer.GetBackendHealth() {
+			rows = append(rows, []string{each.GetStatus().String(), each.GetReason(), orDash(each.GetMessage())})
+		}
 
-			rows, count := [][]string{{"STATUS", "REASON", "MESSAGE"}}, len(answer.GetBackendHealth())
-			for _, each := range answer.GetBackendHealth() {
-				rows = append(rows, []string{each.GetStatus().String(), each.GetReason(), orDash(each.GetMessage())})
-			}
+		if count == 0 {
+			rows = append(rows, []string{healthyWord, dash, dash})
+		}
 
-			if count == 0 {
-				rows = append(rows, []string{healthyWord, dash, dash})
-			}
+		if err := s.show(err, answer, rows); err != nil || count == 0 {
+			return err
+		}
 
-			if err := s.show(answer, rows); err != nil || count == 0 {
-				return err
-			}
+		return unhealthy(fmt.Errorf("%w: the storage (%d conditions)", errUnhealthy, count))
+	},
+}
 
-			return unhealthy(fmt.Errorf("%w: the storage (%d conditions)", errUnhealthy, count))
-		},
+// The views of the report, as Touchstone names them.
+const (
+	viewController = "controller"
+	viewNode       = "node"
+)
+
+// standardReport makes a report with the calls of CSI v1.13: of the given volumes, or of all
+// that can be listed. It contains no times.
+func (d driver) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
+	caps, err := d.Capabilities(ctx)
+	if err != nil {
+		return nil, err
 	}
+
+	info, err := d.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	if err != nil {
+		return nil, err
+	}
+
+	getting := caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
+	listing := caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
+	onNode := caps.HasNodeRPC(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+
+	if !getting && !listing && !onNode {
+		return nil, errNoHealth
+	}
+
+	collected := &standardHealth{
+		Driver: info.GetName(), Version: info.GetVendorVersion(), At: time.Now(), Volumes: []health.VolumeReport{},
+		Sources: map[string][]health.SourceStatus{}, Storage: []health.StorageReport{}, Changes: []health.Change{},
+	}
+	all := len(ids) == 0
+
+	if all && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
+		entries, err := collect(d.Volumes(ctx, 0))
+		if err != nil {
+			return nil, err
+		}
+
+		ids = mapped(entries, func(entry *csi.ListVolumesResponse_Entry) string {
+			id := entry.GetVolume().GetVolumeId()
+			collected.volume(id).CapacityBytes = entry.GetVolume().GetCapacityBytes()
+
+			return id
+		})
+	}
+
+	switch {
+	case all && listing:
+		err = collected.add(viewController, d.AbnormalVolumes(ctx))
+	case getting || listing: // the spec requires GET of drivers with LIST
+		err = collected.add(viewController, each(ids, func(id string) (healthAnswer, error) {
+			return d.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
+		}))
+	}
+
+	if err == nil && onNode {
+		err = collected.add(viewNode, each(ids, func(id string) (healthAnswer, error) {
+			return d.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+		}))
+	}
+
+	return (*health.Report)(collected), err
+}
+
+// standardHealth is a report of the answers of controller and node.
+type standardHealth health.Report
+
+type healthAnswer interface{ GetVolumeHealth() *csi.VolumeHealth }
+
+// each gets the health of one volume after the other. NOT_FOUND is no error: the other view may
+// know the volume.
+func each(ids []string, get func(id string) (healthAnswer, error)) iter.Seq2[*csi.VolumeHealth, error] {
+	return func(yield func(*csi.VolumeHealth, error) bool) {
+		for _, id := range ids {
+			answer, err := get(id)
+			statuses := answer.GetVolumeHealth().GetHealthStatuses()
+			if status.Code(err) != codes.NotFound && !yield(&csi.VolumeHealth{VolumeId: id, HealthStatuses: statuses}, err) {
+				return
+			}
+		}
+	}
+}
+
+// add adds what one view knows of volumes.
+func (h *standardHealth) add(view string, answers iter.Seq2[*csi.VolumeHealth, error]) error {
+	for answer, err := range answers {
+		if err != nil {
+			return err
+		}
+
+		volume := h.volume(answer.GetVolumeId())
+
+		for _, entry := range answer.GetHealthStatuses() {
+			condition := health.ConditionReport{View: view, Entry: health.Entry{
+				Reason: health.Reason(entry.GetReason()), Message: entry.GetMessage(),
+			}}
+			_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it accepts any text
+
+			volume.Conditions = append(volume.Conditions, condition)
+		}
+	}
+
+	return nil
+}
+
+// volume returns a volume's entry of the report; the pointer is valid until the next call.
+func (h *standardHealth) volume(id string) *health.VolumeReport {
+	at := slices.IndexFunc(h.Volumes, func(v health.VolumeReport) bool { return v.ID == id })
+	if at < 0 {
+		at = len(h.Volumes)
+		h.Volumes = append(h.Volumes, health.VolumeReport{ID: id, Conditions: []health.ConditionReport{}})
+	}
+
+	return &h.Volumes[at]
 }

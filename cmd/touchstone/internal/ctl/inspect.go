@@ -5,12 +5,15 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 var usageColumns = columns[*csi.VolumeUsage]{
@@ -57,61 +60,50 @@ func statsVerb() verb {
 
 			answer, err := s.NodeGetVolumeStats(ctx, request)
 
-			return s.answer(answer, err, usageColumns.table(s.output, answer.GetUsage()...), s.args[0])
+			return s.show(err, answer, usageColumns.table(s.output, answer.GetUsage()...), s.args[0])
 		},
 	}
 }
 
-func nodeInfoVerb() verb {
-	return verb{name: "info", short: "NodeGetInfo", run: func(ctx context.Context, s *session) error {
-		answer, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+var nodeInfoVerb = verb{name: "info", short: "NodeGetInfo", run: func(ctx context.Context, s *session) error {
+	answer, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 
-		most := "the orchestrator's choice"
-		if answer.GetMaxVolumesPerNode() > 0 {
-			most = strconv.FormatInt(answer.GetMaxVolumesPerNode(), 10)
-		}
+	most := "the orchestrator's choice"
+	if answer.GetMaxVolumesPerNode() > 0 {
+		most = strconv.FormatInt(answer.GetMaxVolumesPerNode(), 10)
+	}
 
-		return s.answer(answer, err, [][]string{
-			{"Node ID:", answer.GetNodeId()},
-			{"Most volumes:", most},
-			{"Topology:", formatPairs(answer.GetAccessibleTopology().GetSegments())},
-		}, answer.GetNodeId())
-	}}
-}
+	return s.show(err, answer, [][]string{
+		{"Node ID:", answer.GetNodeId()},
+		{"Most volumes:", most},
+		{"Topology:", formatPairs(answer.GetAccessibleTopology().GetSegments())},
+	}, answer.GetNodeId())
+}}
 
 func capacityVerb() verb {
-	var (
-		request  = &csi.GetCapacityRequest{}
-		topology []string
-		use      capabilityFlags
-	)
+	var what createFlags
 
 	return verb{
 		name: "capacity", short: "GetCapacity",
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var((*keyValues)(&request.Parameters), "param", "a StorageClass parameter (repeatable)")
-			flags.StringArrayVar(&topology, "topology", nil, "the segments of one place, KEY=VALUE[,KEY=VALUE…]")
-			use.register(flags)
+			flags.Var(&what.parameters, "param", "a StorageClass parameter (repeatable)")
+			flags.StringArrayVar(&what.topology, "topology", nil, "the segments of one place, KEY=VALUE[,KEY=VALUE…]")
+			what.use.register(flags)
 		},
 		run: func(ctx context.Context, s *session) error {
-			capability, err := use.capability()
+			volume, err := what.request("")
 			if err != nil {
 				return err
 			}
 
-			places, err := topologies(topology)
-			if err != nil {
-				return err
-			}
-
-			request.VolumeCapabilities = []*csi.VolumeCapability{capability}
-			if len(places) > 0 {
+			request := &csi.GetCapacityRequest{Parameters: volume.GetParameters(), VolumeCapabilities: volume.GetVolumeCapabilities()}
+			if places := volume.GetAccessibilityRequirements().GetRequisite(); len(places) > 0 {
 				request.AccessibleTopology = places[0]
 			}
 
 			answer, err := s.GetCapacity(ctx, request)
 
-			return s.answer(answer, err, [][]string{
+			return s.show(err, answer, [][]string{
 				{"Available:", formatBytes(answer.GetAvailableCapacity())},
 				{"Smallest volume:", humanOrUnknown(answer.GetMinimumVolumeSize().GetValue())},
 				{"Largest volume:", humanOrUnknown(answer.GetMaximumVolumeSize().GetValue())},
@@ -120,35 +112,33 @@ func capacityVerb() verb {
 	}
 }
 
-func capabilitiesVerb() verb {
-	return verb{
-		name: "capabilities", short: "Show the driver's name, readiness, and the capabilities of its services",
-		run: func(ctx context.Context, s *session) error {
-			info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
-			if err != nil {
-				return err
-			}
+var capabilitiesVerb = verb{
+	name: "capabilities", short: "Show the driver's name, readiness, and the capabilities of its services",
+	run: func(ctx context.Context, s *session) error {
+		info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+		if err != nil {
+			return err
+		}
 
-			probe, err := s.Probe(ctx, &csi.ProbeRequest{})
-			if err != nil {
-				return err
-			}
+		probe, err := s.Probe(ctx, &csi.ProbeRequest{})
+		if err != nil {
+			return err
+		}
 
-			caps, err := s.Capabilities(ctx)
-			if err != nil {
-				return err
-			}
+		caps, err := s.Capabilities(ctx)
+		if err != nil {
+			return err
+		}
 
-			return s.show(answers{
-				"info":        info,
-				"probe":       probe,
-				"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
-				keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
-				keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
-				keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
-			}, capabilityRows(info, probe, caps), info.GetName())
-		},
-	}
+		return s.show(nil, answers{
+			"info":        info,
+			"probe":       probe,
+			"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
+			keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
+			keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
+			keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
+		}, capabilityRows(info, probe, caps), info.GetName())
+	},
 }
 
 // formerCapabilities are those of CSI v1.12 whose numbers v1.13 reserves.
@@ -189,4 +179,39 @@ func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, c
 	}
 
 	return rows
+}
+
+// directVolume is an assigned volume with its name, or id.
+type directVolume struct {
+	kata.AssignedVolume
+
+	name string
+}
+
+var directColumns = columns[directVolume]{
+	{header: "VOLUME", text: func(v directVolume) string { return v.name }},
+	{text: func(v directVolume) string { return v.VolumeID }, id: true},
+	{header: "TARGET", text: func(v directVolume) string { return v.TargetPath }},
+	{header: "DEVICE", text: func(v directVolume) string { return v.Device }},
+	{header: "FS", text: func(v directVolume) string { return v.FSType }},
+	{header: "SIZE", text: func(v directVolume) string { return formatBytes(v.SizeBytes) }},
+	{header: "PENDING", text: func(v directVolume) string { return humanOrUnknown(v.PendingBytes) }},
+	{header: "OPTIONS", text: func(v directVolume) string { return strings.Join(v.Options, ",") }},
+	{header: "SANDBOX", text: func(v directVolume) string { return v.Sandbox }},
+}
+
+var directVolumesVerb = verb{
+	name: listName, short: "List the node's direct volumes and the sandboxes that use them",
+	long: `The volumes that are published on the node behind the socket for a virtual machine to
+mount: where, by which device, and the sandbox that has taken each of them. PENDING is
+the size that the device has already and the filesystem in the guest has not.`,
+	run: func(ctx context.Context, s *session) error {
+		list, err := kata.NewClient(s.Conn()).List(ctx)
+		if err == nil {
+			err = s.learn(ctx, names.Volume)
+		}
+
+		return directColumns.show(s.printer, err, answers{"directVolumes": append([]kata.AssignedVolume{}, list...)},
+			mapped(list, func(each kata.AssignedVolume) directVolume { return directVolume{each, s.names.of(each.VolumeID)} })...)
+	},
 }

@@ -33,36 +33,25 @@ type leak struct {
 var leakColumns = columns[leak]{
 	{header: "KIND", text: func(l leak) string { return l.Kind }},
 	{header: nameColumn, text: func(l leak) string { return l.Name }},
-	{header: "ID", text: func(l leak) string { return l.ID }},
+	{header: "ID", text: func(l leak) string { return l.ID }, id: true},
 	{header: "AT", text: func(l leak) string { return l.At }},
 	{header: "MADE BY", text: func(l leak) string { return l.Made }, wide: true},
 	{header: "MISSING CALL", text: func(l leak) string { return l.Missing }},
 }
 
-func leaksVerb() verb {
-	return verb{
-		name: "leaks", short: "List what the CO has left behind (Touchstone only)",
-		long: `List the volumes, snapshots and attachments that exist, and of a node that mounts
+var leaksVerb = verb{
+	name: "leaks", short: "List what the CO has left behind (Touchstone only)",
+	long: `List the volumes, snapshots and attachments that exist, and of a node that mounts
 the stagings and publications, each with the call that is missing. Exit code 0:
 there are none, 1: there are some, or it is unknown.`,
-		run: func(ctx context.Context, s *session) error {
-			found, err := s.leaks(ctx)
-			if err != nil {
-				return err
-			}
+	run: func(ctx context.Context, s *session) error {
+		found, err := s.leaks(ctx)
+		if err = leakColumns.show(s.printer, err, found, found...); err == nil && len(found) > 0 {
+			err = fmt.Errorf("%w: %d", errLeaks, len(found))
+		}
 
-			ids := make([]string, len(found))
-			for i, each := range found {
-				ids[i] = each.ID
-			}
-
-			if err := s.show(found, leakColumns.table(s.output, found...), ids...); err != nil || len(found) == 0 {
-				return err
-			}
-
-			return fmt.Errorf("%w: %d", errLeaks, len(found))
-		},
-	}
+		return err
+	},
 }
 
 // leaks returns what the CO has left behind, in the order in which it is removed.
@@ -93,6 +82,15 @@ func (s *session) leaks(ctx context.Context) ([]leak, error) {
 	return append(found, stored...), err
 }
 
+// listings are the calls that list what others make.
+var listings = []struct {
+	makes, lists csi.ControllerServiceCapability_RPC_Type
+}{
+	{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_LIST_VOLUMES},
+	{csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES},
+	{csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS},
+}
+
 // storedLeaks are those of the controller. It has to list what it can create.
 func (s *session) storedLeaks(ctx context.Context) (found []leak, err error) {
 	caps, err := s.Capabilities(ctx)
@@ -100,15 +98,7 @@ func (s *session) storedLeaks(ctx context.Context) (found []leak, err error) {
 		return nil, err
 	}
 
-	const snapshots = csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT
-
-	for _, each := range []struct {
-		makes, lists csi.ControllerServiceCapability_RPC_Type
-	}{
-		{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_LIST_VOLUMES},
-		{csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES},
-		{snapshots, csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS},
-	} {
+	for _, each := range listings {
 		if caps.HasControllerRPC(each.makes) && !caps.HasControllerRPC(each.lists) {
 			return nil, fmt.Errorf("%w %s", errUnlisted, each.lists)
 		}
@@ -118,37 +108,35 @@ func (s *session) storedLeaks(ctx context.Context) (found []leak, err error) {
 		return nil, err
 	}
 
-	volumes, err := collect(s.Volumes(ctx, 0))
-	if err != nil {
-		return nil, err
-	}
+	for each, err := range s.Volumes(ctx, 0) {
+		if err != nil {
+			return nil, err
+		}
 
-	for _, each := range volumes {
 		id := each.GetVolume().GetVolumeId()
 		for _, node := range each.GetStatus().GetPublishedNodeIds() {
 			found = append(found, leak{"attachment", id, s.names[id], node, "ControllerPublishVolume", "ControllerUnpublishVolume"})
 		}
 
-		found = append(found, leak{Kind: string(names.Volume), ID: id, Name: s.names[id], Made: "CreateVolume", Missing: "DeleteVolume"})
+		found = append(found, leak{string(names.Volume), id, s.names[id], "", "CreateVolume", "DeleteVolume"})
 	}
 
-	if !caps.HasControllerRPC(snapshots) {
+	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT) {
 		return found, nil
 	}
 
-	taken, err := collect(s.Snapshots(ctx, "", 0))
-
-	for _, each := range taken {
-		id, group := each.GetSnapshot().GetSnapshotId(), each.GetSnapshot().GetGroupSnapshotId()
-		if group == "" {
-			found = append(found, leak{Kind: "snapshot", ID: id, Name: s.names[id], Made: "CreateSnapshot", Missing: "DeleteSnapshot"})
-		} else {
-			found = append(found, leak{
-				Kind: "snapshot", ID: id, Name: s.names[id], At: "group " + group,
-				Made: "CreateVolumeGroupSnapshot", Missing: "DeleteVolumeGroupSnapshot",
-			})
+	for each, err := range s.Snapshots(ctx, "", 0) {
+		if err != nil {
+			return nil, err
 		}
+
+		id, at, kind := each.GetSnapshot().GetSnapshotId(), "", "Snapshot"
+		if group := each.GetSnapshot().GetGroupSnapshotId(); group != "" {
+			at, kind = "group "+group, "VolumeGroupSnapshot"
+		}
+
+		found = append(found, leak{string(names.Snapshot), id, s.names[id], at, "Create" + kind, "Delete" + kind})
 	}
 
-	return found, err
+	return found, nil
 }

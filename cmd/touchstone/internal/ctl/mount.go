@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,21 +62,21 @@ driver restarts; with --persist each start of the driver makes it again, also af
 		},
 		run: func(ctx context.Context, s *session) error {
 			path, err := filepath.Abs(s.args[1])
-			if err != nil {
-				return usage(err)
-			}
 
-			if create {
+			switch {
+			case err != nil:
+				return usage(err)
+			case create:
 				err = s.createMissing(ctx, &what)
-			} else if what.isGiven() {
+			case what.isGiven():
 				return usage(errCreateNeedsFor)
 			}
 
-			if err != nil {
-				return err
+			if err == nil {
+				err = s.resolve(ctx, names.Volume, &s.args[0])
 			}
 
-			if err := s.resolve(ctx, names.Volume, &s.args[0]); err != nil {
+			if err != nil {
 				return err
 			}
 
@@ -83,12 +84,12 @@ driver restarts; with --persist each start of the driver makes it again, also af
 				what.use.mode = unknownMode
 			}
 
-			claim := &csiclient.Publication{VolumeID: s.args[0], TargetPath: path, ReadOnly: readOnly}
+			wanted := &persist
 			if !isGiven("persist") {
-				return s.mount(ctx, claim, &what.use, nil)
+				wanted = nil
 			}
 
-			return s.mount(ctx, claim, &what.use, &persist)
+			return s.mount(ctx, &csiclient.Publication{VolumeID: s.args[0], TargetPath: path, ReadOnly: readOnly}, &what.use, wanted)
 		},
 	}
 }
@@ -220,31 +221,28 @@ func (f *capabilityFlags) capabilityFor(known health.VolumeReport) (*csi.VolumeC
 // publishOrUndo makes the calls of a mount. If one fails, it undoes those before it, but neither an
 // attachment nor a staging that existed before.
 func (d driver) publishOrUndo(ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, staged bool) error {
-	nodes, err := d.nodesOf(ctx, caps, claim.VolumeID)
+	volume, err := d.getVolume(ctx, caps, claim.VolumeID)
 	if err != nil {
 		return err
 	}
 
 	steps, err := d.PublishSteps(caps, claim)
+	if err == nil {
+		err = makeParents(claim.TargetPath)
+	}
+
 	if err != nil {
 		return err
 	}
 
-	inverse, err := d.UnpublishSteps(caps, claim)
-	if err != nil {
-		return err
-	}
-
-	if err := makeParents(claim.TargetPath); err != nil {
-		return err
-	}
+	inverse, _ := d.UnpublishSteps(caps, claim) // its error would be that of PublishSteps
 
 	for made, step := range steps {
 		err := step.Call(ctx, claim)
 		if err != nil && !staged {
 			// What was done last is undone first, so it stands at the end of inverse.
 			undo := slices.DeleteFunc(slices.Clone(inverse[len(inverse)-made:]), func(step csiclient.Step) bool {
-				return step.RPC == "ControllerUnpublishVolume" && slices.Contains(nodes, claim.NodeID)
+				return step.RPC == "ControllerUnpublishVolume" && slices.Contains(volume.GetStatus().GetPublishedNodeIds(), claim.NodeID)
 			})
 			err = errors.Join(err, takeDown(context.WithoutCancel(ctx), undo, claim))
 		}
@@ -282,12 +280,8 @@ func mountIDs(target, staging string) (ids [2]uint64) {
 // checkWritable returns an error for a volume that is mounted read-only though it was published for
 // writing: another program, or the kernel after an error, has changed that since.
 func checkWritable(claim *csiclient.Publication) error {
-	if !isForWriting(claim) {
-		return nil
-	}
-
 	var stat unix.Statfs_t
-	if err := unix.Statfs(claim.TargetPath, &stat); err == nil && isReadOnly(&stat) {
+	if isForWriting(claim) && unix.Statfs(claim.TargetPath, &stat) == nil && isReadOnly(&stat) {
 		return errReadOnlyThere
 	}
 
@@ -307,7 +301,7 @@ func isReadOnly(stat *unix.Statfs_t) bool {
 }
 
 func (p *printer) showMount(claim *csiclient.Publication, text string) error {
-	return p.show(answers{"volume": claim.VolumeID, "path": claim.TargetPath}, [][]string{{text}}, claim.VolumeID)
+	return p.show(nil, answers{"volume": claim.VolumeID, "path": claim.TargetPath}, [][]string{{text}}, claim.VolumeID)
 }
 
 // takeDown makes the calls in order, until one fails, and then removes what mount has made beside
@@ -373,7 +367,7 @@ attached; name the path then.`,
 				text += "; its image was deleted: its data are lost with its last mount, unless touchstone ctl volume rescue copies them before"
 			}
 
-			return s.show(answers{"would_unmount": known.ID, "path": path}, [][]string{{text}}, known.ID)
+			return s.show(nil, answers{"would_unmount": known.ID, "path": path}, [][]string{{text}}, known.ID)
 		},
 	}
 }
@@ -394,14 +388,12 @@ func (s *session) umount(ctx context.Context, given string) error {
 	}
 
 	steps, err := s.UnpublishSteps(caps, claim)
-	if err != nil {
-		return err
+	if err == nil && path != known.Staged {
+		err = steps[0].Call(ctx, claim)
 	}
 
-	if path != known.Staged {
-		if err := steps[0].Call(ctx, claim); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 
 	if !slices.ContainsFunc(known.Published, func(other string) bool { return other != path }) {
@@ -457,4 +449,45 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 // isGiven reports whether a flag that only a new volume has was given.
 func (f *createFlags) isGiven() bool {
 	return f.required != 0 || f.limit != 0 || len(f.parameters) > 0 || len(f.mutable) > 0 || len(f.topology) > 0
+}
+
+// madeByMount is an attribute of the directories that mount has made: umount removes them.
+const madeByMount = "trusted.touchstone.made"
+
+// makeParents makes the directories above a path that are missing.
+func makeParents(path string) error {
+	const mode = 0o755
+
+	parent := filepath.Dir(path)
+
+	if _, err := os.Lstat(parent); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+
+	if err := makeParents(parent); err != nil {
+		return err
+	}
+
+	err := os.Mkdir(parent, mode)
+
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil // another program was faster
+	case err == nil:
+		// On a filesystem without such attributes the directory stays.
+		_ = unix.Setxattr(parent, madeByMount, []byte{'1'}, 0)
+		// The umask of an administrator would keep other users' programs out.
+		err = os.Chmod(parent, mode)
+	}
+
+	return err
+}
+
+// removeParents removes the directories above a path that mount has made, as far as they are empty.
+func removeParents(path string) {
+	for parent := filepath.Dir(path); ; parent = filepath.Dir(parent) {
+		if _, err := unix.Getxattr(parent, madeByMount, nil); err != nil || os.Remove(parent) != nil {
+			return
+		}
+	}
 }

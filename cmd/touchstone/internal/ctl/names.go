@@ -110,7 +110,8 @@ func (s *session) learn(ctx context.Context, kinds ...names.Kind) error {
 
 // resolve replaces names by ids. With a driver that does not list names, each is an id.
 func (s *session) resolve(ctx context.Context, kind names.Kind, given ...*string) error {
-	if !slices.ContainsFunc(given, func(text *string) bool { return *text != "" }) {
+	given = slices.DeleteFunc(given, func(text *string) bool { return *text == "" })
+	if len(given) == 0 {
 		return nil
 	}
 
@@ -120,33 +121,26 @@ func (s *session) resolve(ctx context.Context, kind names.Kind, given ...*string
 	}
 
 	for _, text := range given {
-		if *text == "" {
-			continue
-		}
-
-		id, err := find(listed, kind, *text)
-		if err != nil {
+		if *text, err = find(listed, kind, *text); err != nil {
 			return err
 		}
-
-		*text = id
 	}
 
 	return nil
 }
 
-// find returns the id of the object that has this id or name.
+// find returns the id of the object that has this id or name, or the text with an error.
 func find(listed []names.Object, kind names.Kind, text string) (string, error) {
-	for _, is := range []func(names.Object) bool{
-		func(o names.Object) bool { return o.ID == text },
-		func(o names.Object) bool { return o.Name == text },
-	} {
-		if at := slices.IndexFunc(listed, is); at >= 0 {
-			return listed[at].ID, nil
-		}
+	at := slices.IndexFunc(listed, func(o names.Object) bool { return o.ID == text })
+	if at < 0 {
+		at = slices.IndexFunc(listed, func(o names.Object) bool { return o.Name == text })
 	}
 
-	return "", fmt.Errorf("%w: no %s has the name or id %s%s", errNoObject, kind, Printable(text), suggestion(listed, text))
+	if at >= 0 {
+		return listed[at].ID, nil
+	}
+
+	return text, fmt.Errorf("%w: no %s has the name or id %s%s", errNoObject, kind, Printable(text), suggestion(listed, text))
 }
 
 // suggestion returns "; did you mean …?" where an object has a similar name. Cobra has the

@@ -1,18 +1,44 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/pflag"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+)
+
+const (
+	// terminalInterval is the time between two updates of a terminal's progress bars.
+	terminalInterval = 250 * time.Millisecond
+	lineInterval     = "3s"
+	percent          = 100
+
+	// The kinds of copies in the driver's answers to internal/operation/progress.
+	kindSnapshot = "snapshot"
+	kindGroup    = "group snapshot"
+	kindRestore  = "restore"
+	kindClone    = "clone"
 )
 
 var (
@@ -25,48 +51,21 @@ var operationColumns = columns[progress.Entry]{
 	{header: nameColumn, text: copyName},
 	{header: "DONE", text: formatProgress},
 	{header: "FOR", text: func(e progress.Entry) string { return time.Since(e.Started).Round(time.Second).String() }},
-	{header: "ID", text: func(e progress.Entry) string { return e.Object }, wide: true},
+	{header: "ID", text: func(e progress.Entry) string { return e.Object }, wide: true, id: true},
 }
 
-func operationListVerb() verb {
-	return verb{
+// operationVerbs are those of `ctl operation`.
+var operationVerbs = []verb{
+	{
 		name: listName, aliases: []string{"ls"}, short: "List running copies and their progress",
 		run: func(ctx context.Context, s *session) error {
 			entries, err := s.copies(ctx, nil)
-			if err != nil {
-				return err
-			}
+			s.copyIDs(entries)
 
-			return s.show(answers{"operations": entries}, operationColumns.table(s.output, entries...), s.copyIDs(entries)...)
+			return operationColumns.show(s.printer, err, answers{"operations": entries}, entries...)
 		},
-	}
-}
-
-// copies returns the copies that are running: those of which the name or id is given, or all.
-func (d driver) copies(ctx context.Context, given []string) ([]progress.Entry, error) {
-	entries, err := progress.NewClient(d.Conn()).List(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	return slices.DeleteFunc(append([]progress.Entry{}, entries...), func(entry progress.Entry) bool {
-		return len(given) > 0 && !slices.Contains(given, entry.Name) && !slices.Contains(given, entry.Object)
-	}), nil
-}
-
-// copyIDs returns the ids of what copies become, whose names the printer knows from then on.
-func (p *printer) copyIDs(entries []progress.Entry) []string {
-	ids := make([]string, len(entries))
-	for i, each := range entries {
-		ids[i] = each.Object
-		p.names.add(each.Object, each.Name)
-	}
-
-	return ids
-}
-
-func operationWaitVerb() verb {
-	return verb{
+	},
+	{
 		name: "wait", arguments: []argument{{text: "[NAME…]", repeated: true, optional: true}}, progress: true,
 		short: "Wait until copies have ended: those of these names or ids, or all",
 		long: `Wait until copies have ended: those of these names or ids, or all that are running.
@@ -92,7 +91,48 @@ has passed.`,
 
 			return s.showEnded(ctx, waited)
 		},
+	},
+	{
+		name: "cancel", arguments: []argument{{text: "NAME…", repeated: true}},
+		short: "End running copies, by the name or id of what they make, and leave nothing of them",
+		long: `End running copies, by the name or id of the volume, snapshot or group that they make,
+and leave nothing of them. The call that waits for one ends with ABORTED; an orchestrator
+may repeat it, and so begin the copy again.`,
+		run: func(ctx context.Context, s *session) error {
+			cancelled, rows := []progress.Entry{}, [][]string{}
+			refused := forEach(s.args, func(given string) error {
+				ended, err := s.cancelCopies(ctx, given)
+				if err == nil {
+					cancelled, rows = append(cancelled, ended...), append(rows, []string{"cancelled the " + ended[0].Kind + " of " + given})
+				}
+
+				return err
+			})
+
+			return s.show(refused, answers{"cancelled": cancelled}, rows, s.copyIDs(cancelled)...)
+		},
+	},
+}
+
+// copies returns the copies that are running: those of which the name or id is given, or all.
+func (d driver) copies(ctx context.Context, given []string) ([]progress.Entry, error) {
+	entries, err := progress.NewClient(d.Conn()).List(ctx)
+	if err != nil {
+		return nil, err
 	}
+
+	return slices.DeleteFunc(append([]progress.Entry{}, entries...), func(entry progress.Entry) bool {
+		return len(given) > 0 && !slices.Contains(given, entry.Name) && !slices.Contains(given, entry.Object)
+	}), nil
+}
+
+// copyIDs returns the ids of what copies become, whose names the printer knows from then on.
+func (p *printer) copyIDs(entries []progress.Entry) []string {
+	return mapped(entries, func(each progress.Entry) string {
+		p.names.add(each.Object, each.Name)
+
+		return each.Object
+	})
 }
 
 // awaitEnd returns when none of the copies is running.
@@ -133,22 +173,18 @@ func (s *session) showEnded(ctx context.Context, ended []progress.Entry) error {
 		}
 	}
 
-	var failures []error
-
 	complete, rows := []string{}, [][]string{}
-
-	for _, id := range ids {
+	failures := mapped(ids, func(id string) error {
 		if err := s.checkComplete(ctx, id); err != nil {
-			failures = append(failures, fmt.Errorf("%s: %w", s.names.of(id), err))
-
-			continue
+			return fmt.Errorf("%s: %w", s.names.of(id), err)
 		}
 
-		complete = append(complete, id)
-		rows = append(rows, []string{s.names.of(id) + " is complete"})
-	}
+		complete, rows = append(complete, id), append(rows, []string{s.names.of(id) + " is complete"})
 
-	return errors.Join(append(failures, s.show(answers{"complete": complete}, rows, complete...))...)
+		return nil
+	})
+
+	return s.show(errors.Join(failures...), answers{"complete": complete}, rows, complete...)
 }
 
 // checkComplete returns an error unless a volume, or a snapshot that is ready, has the id.
@@ -168,37 +204,6 @@ func (s *session) checkComplete(ctx context.Context, id string) error {
 	}
 }
 
-func operationCancelVerb() verb {
-	return verb{
-		name: "cancel", arguments: []argument{{text: "NAME…", repeated: true}},
-		short: "End running copies, by the name or id of what they make, and leave nothing of them",
-		long: `End running copies, by the name or id of the volume, snapshot or group that they make,
-and leave nothing of them. The call that waits for one ends with ABORTED; an orchestrator
-may repeat it, and so begin the copy again.`,
-		run: func(ctx context.Context, s *session) error {
-			var (
-				cancelled = []progress.Entry{}
-				rows      [][]string
-				refused   []error
-			)
-
-			for _, given := range s.args {
-				ended, err := s.cancelCopies(ctx, given)
-				if err != nil {
-					refused = append(refused, fmt.Errorf("%s: %w", given, err))
-
-					continue
-				}
-
-				cancelled = append(cancelled, ended...)
-				rows = append(rows, []string{"cancelled the " + ended[0].Kind + " of " + given})
-			}
-
-			return errors.Join(append(refused, s.show(answers{"cancelled": cancelled}, rows, s.copyIDs(cancelled)...))...)
-		},
-	}
-}
-
 // cancelCopies cancels the copies of a name or id. A snapshot that a CO knows already is deleted, too.
 func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entry, error) {
 	ended, err := progress.NewClient(d.Conn()).Cancel(ctx, given)
@@ -213,4 +218,211 @@ func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entr
 	}
 
 	return ended, err
+}
+
+func (s *settings) defineProgress(flags *pflag.FlagSet) {
+	flags.DurationVar(&s.progress, "progress", 0,
+		"print a long copy's progress on stderr, a line each time (on a terminal it is always shown)")
+	flags.Lookup("progress").NoOptDefVal = lineInterval
+}
+
+// copying makes a call in which the driver may copy for long, and shows the copies of its kind meanwhile.
+// If it ends before the copy does, its error has the commands for the copy.
+func copying[A any](ctx context.Context, s *session, kind, name string, call func(context.Context) (A, error)) (A, error) {
+	ctx, release := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	defer release()
+
+	stop := s.follow(ctx, func(ctx context.Context) ([]progress.Entry, error) {
+		entries, err := s.copies(ctx, nil)
+
+		return slices.DeleteFunc(entries, func(entry progress.Entry) bool { return entry.Kind != kind }), err
+	})
+	answer, err := call(ctx)
+
+	stop()
+
+	// The driver may notice the deadline before this process does.
+	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled || err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w%s", err, s.continuing(ctx, name))
+	}
+
+	return answer, err
+}
+
+// continuing returns the commands for a copy that the driver continues without its caller, or nothing if it
+// copies nothing of this name.
+func (d driver) continuing(ctx context.Context, name string) string {
+	const limit = 2 * time.Second
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+
+	entries, err := progress.NewClient(d.Conn()).List(ctx)
+	if err != nil || !slices.ContainsFunc(entries, func(entry progress.Entry) bool { return entry.Name == name }) {
+		return ""
+	}
+
+	return fmt.Sprintf("; the driver continues to copy: touchstone ctl operation list shows how far it is, "+
+		"operation wait %[1]s waits for it, operation cancel %[1]s ends it", name)
+}
+
+// follow shows the progress of the listed copies until it is stopped: as bars on a terminal, or as lines. A
+// call may have joined an earlier copy. It stops at the first error.
+func (s *session) follow(ctx context.Context, list func(context.Context) ([]progress.Entry, error)) (stop func()) {
+	end, every := func() {}, s.progress
+	show := func(all ...work) {
+		for _, each := range all {
+			fmt.Fprintln(s.side, Printable(each.title+": "+each.text()))
+		}
+	}
+
+	switch {
+	case every == 0 && !isTerminal(s.side):
+		return end
+	case every == 0:
+		bars := newBars(s.side)
+		show, end, every = bars.show, bars.end, terminalInterval
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+
+	var running sync.WaitGroup
+
+	running.Go(func() {
+		// Optional output: the command's own call reports errors.
+		_ = wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (bool, error) {
+			entries, err := list(ctx)
+			if err == nil {
+				show(mapped(entries, copyOf)...)
+			}
+
+			return false, err
+		})
+	})
+
+	return func() {
+		cancel()
+		running.Wait()
+		end()
+	}
+}
+
+// showBar shows one work on a terminal until it is stopped.
+func showBar(terminal io.Writer, one work) (stop func()) {
+	if !isTerminal(terminal) {
+		return func() {}
+	}
+
+	bars := newBars(terminal)
+	bars.show(one)
+
+	return bars.end
+}
+
+func copyOf(entry progress.Entry) work {
+	return work{
+		id: entry.Object, title: entry.Kind + " of " + copyName(entry), done: entry.Done, total: entry.Total,
+		text: func() string { return formatPace(entry) },
+	}
+}
+
+// copyName returns the name of what a copy becomes.
+func copyName(entry progress.Entry) string { return cmp.Or(entry.Name, entry.Object) }
+
+// work is what a progress bar shows.
+type work struct {
+	id, title   string
+	done, total int64
+	// text stands beside the bar. It is called for each update.
+	text func() string
+}
+
+// bars are progress bars on a terminal.
+type bars struct {
+	*mpb.Progress
+
+	// shown are the bars by the id of their work.
+	shown map[string]*bar
+}
+
+type bar struct {
+	*mpb.Bar
+
+	now atomic.Pointer[work]
+}
+
+func newBars(terminal io.Writer) *bars {
+	return &bars{mpb.New(mpb.WithOutput(terminal), mpb.WithRefreshRate(terminalInterval)), map[string]*bar{}}
+}
+
+// show shows a bar for each work, and removes the others.
+func (b *bars) show(all ...work) {
+	ended := maps.Clone(b.shown)
+
+	for _, each := range all {
+		delete(ended, each.id)
+
+		shown, known := b.shown[each.id]
+		if !known {
+			shown = &bar{}
+			shown.now.Store(&each)
+			// Without a total, a bar does not end before it is removed.
+			shown.Bar = b.AddBar(-1,
+				mpb.PrependDecorators(decor.Name(shorten(Printable(each.title)))),
+				mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return Printable(shown.now.Load().text()) })))
+			b.shown[each.id] = shown
+		}
+
+		shown.now.Store(&each)
+		shown.SetTotal(max(each.total, 0), false)
+		shown.SetCurrent(each.done)
+	}
+
+	for id, each := range ended {
+		each.Abort(true)
+		delete(b.shown, id)
+	}
+}
+
+// shorten truncates a title so that a bar fits beside it.
+func shorten(title string) string {
+	const most = 32
+
+	if runes := []rune(title); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+
+	return title
+}
+
+// end removes all bars from the terminal.
+func (b *bars) end() {
+	b.show()
+	b.Wait()
+}
+
+// formatPace says how far a copy is, and how fast.
+func formatPace(entry progress.Entry) string {
+	if entry.Total > 0 && entry.Done >= entry.Total {
+		return formatProgress(entry) + ", syncing to disk"
+	}
+
+	took := max(time.Since(entry.Started), time.Millisecond)
+
+	return formatProgress(entry) + ", " + formatBytes(int64(float64(entry.Done)/took.Seconds())) + "/s"
+}
+
+func formatProgress(entry progress.Entry) string {
+	if entry.Total <= 0 {
+		return formatBytes(entry.Done)
+	}
+
+	return fmt.Sprintf("%s of %s (%d %%)", formatBytes(entry.Done), formatBytes(entry.Total),
+		int64(percent*float64(entry.Done)/float64(entry.Total)))
+}
+
+func isTerminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+
+	return ok && term.IsTerminal(int(file.Fd()))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -31,6 +32,12 @@ const (
 	keyController = "controller"
 	keyGroups     = "group_controller"
 	keyNode       = "node"
+
+	// The names that several tables, and several groups of commands, have.
+	nameColumn   = "NAME"
+	objectColumn = "OBJECT"
+	listName     = "list"
+	getName      = "get"
 )
 
 type printer struct {
@@ -46,33 +53,24 @@ type answers map[string]any
 // structured reports whether programs read the output.
 func (p *printer) structured() bool { return p.output == outputJSON || p.output == outputYAML }
 
-// answer shows the answer of a call, if there is one, and returns the call's error.
-func (p *printer) answer(answer proto.Message, failure error, rows [][]string, ids ...string) error {
-	if !answer.ProtoReflect().IsValid() {
+// show prints the answer as JSON or YAML, the rows as a table, or for each id the name that its object
+// has, a line each. Nil ids are a usage error then. It returns the error of the call, too, and shows
+// nothing if that has no answer.
+func (p *printer) show(failure error, answer any, rows [][]string, ids ...string) error {
+	if message, ok := answer.(proto.Message); answer == nil || ok && !message.ProtoReflect().IsValid() {
 		return failure
 	}
 
-	return errors.Join(failure, p.show(answer, rows, ids...))
-}
-
-// show prints the answer as JSON or YAML, the rows as a table, or for each id the name that its object
-// has, a line each. Nil ids are a usage error then.
-func (p *printer) show(answer any, rows [][]string, ids ...string) error {
 	switch {
 	case p.structured():
-		return p.document(answer)
+		return errors.Join(failure, p.document(answer))
 	case p.output != outputName:
-		return p.table(rows)
+		return errors.Join(failure, p.table(rows))
 	case ids == nil:
-		return usage(errNoNames)
+		return errors.Join(failure, usage(errNoNames))
 	}
 
-	rows = make([][]string, len(ids))
-	for i, id := range ids {
-		rows[i] = []string{p.names.of(id)}
-	}
-
-	return p.table(rows)
+	return errors.Join(failure, p.table(mapped(ids, func(id string) []string { return []string{p.names.of(id)} })))
 }
 
 // errNoNames is returned for -o name of a command whose answer is about no object.
@@ -88,7 +86,18 @@ func (p *printer) table(rows [][]string) error {
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
 
-	if err := table.Flush(); err != nil {
+	return printed(table.Flush())
+}
+
+func (p *printer) printLine(line string) error {
+	_, err := fmt.Fprintln(p.out, line)
+
+	return printed(err)
+}
+
+// printed names the step of an error of the output.
+func printed(err error) error {
+	if err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
 
@@ -115,30 +124,24 @@ func Printable(text string) string {
 
 // document prints YAML, or indented JSON: protojson varies its white space on purpose.
 func (p *printer) document(answer any) error {
-	text, err := p.encodeNamed(answer)
-	if err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
-	}
-
 	var pretty bytes.Buffer
 
-	if p.output == outputYAML {
+	text, err := p.encodeNamed(answer)
+	if err == nil && p.output == outputYAML {
 		text, err = yaml.JSONToYAML(text)
 		pretty.Write(text)
-	} else {
+	} else if err == nil {
 		err = json.Indent(&pretty, text, "", indent)
 		pretty.WriteByte('\n')
 	}
 
 	if err != nil {
-		return fmt.Errorf("convert the answer: %w", err)
+		return fmt.Errorf("encode the answer: %w", err)
 	}
 
-	if _, err := pretty.WriteTo(p.out); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
+	_, err = pretty.WriteTo(p.out)
 
-	return nil
+	return printed(err)
 }
 
 // encodeNamed returns the answer as JSON, with the names of its objects beside their ids.
@@ -164,18 +167,16 @@ func (p *printer) encodeNamed(answer any) ([]byte, error) {
 
 // encode uses the spec's field names and emits all fields of messages, so that programs can
 // rely on them.
-func encode(answer any) (json.RawMessage, error) {
+func encode(answer any) (text json.RawMessage, err error) {
 	switch answer := answer.(type) {
 	case proto.Message:
 		return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
 	case answers:
 		documents := map[string]json.RawMessage{}
 		for name, each := range answer {
-			document, err := encode(each)
-			if err != nil {
+			if documents[name], err = encode(each); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			documents[name] = document
 		}
 		return json.Marshal(documents)
 	default:
@@ -194,20 +195,106 @@ func formatBytes(count int64) string {
 func orDash(text string) string { return cmp.Or(text, dash) }
 
 func formatPairs(m map[string]string) string {
-	all := make([]string, 0, len(m))
-	for _, key := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, key+"="+m[key])
-	}
-
-	return orDash(strings.Join(all, ","))
+	return orDash(strings.Join(mapped(slices.Sorted(maps.Keys(m)), func(key string) string { return key + "=" + m[key] }), ","))
 }
 
 // formatTopologies joins alternatives with a bar.
 func formatTopologies(all []*csi.Topology) string {
-	texts := make([]string, 0, len(all))
-	for _, one := range all {
-		texts = append(texts, formatPairs(one.GetSegments()))
+	return orDash(strings.Join(mapped(all, func(one *csi.Topology) string { return formatPairs(one.GetSegments()) }), " | "))
+}
+
+// columns describe the objects of one kind, as columns of a table and as lines of a sheet.
+type columns[T any] []column[T]
+
+// column is a property of objects.
+type column[T any] struct {
+	// header is the title in tables, and label in sheets. A property is only where it has a title.
+	header, label string
+	// text is empty for an unknown value: tables have a dash for it, sheets omit it.
+	text func(T) string
+	// wide is true for a column that only `-o wide` shows, and id for the one of which -o name makes names.
+	wide, id bool
+}
+
+// show shows the objects of an answer, unless the call has failed.
+func (c columns[T]) show(p *printer, failure error, answer any, objects ...T) error {
+	if failure != nil {
+		return failure
 	}
 
-	return orDash(strings.Join(texts, " | "))
+	var ids []string
+	if at := slices.IndexFunc(c, func(each column[T]) bool { return each.id }); at >= 0 {
+		ids = mapped(objects, c[at].text)
+	}
+
+	return p.show(nil, answer, c.table(p.output, objects...), ids...)
+}
+
+// table has a header, and a row for each object.
+func (c columns[T]) table(format outputFormat, objects ...T) [][]string {
+	rows := make([][]string, 1+len(objects))
+
+	for _, each := range c {
+		if each.header == "" || each.wide && format != outputWide {
+			continue
+		}
+
+		rows[0] = append(rows[0], each.header)
+		for i, object := range objects {
+			rows[1+i] = append(rows[1+i], orDash(each.text(object)))
+		}
+	}
+
+	return rows
+}
+
+// sheet has a line for each property of one object.
+func (c columns[T]) sheet(object T) [][]string {
+	var rows [][]string
+
+	for _, each := range c {
+		if text := each.text(object); each.label != "" && text != "" {
+			rows = append(rows, []string{each.label, text})
+		}
+	}
+
+	return rows
+}
+
+// mapped returns what a function makes of each element.
+func mapped[E, R any](elements []E, of func(E) R) []R {
+	results := make([]R, len(elements))
+	for i, each := range elements {
+		results[i] = of(each)
+	}
+
+	return results
+}
+
+// titled puts a line above a sheet.
+func titled(title string, rows [][]string) [][]string { return append([][]string{{title}}, rows...) }
+
+// forEach does something for each word, goes on after an error, and adds the word to it.
+func forEach(words []string, do func(word string) error) error {
+	return errors.Join(mapped(words, func(word string) error {
+		err := do(word)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", word, err)
+		}
+
+		return err
+	})...)
+}
+
+// collect returns the elements of a list that ends with its first error.
+func collect[E any](list iter.Seq2[E, error]) (elements []E, err error) {
+	for each, err := range list {
+		if err != nil {
+			return nil, err
+		}
+
+		elements = append(elements, each)
+	}
+
+	return elements, nil
 }

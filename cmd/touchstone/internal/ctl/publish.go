@@ -37,30 +37,25 @@ func (d driver) completePublication(ctx context.Context, claim *csiclient.Public
 		claim.NodeID = info.GetNodeId()
 	}
 
-	if claim.Capability != nil && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
-		answer, err := d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
-		if err != nil {
-			return caps, err
-		}
-
+	if claim.Capability != nil {
+		answer, err := d.getVolume(ctx, caps, claim.VolumeID)
 		if len(claim.VolumeContext) == 0 {
 			claim.VolumeContext = answer.GetVolume().GetVolumeContext()
 		}
+
+		return caps, err
 	}
 
 	return caps, nil
 }
 
-// nodesOf returns the ids of the nodes that a volume is attached to, none for a driver that does not
-// return them.
-func (d driver) nodesOf(ctx context.Context, caps csiclient.Capabilities, id string) ([]string, error) {
+// getVolume calls ControllerGetVolume, if the driver has it.
+func (d driver) getVolume(ctx context.Context, caps csiclient.Capabilities, id string) (*csi.ControllerGetVolumeResponse, error) {
 	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
-		return nil, nil
+		return nil, nil //nolint:nilnil // a nil answer has the zero values
 	}
 
-	answer, err := d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
-
-	return answer.GetStatus().GetPublishedNodeIds(), err
+	return d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
 }
 
 func publishVerb() verb {
@@ -143,11 +138,11 @@ func (s *session) runSteps(
 	}
 
 	steps, err := list(caps, claim)
-	if errors.Is(err, csiclient.ErrNoNodeService) {
-		return err
-	}
 
-	if err != nil {
+	switch {
+	case errors.Is(err, csiclient.ErrNoNodeService):
+		return err
+	case err != nil:
 		return usage(err) // A flag is missing.
 	}
 
@@ -164,5 +159,5 @@ func (s *session) runSteps(
 		rows = append(rows, []string{step.RPC, time.Since(began).Round(time.Microsecond).String()})
 	}
 
-	return errors.Join(err, s.show(answers{"calls": made, "publish_context": claim.PublishContext}, rows, claim.VolumeID))
+	return s.show(err, answers{"calls": made, "publish_context": claim.PublishContext}, rows, claim.VolumeID)
 }

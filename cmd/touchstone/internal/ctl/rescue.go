@@ -26,46 +26,44 @@ var (
 	errImageThere = errors.New("its image was not deleted")
 )
 
-func rescueVerb() verb {
-	return verb{
-		name: "rescue", arguments: []argument{oneVolume, {text: "FILE", isPath: true}}, progress: true,
-		short: "Copy a volume whose image was deleted to a file, before it is unmounted (Touchstone only)",
-		long: `Copy a volume whose image was deleted to a new file, from the loop device that has its data
+var rescueVerb = verb{
+	name: "rescue", arguments: []argument{oneVolume, {text: "FILE", isPath: true}}, progress: true,
+	short: "Copy a volume whose image was deleted to a file, before it is unmounted (Touchstone only)",
+	long: `Copy a volume whose image was deleted to a new file, from the loop device that has its data
 until it is unmounted. Run it as root on the machine that has mounted the volume. What is
 written meanwhile may be in the copy in part: stop the programs that write, and check the copy
 before the volume is unmounted. --timeout does not count.`,
-		example: `  touchstone ctl volume rescue data /backup/data.img`,
-		run: func(ctx context.Context, s *session) error {
-			known, err := s.known(ctx, s.args[0])
-			if err != nil {
-				return err
-			}
+	example: `  touchstone ctl volume rescue data /backup/data.img`,
+	run: func(ctx context.Context, s *session) error {
+		known, err := s.known(ctx, s.args[0])
+		if err != nil {
+			return err
+		}
 
-			known.ID, known.Name = s.args[0], s.names[s.args[0]]
+		known.ID, known.Name = s.args[0], s.names[s.args[0]]
 
-			file, err := filepath.Abs(s.args[1])
-			if err != nil {
-				return usage(err)
-			}
+		file, err := filepath.Abs(s.args[1])
+		if err != nil {
+			return usage(err)
+		}
 
-			attached, err := deletedImage(known.ID)
-			if err == nil {
-				err = s.rescue(ctx, known, attached.Path, file)
-			}
+		attached, err := deletedImage(known.ID)
+		if err == nil {
+			err = s.rescue(ctx, known, attached.Path, file)
+		}
 
-			if err != nil {
-				return fmt.Errorf("%s: %w", s.names.of(known.ID), err)
-			}
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.names.of(known.ID), err)
+		}
 
-			next := mountAgain(known, "mv "+file+" "+attached.BackingPath)
-			if !mountedByHand(known) {
-				next = "once it is unstaged, mv " + file + " " + attached.BackingPath
-			}
+		next := mountAgain(known, "mv "+file+" "+attached.BackingPath)
+		if !mountedByHand(known) {
+			next = "once it is unstaged, mv " + file + " " + attached.BackingPath
+		}
 
-			return s.show(answers{"volume_id": known.ID, "device": attached.Path, "file": file},
-				[][]string{{fmt.Sprintf("copied %s of %s to %s; check that, then: %s", attached.Path, s.names.of(known.ID), file, next)}}, known.ID)
-		},
-	}
+		return s.show(nil, answers{"volume_id": known.ID, "device": attached.Path, "file": file},
+			[][]string{{fmt.Sprintf("copied %s of %s to %s; check that, then: %s", attached.Path, s.names.of(known.ID), file, next)}}, known.ID)
+	},
 }
 
 // deletedImage returns the attachment of a volume's deleted image.
@@ -137,11 +135,12 @@ func (s *session) rescue(ctx context.Context, known health.VolumeReport, device,
 
 // writeCopy makes a sparse copy that is on disk, with its name, when it returns.
 func writeCopy(ctx context.Context, copier *filecopy.Copier, target, source *os.File, size int64) error {
-	if err := target.Truncate(size); err != nil {
-		return err
+	err := target.Truncate(size)
+	if err == nil {
+		err = copier.Copy(ctx, target, source, size)
 	}
 
-	if err := copier.Copy(ctx, target, source, size); err != nil {
+	if err != nil {
 		return err
 	}
 

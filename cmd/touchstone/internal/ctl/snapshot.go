@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -24,7 +25,7 @@ type snapshot struct {
 
 var snapshotColumns = columns[snapshot]{
 	{header: nameColumn, label: "Name:", text: func(s snapshot) string { return s.names[s.GetSnapshotId()] }},
-	{header: "SNAPSHOT ID", label: "Snapshot ID:", text: func(s snapshot) string { return s.GetSnapshotId() }},
+	{header: "SNAPSHOT ID", label: "Snapshot ID:", text: func(s snapshot) string { return s.GetSnapshotId() }, id: true},
 	{header: "SOURCE VOLUME", label: "Source volume:", text: func(s snapshot) string {
 		return s.names.of(s.GetSourceVolumeId())
 	}},
@@ -51,36 +52,37 @@ ready to use; --wait makes the call again until it is.`,
 		},
 		run: func(ctx context.Context, s *session) error {
 			request.SourceVolumeId, request.Name = s.args[0], s.args[1]
+			answer, err := taking(ctx, s, kindSnapshot, request, wait, s.CreateSnapshot, s.CreateSnapshotAndWait)
+			taken, state := answer.GetSnapshot(), " is ready"
+			s.names.add(taken.GetSnapshotId(), request.GetName())
 
-			create := s.CreateSnapshotAndWait
-			if !wait {
-				create = once(s.CreateSnapshot)
+			// After an error it may exist, and its id is needed.
+			rows := s.snapshotSheet(taken)
+			if err == nil && !taken.GetReadyToUse() {
+				state = " is not ready to use yet" + s.continuing(ctx, request.GetName())
 			}
 
-			answer, err := copying(ctx, s, kindSnapshot, request.GetName(), func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
-				return create(ctx, request)
-			})
-			s.names.add(answer.GetSnapshot().GetSnapshotId(), request.GetName())
-
-			rows := s.snapshotSheet(answer.GetSnapshot())
-
-			switch {
-			case err != nil: // It may exist, and its id is needed.
-			case answer.GetSnapshot().GetReadyToUse():
-				rows = append([][]string{{"snapshot " + request.GetName() + " is ready"}}, rows...)
-			default:
-				state := " is not ready to use yet" + s.continuing(ctx, request.GetName())
-				rows = append([][]string{{"snapshot " + request.GetName() + state}}, rows...)
+			if err == nil {
+				rows = titled("snapshot "+request.GetName()+state, rows)
 			}
 
-			return s.answer(answer, err, rows, answer.GetSnapshot().GetSnapshotId())
+			return s.show(err, answer, rows, taken.GetSnapshotId())
 		},
 	}
 }
 
-// once is a call without options.
-func once[R, A any](call func(context.Context, R, ...grpc.CallOption) (A, error)) func(context.Context, R) (A, error) {
-	return func(ctx context.Context, request R) (A, error) { return call(ctx, request) }
+// taking makes a call for a snapshot, or with --wait repeats it until the snapshot is ready to use.
+func taking[R interface{ GetName() string }, A any](
+	ctx context.Context, s *session, kind string, request R, wait bool,
+	call func(context.Context, R, ...grpc.CallOption) (A, error), repeated func(context.Context, R) (A, error),
+) (A, error) {
+	return copying(ctx, s, kind, request.GetName(), func(ctx context.Context) (A, error) {
+		if wait {
+			return repeated(ctx, request)
+		}
+
+		return call(ctx, request)
+	})
 }
 
 func (p *printer) snapshotSheet(of *csi.Snapshot) [][]string {
@@ -104,36 +106,27 @@ func snapshotListVerb() verb {
 			}
 
 			entries, err := collect(s.Snapshots(ctx, string(source), s.pageSize))
-			if err != nil {
-				return err
-			}
 
-			snapshots, ids := make([]snapshot, len(entries)), make([]string, len(entries))
-			for i, entry := range entries {
-				snapshots[i], ids[i] = snapshot{entry.GetSnapshot(), s.names}, entry.GetSnapshot().GetSnapshotId()
-			}
-
-			return s.show(&csi.ListSnapshotsResponse{Entries: entries}, snapshotColumns.table(s.output, snapshots...), ids...)
+			return snapshotColumns.show(s.printer, err, &csi.ListSnapshotsResponse{Entries: entries},
+				mapped(entries, func(entry *csi.ListSnapshotsResponse_Entry) snapshot { return snapshot{entry.GetSnapshot(), s.names} })...)
 		},
 	}
 }
 
-func snapshotVerb() verb {
-	return verb{
-		name: getName, arguments: []argument{oneSnapshot}, short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
-		run: func(ctx context.Context, s *session) error {
-			found, err := s.snapshot(ctx, s.args[0])
-			if err != nil {
-				return err
-			}
+var snapshotVerb = verb{
+	name: getName, arguments: []argument{oneSnapshot}, short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
+	run: func(ctx context.Context, s *session) error {
+		found, err := s.snapshot(ctx, s.args[0])
+		if err == nil {
+			err = s.learn(ctx, names.Volume, names.Group)
+		}
 
-			if err := s.learn(ctx, names.Volume, names.Group); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
+		}
 
-			return s.show(&csi.GetSnapshotResponse{Snapshot: found}, s.snapshotSheet(found), found.GetSnapshotId())
-		},
-	}
+		return s.show(nil, &csi.GetSnapshotResponse{Snapshot: found}, s.snapshotSheet(found), found.GetSnapshotId())
+	},
 }
 
 func (d driver) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
@@ -182,7 +175,7 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 				request.CapacityRange = &csi.CapacityRange{RequiredBytes: snapshot.GetSizeBytes(), LimitBytes: int64(what.limit)}
 			}
 
-			return s.create(ctx, request)
+			return s.create(ctx, kindRestore, request)
 		},
 	}
 }
@@ -259,5 +252,99 @@ func (p *printer) blocks(stream iter.Seq2[csiclient.BlockMetadata, error]) error
 		whole.BlockMetadata = append(whole.BlockMetadata, message.GetBlockMetadata()...)
 	}
 
-	return p.show(whole, blockColumns.table(p.output, whole.GetBlockMetadata()...))
+	return blockColumns.show(p, nil, whole, whole.GetBlockMetadata()...)
+}
+
+func groupCreateVerb() verb {
+	request, wait := &csi.CreateVolumeGroupSnapshotRequest{}, false
+
+	return verb{
+		name: "create", arguments: []argument{manyVolumes, newName}, short: "CreateVolumeGroupSnapshot", progress: true,
+		long: `CreateVolumeGroupSnapshot: a point-in-time snapshot of all volumes, or none.
+Each can be restored alone; they are deleted together.`,
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var((*keyValues)(&request.Parameters), "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
+			flags.BoolVar(&wait, "wait", false, "until all of it is ready to use")
+		},
+		run: func(ctx context.Context, s *session) error {
+			last := len(s.args) - 1
+			request.Name, request.SourceVolumeIds = s.args[last], s.args[:last]
+			answer, err := taking(ctx, s, kindGroup, request, wait, s.CreateVolumeGroupSnapshot, s.CreateGroupSnapshotAndWait)
+			taken := answer.GetGroupSnapshot()
+			s.names.add(taken.GetGroupSnapshotId(), request.GetName())
+
+			rows := s.groupSheet(taken)
+			if taken.GetReadyToUse() {
+				rows = titled("group "+request.GetName()+" is ready", rows)
+			}
+
+			return s.show(err, answer, rows, taken.GetGroupSnapshotId())
+		},
+	}
+}
+
+// memberFlags are the ids of a group's snapshots, which the spec requires in each call for it.
+type memberFlags struct{ ids []string }
+
+func (f *memberFlags) register(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&f.ids, "snapshot", nil,
+		"the id of a member (repeatable; default: those that ListSnapshots shows)")
+}
+
+func (f *memberFlags) of(ctx context.Context, s *session, groupID string) ([]string, error) {
+	if len(f.ids) > 0 {
+		return f.ids, nil
+	}
+
+	return s.GroupMembers(ctx, groupID)
+}
+
+func groupVerb() verb {
+	var members memberFlags
+
+	return verb{
+		name: getName, arguments: []argument{oneGroup}, short: "GetVolumeGroupSnapshot", flags: members.register,
+		run: func(ctx context.Context, s *session) error {
+			ids, err := members.of(ctx, s, s.args[0])
+			if err == nil {
+				err = s.learn(ctx, names.Volume)
+			}
+
+			if err != nil {
+				return err
+			}
+
+			answer, err := s.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: s.args[0], SnapshotIds: ids})
+
+			return s.show(err, answer, s.groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
+		},
+	}
+}
+
+func groupDeletion() verb {
+	var members memberFlags
+
+	return deletion("DeleteVolumeGroupSnapshot", manyGroups, func(ctx context.Context, s *session, id string) error {
+		ids, err := members.of(ctx, s, id)
+		if err != nil {
+			return err
+		}
+
+		_, err = s.DeleteVolumeGroupSnapshot(ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: ids})
+
+		return err
+	}, members.register)
+}
+
+// groupSheet describes a group, and then its members, which have no names, in a table.
+func (p *printer) groupSheet(g *csi.VolumeGroupSnapshot) [][]string {
+	members := mapped(g.GetSnapshots(), func(each *csi.Snapshot) snapshot { return snapshot{each, p.names} })
+
+	return slices.Concat([][]string{
+		{"Name:", orDash(p.names[g.GetGroupSnapshotId()])},
+		{"Group ID:", g.GetGroupSnapshotId()},
+		{"Created:", formatTime(g.GetCreationTime())},
+		{"Ready to use:", strconv.FormatBool(g.GetReadyToUse())},
+		{},
+	}, snapshotColumns[1:].table(outputTable, members...))
 }

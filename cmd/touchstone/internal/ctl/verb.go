@@ -1,15 +1,19 @@
 package ctl
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
@@ -74,12 +78,9 @@ var synonyms = map[string][]string{
 
 // usage returns the verb with its arguments and flags.
 func (v *verb) usage() string {
-	words := []string{v.name}
-	for _, each := range v.arguments {
-		words = append(words, each.text)
-	}
+	words := mapped(v.arguments, func(each argument) string { return each.text })
 
-	return strings.Join(append(words, strings.Fields(v.options)...), " ")
+	return strings.Join(slices.Concat([]string{v.name}, words, strings.Fields(v.options)), " ")
 }
 
 // command builds the command.
@@ -118,25 +119,20 @@ func (v *verb) command(given *settings) *cobra.Command {
 func (v *verb) check(cmd *cobra.Command, args []string) error {
 	least, most := len(v.arguments), len(v.arguments)
 
-	for _, each := range v.arguments {
-		if each.optional {
-			least--
-		}
-
-		if each.repeated {
-			most = math.MaxInt
-		}
+	if last := most - 1; last >= 0 && v.arguments[last].optional {
+		least--
 	}
 
-	if len(args) < least {
+	if slices.ContainsFunc(v.arguments, func(each argument) bool { return each.repeated }) {
+		most = math.MaxInt
+	}
+
+	switch {
+	case len(args) < least:
 		return usage(fmt.Errorf("%w: %s", errFewArguments, cmd.UseLine()))
-	}
-
-	if len(args) > most {
+	case len(args) > most:
 		return usage(fmt.Errorf("%w, %q: %s", errManyArguments, args[most], cmd.UseLine()))
-	}
-
-	if slices.Contains(args, "") {
+	case slices.Contains(args, ""):
 		return usage(fmt.Errorf("%w: %s", errEmptyArgument, cmd.UseLine()))
 	}
 
@@ -169,8 +165,12 @@ func (v *verb) argument(index, count int) argument {
 
 func (v *verb) runResolved(ctx context.Context, s *session) error {
 	err := v.resolve(ctx, s)
-	if err == nil {
+
+	switch {
+	case err == nil && v.lists && s.watch:
 		err = s.watching(ctx, func(ctx context.Context) error { return v.run(ctx, s) })
+	case err == nil:
+		err = v.run(ctx, s)
 	}
 
 	if v.healthCode {
@@ -235,4 +235,54 @@ func (s *settings) completeNames(kind names.Kind) cobra.CompletionFunc {
 
 		return found, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// watchPeriod is the time between two calls of --watch.
+const watchPeriod = time.Second
+
+func (s *settings) defineList(flags *pflag.FlagSet) {
+	flags.Int32Var(&s.pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
+	flags.BoolVarP(&s.watch, "watch", "w", false, "show it again whenever it has changed, until interrupted; --timeout does not count")
+}
+
+// watching shows something again whenever it has changed, until ctx ends.
+func (s *session) watching(ctx context.Context, show func(context.Context) error) error {
+	screen := &changes{to: s.out}
+	s.out = screen
+
+	err := wait.PollUntilContextCancel(ctx, watchPeriod, true, func(ctx context.Context) (bool, error) {
+		if err := show(ctx); err != nil || ctx.Err() != nil {
+			return false, err // what an interrupted call has written is a part
+		}
+
+		return false, screen.flush()
+	})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // interrupted, which is how it ends
+	}
+
+	return err
+}
+
+// changes collects what is written until flush, and writes it only if it differs from what was
+// written before.
+type changes struct {
+	to     io.Writer
+	now    bytes.Buffer
+	before []byte
+}
+
+func (c *changes) Write(p []byte) (int, error) { return c.now.Write(p) }
+
+func (c *changes) flush() error {
+	defer c.now.Reset()
+
+	if bytes.Equal(c.now.Bytes(), c.before) {
+		return nil
+	}
+
+	c.before = bytes.Clone(c.now.Bytes())
+	_, err := c.to.Write(c.before)
+
+	return err
 }

@@ -1,8 +1,11 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,8 +14,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
+
+var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
 
 // volume is a volume with what the driver reports of it beside CSI.
 type volume struct {
@@ -27,7 +34,7 @@ type volume struct {
 
 var volumeColumns = columns[volume]{
 	{header: nameColumn, label: "Name:", text: func(v volume) string { return v.name }},
-	{header: "ID", label: "Volume ID:", text: func(v volume) string { return v.GetVolumeId() }},
+	{header: "ID", label: "Volume ID:", text: func(v volume) string { return v.GetVolumeId() }, id: true},
 	{header: "SIZE", label: "Capacity:", text: func(v volume) string { return formatBytes(v.GetCapacityBytes()) }},
 	{header: "USED", text: volume.used},
 	{header: "FS", text: volume.filesystem},
@@ -57,11 +64,7 @@ func (v volume) used() string {
 }
 
 func (v volume) filesystem() string {
-	if v.known.FSType != "" {
-		return v.known.FSType
-	}
-
-	return map[string]string{"image": "raw block", "directory": "directory"}[v.known.Backing]
+	return cmp.Or(v.known.FSType, map[string]string{"image": "raw block", "directory": "directory"}[v.known.Backing])
 }
 
 func (v volume) condition() string {
@@ -71,7 +74,7 @@ func (v volume) condition() string {
 	case len(v.known.Conditions) == 0:
 		return healthyWord
 	default:
-		return fmt.Sprintf("%s %s", v.known.Conditions[0].Status, v.known.Conditions[0].Reason)
+		return v.known.Conditions[0].Status.String() + " " + string(v.known.Conditions[0].Reason)
 	}
 }
 
@@ -90,71 +93,59 @@ func volumeDeletion() verb {
 			return err
 		}
 
-		known, unknown := s.known(ctx, id)
-		if unknown != nil {
-			return err
-		}
+		known, _ := s.known(ctx, id)
 
 		return &explained{err, forPeople(known, err.Error())}
 	})
 }
 
-func volumeListVerb() verb {
-	return verb{
-		name: listName, aliases: []string{"ls"}, short: "ListVolumes, all pages", lists: true,
-		// It shows what ListVolumes returns, and in tables also what the driver's health report has of the
-		// volumes: names, usage, paths and conditions.
-		run: func(ctx context.Context, s *session) error {
-			known := map[string]health.VolumeReport{}
+// volumeListVerb shows what ListVolumes returns, and in tables also what the driver's health report has of the
+// volumes: names, usage, paths and conditions.
+var volumeListVerb = verb{
+	name: listName, aliases: []string{"ls"}, short: "ListVolumes, all pages", lists: true,
+	run: func(ctx context.Context, s *session) error {
+		known := map[string]health.VolumeReport{}
 
-			if report, err := s.ownReport(ctx); err == nil {
-				for _, each := range report.Volumes {
-					known[each.ID] = each
-				}
+		if report, err := s.ownReport(ctx); err == nil {
+			for _, each := range report.Volumes {
+				known[each.ID] = each
 			}
+		}
 
-			entries, err := collect(s.Volumes(ctx, s.pageSize))
-			if err != nil {
-				return err
-			}
+		entries, err := collect(s.Volumes(ctx, s.pageSize))
 
-			volumes, ids := make([]volume, len(entries)), make([]string, len(entries))
+		return volumeColumns.show(s.printer, err, &csi.ListVolumesResponse{Entries: entries},
+			mapped(entries, func(entry *csi.ListVolumesResponse_Entry) volume {
+				id := entry.GetVolume().GetVolumeId()
 
-			for i, entry := range entries {
-				ids[i] = entry.GetVolume().GetVolumeId()
-				volumes[i] = volume{entry.GetVolume(), s.names[ids[i]], entry.GetStatus(), known[ids[i]]}
-			}
-
-			return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.output, volumes...), ids...)
-		},
-	}
+				return volume{entry.GetVolume(), s.names[id], entry.GetStatus(), known[id]}
+			})...)
+	},
 }
 
-func volumeVerb() verb {
-	return verb{
-		name: getName, arguments: []argument{oneVolume}, short: "ControllerGetVolume, with the volume's health",
-		run: func(ctx context.Context, s *session) error {
-			answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
-			if err != nil {
-				return err
-			}
+var volumeVerb = verb{
+	name: getName, arguments: []argument{oneVolume}, short: "ControllerGetVolume, with the volume's health",
+	run: func(ctx context.Context, s *session) error {
+		answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
+		if err != nil {
+			return err
+		}
 
-			shown := volume{Volume: answer.GetVolume(), known: s.healthOf(ctx, s.args[0])}
-			shown.name = s.names[s.args[0]]
-			parts := answers{"volume": answer.GetVolume(), "health": shown.known}
+		shown := volume{Volume: answer.GetVolume(), known: s.healthOf(ctx, s.args[0])}
+		shown.name = s.names[s.args[0]]
+		parts := answers{"volume": answer.GetVolume(), "health": shown.known}
 
-			if answer.GetStatus() != nil {
-				shown.published, parts["status"] = answer.GetStatus(), answer.GetStatus()
-			}
+		if answer.GetStatus() != nil {
+			shown.published, parts["status"] = answer.GetStatus(), answer.GetStatus()
+		}
 
-			rows := volumeColumns.sheet(shown)
-			if shown.known.ID == "" {
-				return s.show(answer, rows, s.args[0])
-			}
+		rows := volumeColumns.sheet(shown)
+		if shown.known.ID == "" {
+			return s.show(nil, answer, rows, s.args[0])
+		}
 
-			return s.show(parts, append(rows, healthSheet(shown.known)...), s.args[0])
-		},
-	}
+		return s.show(nil, parts, append(rows, healthSheet(shown.known)...), s.args[0])
+	},
 }
 
 func modifyVerb() verb {
@@ -174,7 +165,181 @@ named stays as it is.`,
 			request.VolumeId = s.args[0]
 			answer, err := s.ControllerModifyVolume(ctx, request)
 
-			return s.answer(answer, err, [][]string{{"modified " + s.names.of(s.args[0])}}, s.args[0])
+			return s.show(err, answer, [][]string{{"modified " + s.names.of(s.args[0])}}, s.args[0])
+		},
+	}
+}
+
+// createFlags are the flags of a new volume.
+type createFlags struct {
+	required, limit size
+	parameters      keyValues
+	mutable         keyValues
+	topology        []string
+	use             capabilityFlags
+}
+
+func (f *createFlags) register(flags *pflag.FlagSet) {
+	flags.Var(&f.required, "size", "at least this large, such as 1Gi or 500M")
+	flags.Var(&f.mutable, "mutable", "a mutable parameter, as volume modify takes it (repeatable)")
+	flags.Var(&f.limit, "limit", "at most this large")
+	flags.Var(&f.parameters, "param", "a StorageClass parameter (repeatable)")
+	flags.StringArrayVar(&f.topology, "topology", nil,
+		"where the volume must be reachable, KEY=VALUE[,KEY=VALUE…]; repeat for alternatives, the preferred first")
+	f.use.register(flags)
+}
+
+func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
+	capability, err := f.use.capability()
+	places, placesErr := topologies(f.topology)
+	request := &csi.CreateVolumeRequest{
+		Name: name, Parameters: f.parameters, MutableParameters: f.mutable, VolumeCapabilities: []*csi.VolumeCapability{capability},
+	}
+
+	if f.required != 0 || f.limit != 0 {
+		request.CapacityRange = capacityRange(f.required, f.limit)
+	}
+
+	if len(places) > 0 {
+		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: places, Preferred: places}
+	}
+
+	return request, cmp.Or(err, placesErr)
+}
+
+func capacityRange(required, limit size) *csi.CapacityRange {
+	return &csi.CapacityRange{RequiredBytes: int64(required), LimitBytes: int64(limit)}
+}
+
+func createVerb() verb {
+	var (
+		what                 createFlags
+		ofSnapshot, ofVolume identifier
+	)
+
+	return verb{
+		name: "create", arguments: []argument{newName}, short: "CreateVolume", progress: true,
+		long: `CreateVolume. The call is idempotent by name: the same command again answers
+with the same volume, another one under the same name is refused. With
+--from-snapshot or --from-volume the new volume begins with the data of that
+one; it may be larger, not smaller.`,
+		example: `  touchstone ctl volume create data --size 1Gi --fs xfs
+  touchstone ctl volume create raw --size 500M --block --param provisioning=thick
+  touchstone ctl volume create shared --size 1Gi --param backing=directory
+  touchstone ctl volume create twin --fs xfs --from-volume data`,
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var(&ofSnapshot, "from-snapshot", "begin with the data of this snapshot")
+			flags.Var(&ofVolume, "from-volume", "begin with the data of this volume")
+			what.register(flags)
+		},
+		run: func(ctx context.Context, s *session) error {
+			request, err := what.request(s.args[0])
+			if err != nil {
+				return err
+			}
+
+			err = errors.Join(s.resolve(ctx, names.Snapshot, (*string)(&ofSnapshot)), s.resolve(ctx, names.Volume, (*string)(&ofVolume)))
+			kind := ""
+
+			switch {
+			case err != nil:
+				return err
+			case ofSnapshot != "" && ofVolume != "":
+				return usage(errTwoSources)
+			case ofSnapshot != "":
+				kind, request.VolumeContentSource = kindRestore, csiclient.FromSnapshot(string(ofSnapshot))
+			case ofVolume != "":
+				kind, request.VolumeContentSource = kindClone, csiclient.FromVolume(string(ofVolume))
+			}
+
+			return s.create(ctx, kind, request)
+		},
+	}
+}
+
+// create makes the call and shows the volume. Copying a source may take long: kind is that of the copy.
+func (s *session) create(ctx context.Context, kind string, request *csi.CreateVolumeRequest) error {
+	answer, err := copying(ctx, s, kind, request.GetName(), func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+		return s.CreateVolume(ctx, request)
+	})
+	if err != nil {
+		return err
+	}
+
+	// A volume that existed already may have lost its data since.
+	id := answer.GetVolume().GetVolumeId()
+	known, err := s.known(ctx, id)
+	s.names.add(id, request.GetName())
+	rows := volumeColumns.sheet(volume{Volume: answer.GetVolume(), name: request.GetName()})
+
+	for _, each := range known.Conditions {
+		if each.View == viewController && (each.Status == health.Inaccessible || each.Status == health.DataLoss) {
+			err = errors.Join(err, fmt.Errorf("volume %s exists: %w: %s %s: %s", known.Name, errUnhealthy, each.Status, each.Reason, each.Message))
+		}
+	}
+
+	if err == nil {
+		rows = titled("volume "+request.GetName()+" is ready", rows)
+	}
+
+	return s.show(err, answer, rows, id)
+}
+
+// deletion is a verb that makes one call for each given id. It continues after an error.
+func deletion(
+	call string, of argument, remove func(ctx context.Context, s *session, id string) error, further ...func(*pflag.FlagSet),
+) verb {
+	var ignoreNotFound, dryRun bool
+
+	return verb{
+		name: "delete", aliases: []string{"rm"}, arguments: []argument{of}, resolves: true,
+		short: call + " for each",
+		long: call + ` for each ` + string(of.kind) + `, by name or id. It continues after an error.
+What is not there is an error of this command, though not of the call, unless the driver
+does not list names.`,
+		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&dryRun, "dry-run", false, "only print what would be deleted")
+			flags.BoolVar(&ignoreNotFound, "ignore-not-found", false, "succeed where there is nothing to delete")
+
+			for _, define := range further {
+				define(flags)
+			}
+		},
+		run: func(ctx context.Context, s *session) error {
+			deleted, doing, done := []string{}, "deleted", "deleted "
+			if dryRun {
+				doing, done = "would_delete", "would delete "+string(of.kind)+" "
+			}
+
+			listed, known, err := s.objects(ctx, of.kind)
+			if err != nil {
+				return err
+			}
+
+			var rows [][]string
+
+			refused := forEach(s.args, func(given string) error {
+				id, err := find(listed, of.kind, given)
+
+				switch {
+				case known && err != nil && ignoreNotFound:
+					return nil
+				case known && err != nil:
+					return fmt.Errorf("nothing to delete: %w", err)
+				case !dryRun:
+					if err := remove(ctx, s, id); err != nil {
+						return err
+					}
+				}
+
+				// A second argument for the same object has nothing to delete.
+				listed = slices.DeleteFunc(listed, func(o names.Object) bool { return o.ID == id })
+				deleted, rows = append(deleted, id), append(rows, []string{done + given})
+
+				return nil
+			})
+
+			return s.show(refused, answers{doing: deleted}, rows, deleted...)
 		},
 	}
 }
