@@ -26,15 +26,15 @@ import (
 
 // poolLocation contains the paths of a pool.
 type poolLocation struct {
-	// directory is the flag's value; root is the directory with the volumes: the same, or
+	// name and directory are the flag's; root is the directory with the volumes: the same, or
 	// the mount point of the filesystem embedded in image.
-	directory, root, image string
+	name, directory, root, image string
 }
 
 // locatePool returns the paths of an existing pool. Errors: fs.ErrNotExist,
 // embedded.ErrNotMounted, or those of system calls.
 func (c *Config) locatePool(name string) (poolLocation, error) {
-	s := poolLocation{directory: c.Pools[name]}
+	s := poolLocation{name: name, directory: c.Pools[name]}
 
 	info, err := os.Stat(s.directory)
 	if err != nil {
@@ -138,6 +138,18 @@ func checkStorageMount(directory string, point mount.Point) Finding {
 	}
 }
 
+// inPool runs a check of an existing pool.
+func inPool(run func(context.Context, *Config, poolLocation) Finding) func(context.Context, *Config, string) Finding {
+	return func(ctx context.Context, c *Config, name string) Finding {
+		s, err := c.locatePool(name)
+		if err != nil {
+			return skippedWithoutPool(err)
+		}
+
+		return run(ctx, c, s)
+	}
+}
+
 // skippedWithoutPool is the result of checks after checkPool, which reports the cause.
 func skippedWithoutPool(err error) Finding {
 	return skipped("there is no pool to check: " + err.Error())
@@ -146,15 +158,10 @@ func skippedWithoutPool(err error) Finding {
 // A filesystem with less than a twentieth of its inodes available is nearly full.
 const fewInodesPart = 20
 
-func checkPoolSpace(_ context.Context, c *Config, name string) Finding {
+func checkPoolSpace(_ context.Context, _ *Config, s poolLocation) Finding {
 	const cure = "delete volumes and snapshots, or enlarge the filesystem"
 
-	s, err := c.locatePool(name)
-	if err != nil {
-		return skippedWithoutPool(err)
-	}
-
-	capacity, err := pool.CapacityOf(name, s.root, s.image)
+	capacity, err := pool.CapacityOf(s.name, s.root, s.image)
 	usage, usageErr := usageOf(s.root)
 
 	if err := cmp.Or(err, usageErr); err != nil {
@@ -179,12 +186,7 @@ func checkPoolSpace(_ context.Context, c *Config, name string) Finding {
 
 func formatBytes(count int64) string { return humanize.IBytes(uint64(max(count, 0))) }
 
-func checkPoolReflink(_ context.Context, c *Config, name string) Finding {
-	s, err := c.locatePool(name)
-	if err != nil {
-		return skippedWithoutPool(err)
-	}
-
+func checkPoolReflink(_ context.Context, c *Config, s poolLocation) Finding {
 	instant, err := filecopy.Reflinks(s.root)
 
 	switch {
@@ -201,12 +203,7 @@ func checkPoolReflink(_ context.Context, c *Config, name string) Finding {
 }
 
 // checkPoolDirectories reports how the sizes of directory volumes are limited. It changes nothing.
-func checkPoolDirectories(_ context.Context, c *Config, name string) Finding {
-	s, err := c.locatePool(name)
-	if err != nil {
-		return skippedWithoutPool(err)
-	}
-
+func checkPoolDirectories(_ context.Context, _ *Config, s poolLocation) Finding {
 	directories, err := quota.Open(s.root, true)
 	if err != nil {
 		return skippedWithoutPool(err)
@@ -297,21 +294,18 @@ var errNotThere = errors.New("data written to the device is not in the image")
 func verifyWrite(device *loop.Device, image *os.File) error {
 	written, read := bytes.Repeat([]byte{'T'}, blockBytes), make([]byte, blockBytes)
 
-	if _, err := device.File().WriteAt(written, 0); err != nil {
-		return fmt.Errorf("write to the attached image: %w", err)
+	_, err := device.File().WriteAt(written, 0)
+	if err == nil {
+		err = device.File().Sync()
 	}
 
-	if err := device.File().Sync(); err != nil {
-		return fmt.Errorf("sync the attached image: %w", err)
+	if err == nil {
+		_, err = image.ReadAt(read, 0)
 	}
 
-	if _, err := image.ReadAt(read, 0); err != nil {
-		return fmt.Errorf("read the image: %w", err)
+	if err == nil && !bytes.Equal(written, read) {
+		err = errNotThere
 	}
 
-	if !bytes.Equal(written, read) {
-		return errNotThere
-	}
-
-	return nil
+	return err
 }
