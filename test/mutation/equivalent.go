@@ -31,8 +31,6 @@ var equivalent = map[string]string{
 	"pkg/state writer.takeBack: swap: each.revert()":                                              "an observer must not use the store",
 	"pkg/state writer.takeBack: swap: w.flushing = nil":                                           lockedOrder,
 	"pkg/state committer.flushLater: swap: c.background.Add(1)":                                   "the timer's function waits for the lock that is held here",
-	"pkg/state committer.switchTo: never: err != nil":                                             "a warning is not logged: the journal was replaced, and is not used again",
-	"pkg/state committer.switchTo: replace !=: err != nil":                                        "a warning is not logged: the journal was replaced, and is not used again",
 	"pkg/state committer.switchTo: swap: c.journal = next":                                        "the caller holds the token, and the previous journal is closed in any case",
 	"pkg/state Store.Repair: swap: done.Backups = append(done.Backups, backup)":                   "the result has the backup whether renew fails or not",
 	"pkg/state inOrder: swap: close(todo)":                                                        "both queues end, and what is in them is done in its own order",
@@ -158,8 +156,6 @@ var equivalent = map[string]string{
 	"pkg/node Service.forgetUnstaged: drop error: err":                                               "the staging has failed, and its own error is returned",
 	"pkg/node/fsck wait: drop: defer timer.Stop()":                                                   "a timer that is not stopped is collected with its channel",
 	"pkg/node/probe Gate.Close: drop: defer timer.Stop()":                                            "a timer that is not stopped is collected with its channel",
-	"pkg/node/probe probeState.probeFilesystem: never: err != nil #2":                                "a message for debugging is not logged",
-	"pkg/node/probe probeState.probeFilesystem: replace !=: err != nil #3":                           "another message for debugging is logged",
 	"pkg/node/probe probeState.probeBacking: drop error: errors.ErrUnsupported":                      "the files of a pool have a Stat_t on Linux",
 	"pkg/node/probe probeState.probeBacking: never: !ok":                                             "the files of a pool have a Stat_t on Linux",
 

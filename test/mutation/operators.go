@@ -12,8 +12,8 @@ import (
 
 // operators finds what the operators can change in the functions of a file: one mutant for each
 // place and operator. Each changes one statement or expression, so that a test which observes it
-// fails. Logging, and the texts of errors and of panics, are left out: no test should depend on
-// them word by word.
+// fails. Logging, with the decision whether to log, and the texts of errors and of panics, are left out: no
+// test should depend on them word by word.
 type operators struct {
 	pkg, file string
 	text      string
@@ -102,6 +102,14 @@ func (o *operators) visit(node ast.Node) bool {
 
 		o.dropSync(n)
 	case *ast.IfStmt:
+		if onlyLogs(n) {
+			if n.Init != nil {
+				ast.Inspect(n.Init, o.visit)
+			}
+
+			return false
+		}
+
 		o.negate(n.Cond)
 		o.dropBranch(n)
 	case *ast.BinaryExpr:
@@ -137,12 +145,36 @@ func isText(call *ast.CallExpr) bool {
 		}
 	}
 
-	switch selector.Sel.Name {
-	case "Debug", "Info", "Warn", "Error", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "LogAttrs":
-		return len(call.Args) > 0
+	return isLog(call)
+}
+
+// isLog reports whether a call logs.
+func isLog(call *ast.CallExpr) bool {
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || len(call.Args) == 0 {
+		return false
 	}
 
-	return false
+	switch selector.Sel.Name {
+	case "Debug", "Info", "Warn", "Error", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "LogAttrs":
+		return true
+	default:
+		return false
+	}
+}
+
+// onlyLogs reports whether a statement decides on nothing but whether something is logged.
+func onlyLogs(n *ast.IfStmt) bool {
+	return n.Else == nil && !hasCall(n.Cond) && !slices.ContainsFunc(n.Body.List, func(each ast.Stmt) bool {
+		statement, ok := each.(*ast.ExprStmt)
+		if !ok {
+			return true
+		}
+
+		call, ok := statement.X.(*ast.CallExpr)
+
+		return !ok || !isLog(call)
+	})
 }
 
 // replaced are the binary operators and what they become.

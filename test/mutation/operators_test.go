@@ -31,6 +31,10 @@ func (b *box) put(f *os.File, n int) (int, error) {
 		return 0, fmt.Errorf("sync %d: %w", n+1, err)
 	}
 
+	if n > 5 {
+		b.log.Warn("large", "n", n)
+	}
+
 	return b.n + 1, nil
 }
 `
