@@ -52,7 +52,7 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 
 	fresh := s.newVolume(&wanted)
 
-	return fresh, s.copies.Restore(ctx, fresh, wanted.pool, snapshot)
+	return fresh, s.copies.Restore(ctx, fresh, wanted.pool, from, snapshot)
 }
 
 // clone makes the volume of another, of which it holds the operation until the

@@ -272,7 +272,7 @@ func TestVolumesOfCopies(t *testing.T) {
 			return b.Clone(b.t.Context(), fresh, b.served(), source.ID, volume.ConsistencyFilesystem)
 		},
 		"restore": func(b *bench, source, fresh *record.Volume) error {
-			return b.Restore(b.t.Context(), fresh, b.served(), b.snapshot("taken", source, record.PhaseReady))
+			return b.Restore(b.t.Context(), fresh, b.served(), b.served(), b.snapshot("taken", source, record.PhaseReady))
 		},
 	} {
 		b := newBench(t)

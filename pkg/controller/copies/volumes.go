@@ -54,24 +54,20 @@ func (t *volumeCopy) undo(ctx context.Context, cause error) error {
 type restoring struct {
 	volumeCopy
 
+	from     *pool.Pool
 	snapshot *record.Snapshot
 }
 
 // Restore makes the volume of a snapshot, or leaves nothing behind.
-func (m *Machine) Restore(ctx context.Context, fresh *record.Volume, into *pool.Pool, snapshot *record.Snapshot) error {
-	return m.run(ctx, &restoring{volumeCopy: m.newVolumeCopy(fresh, into), snapshot: snapshot})
+func (m *Machine) Restore(ctx context.Context, fresh *record.Volume, into, from *pool.Pool, snapshot *record.Snapshot) error {
+	return m.run(ctx, &restoring{volumeCopy: m.newVolumeCopy(fresh, into), from: from, snapshot: snapshot})
 }
 
 func (t *restoring) prepare(context.Context) error {
-	from, err := t.pool(t.snapshot.Parameters.Pool, "snapshot "+t.snapshot.ID)
-	if err != nil {
-		return err
-	}
-
 	t.plan = &plan{}
 	pending := &pendingCopy{target: t.fresh.Object(), name: t.fresh.Name, pool: t.into}
 
-	return t.addCopy(pending, "restore", from, t.snapshot.Object(), t.snapshot.SizeBytes, t.options())
+	return t.addCopy(pending, "restore", t.from, t.snapshot.Object(), t.snapshot.SizeBytes, t.options())
 }
 
 // cloning is the copy of another volume.
