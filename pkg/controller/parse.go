@@ -12,7 +12,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -119,10 +118,6 @@ func (p *parser) parseCapability(given *csi.VolumeCapability, parameters volume.
 
 	if err := p.capabilities.CheckAccessMode(parsed); err != nil {
 		return volume.Capability{}, err
-	}
-
-	if _, err := mount.ParseFlags(parsed.MountFlags); err != nil {
-		return volume.Capability{}, fmt.Errorf("%w: %w", volume.ErrCapability, err)
 	}
 
 	return parsed, parameters.CheckCapability(parsed, p.shared)

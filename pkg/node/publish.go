@@ -88,10 +88,6 @@ func parsePublish(
 		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if _, err := mount.ParseFlags(wanted.MountFlags); err != nil {
-		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
-	}
-
 	if !volume.IsID(request.GetVolumeId()) {
 		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
 	}

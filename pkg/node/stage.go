@@ -65,10 +65,6 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if _, err := mount.ParseFlags(capability.MountFlags); err != nil {
-		return nil, rpc.Invalid("volume_capability: %w", err)
-	}
-
 	parameters, err := volume.ParseContext(request.GetVolumeContext())
 	if err != nil {
 		return nil, rpc.Invalid("volume_context: %w", err)

@@ -65,7 +65,7 @@ func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 }
 
 // Check refuses an access mode that the spec does not have, with ErrIncomplete, and an unknown
-// filesystem, with ErrCapability.
+// filesystem or a bad mount flag, with ErrCapability.
 func (c Capability) Check() error {
 	if c.AccessMode() == csi.VolumeCapability_AccessMode_UNKNOWN {
 		return fmt.Errorf("%w: access mode %s; name one of the spec's modes", ErrIncomplete, c.Mode)
@@ -75,7 +75,18 @@ func (c Capability) Check() error {
 		return fmt.Errorf("%w: filesystem %q; it must be one of %s", ErrCapability, c.FSType, strings.Join(FSTypes(), ", "))
 	}
 
+	if _, err := mount.ParseFlags(c.MountFlags); err != nil {
+		return fmt.Errorf("%w: %w", ErrCapability, err)
+	}
+
 	return nil
+}
+
+// MountOptions returns the mount flags, which Check has accepted.
+func (c Capability) MountOptions() mount.Options {
+	options, _ := mount.ParseFlags(c.MountFlags)
+
+	return options
 }
 
 // AccessMode returns the capability's mode as the spec's enum.

@@ -78,9 +78,14 @@ func TestUnsupportedCapabilitiesAreRefused(t *testing.T) {
 		require.ErrorIs(t, err, volume.ErrIncomplete, name)
 	}
 
-	_, err := volume.ParseCapability(&csi.VolumeCapability{AccessMode: mode, AccessType: mount})
-	require.ErrorIs(t, err, volume.ErrCapability)
-	require.NotErrorIs(t, err, volume.ErrIncomplete, "a filesystem that is not supported")
+	bind := &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{MountFlags: []string{"bind"}}}
+
+	for name, access := range map[string]*csi.VolumeCapability_Mount{"an unknown filesystem": mount, "a flag that no volume can have": bind} {
+		_, err := volume.ParseCapability(&csi.VolumeCapability{AccessMode: mode, AccessType: access})
+		require.ErrorIs(t, err, volume.ErrCapability, name)
+		require.NotErrorIs(t, err, volume.ErrIncomplete, name)
+	}
+
 	require.NotEmpty(t, volume.FSTypes(), "the filesystems that a volume can have")
 }
 

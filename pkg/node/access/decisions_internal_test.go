@@ -64,7 +64,6 @@ func TestCheckWritable(t *testing.T) {
 		"mounted for reading":                {readOnly, mount.Point{SuperReadOnly: true}, codes.OK},
 		"an emergency":                       {readOnly, mount.Point{SuperOptions: []string{"emergency_ro"}}, codes.FailedPrecondition},
 		"it has shut down":                   {writable, mount.Point{SuperOptions: []string{"shutdown"}}, codes.FailedPrecondition},
-		"a flag that is none of a volume":    {&staged.Volume{Capability: volume.Capability{MountFlags: []string{"bind"}}}, mount.Point{}, codes.InvalidArgument},
 		"an option that has nothing to do":   {writable, mount.Point{SuperOptions: []string{"errors=remount-ro"}}, codes.OK},
 		"read-only and mounted for that, rw": {&staged.Volume{Capability: volume.Capability{MountFlags: []string{"rw"}}}, mount.Point{SuperReadOnly: true}, codes.FailedPrecondition},
 	} {

@@ -38,12 +38,7 @@ func (d *Directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Ta
 }
 
 func (d *Directory) bindStaging(v *staged.Volume, staging *mount.Target) error {
-	options, err := v.MountOptions()
-	if err != nil {
-		return err
-	}
-
-	tree, err := d.tree(v, options)
+	tree, err := d.tree(v, v.MountOptions())
 	if err != nil {
 		return err
 	}

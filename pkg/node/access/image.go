@@ -66,10 +66,7 @@ func (m *Image) stage(ctx context.Context, v *staged.Volume, staging *mount.Targ
 
 // mount has the steps of a staging.
 func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Target) (err error) {
-	options, err := v.MountOptions()
-	if err != nil {
-		return err
-	}
+	options := v.MountOptions()
 
 	if len(v.Publications) == 0 {
 		// An earlier unstaging may have been interrupted.
@@ -296,9 +293,8 @@ func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked
 		return 0, err
 	}
 
-	options, err := v.MountOptions()
-	if err != nil || options.ReadOnly() {
-		return size, err
+	if v.MountOptions().ReadOnly() {
+		return size, nil
 	}
 
 	return size, m.growMounted(ctx, v, size)

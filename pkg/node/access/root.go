@@ -13,13 +13,8 @@ import (
 // checkWritable returns FAILED_PRECONDITION for a filesystem that was mounted for writing and
 // has stopped writing after an error: a copy would be of an undefined state of its disk.
 func checkWritable(v *staged.Volume, point mount.Point) error {
-	options, err := mount.ParseFlags(v.Capability.MountFlags)
-	if err != nil {
-		return err
-	}
-
 	failed := point.HasSuperOption("emergency_ro") || point.HasSuperOption("shutdown") ||
-		point.SuperReadOnly && !options.ReadOnly()
+		point.SuperReadOnly && !v.MountOptions().ReadOnly()
 	if !failed {
 		return nil
 	}

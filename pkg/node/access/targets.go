@@ -35,10 +35,7 @@ type Targets struct {
 func (t *Targets) bind(
 	ctx context.Context, way Access, v *staged.Volume, publication staged.Publication, source *os.File, target *mount.Target,
 ) error {
-	options, err := staged.MountOptions(publication.Capability, publication.ReadOnly || v.IsReadOnly())
-	if err != nil {
-		return err
-	}
+	options := staged.MountOptions(publication.Capability, publication.ReadOnly || v.IsReadOnly())
 
 	if err := t.LimitNew(ctx, way, v, publication); err != nil {
 		return err

@@ -111,12 +111,7 @@ func (d *Devices) DetachLeft(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	options, err := v.MountOptions()
-	if err != nil {
-		return err
-	}
-
-	err = d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), left.Number, options)
+	err = d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), left.Number, v.MountOptions())
 	if err != nil && !errors.Is(err, loop.ErrNotAttached) {
 		return err
 	}
@@ -141,11 +136,6 @@ func (d *Devices) DetachForgotten(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	options, err := v.MountOptions()
-	if err != nil {
-		return err
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, forgottenLimit)
 	defer cancel()
 
@@ -154,7 +144,7 @@ func (d *Devices) DetachForgotten(ctx context.Context, v *staged.Volume) error {
 			continue
 		}
 
-		err := d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), each.Number, options)
+		err := d.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), each.Number, v.MountOptions())
 		if err == nil {
 			err = d.config.Loops.AwaitDetached(ctx, each.Number, each.Sequence)
 		}

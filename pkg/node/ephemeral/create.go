@@ -126,10 +126,7 @@ func (v *Volumes) record(ctx context.Context, wanted *staged.Inline, target *mou
 
 // create creates the pool object, and mounts it at the target only.
 func (v *Volumes) create(ctx context.Context, r *staged.Inline, target *mount.Target) error {
-	options, err := staged.MountOptions(r.Publication.Capability, r.Publication.ReadOnly)
-	if err != nil {
-		return err
-	}
+	options := staged.MountOptions(r.Publication.Capability, r.Publication.ReadOnly)
 
 	if err := v.store(ctx, r); err != nil {
 		return err

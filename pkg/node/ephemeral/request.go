@@ -9,7 +9,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -61,12 +60,7 @@ func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capabilit
 		return volume.Capability{}, err
 	}
 
-	options, err := mount.ParseFlags(capability.MountFlags)
-	if err != nil {
-		return volume.Capability{}, err
-	}
-
-	if options.PanicsOnError() {
+	if capability.MountOptions().PanicsOnError() {
 		return volume.Capability{}, errdefs.Errorf(errdefs.ErrInvalidArgument,
 			"mount_flags: the author of a pod must not make an error of its volume halt the node; "+
 				"leave out errors=panic and fatal_errors=panic")

@@ -8,8 +8,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 const (
@@ -72,7 +70,7 @@ func (r *run) whileFrozen(ctx context.Context, do func(context.Context) error) e
 		return config.Volumes.WithFrozen(ctx, []string{r.volumeID}, func(ctx context.Context) error {
 			// A volume that is not mounted where it should be is not frozen either. One that is
 			// only read need not be.
-			if !config.Volumes.IsFrozen(r.volumeID) && !isMountedReadOnly(record) {
+			if !config.Volumes.IsFrozen(r.volumeID) && !record.MountOptions().ReadOnly() {
 				return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 					"it is in use, but not mounted for writing any more; unstage it and stage it again")
 			}
@@ -80,14 +78,6 @@ func (r *run) whileFrozen(ctx context.Context, do func(context.Context) error) e
 			return do(ctx)
 		})
 	})
-}
-
-// isMountedReadOnly reports whether the filesystem is mounted so that nothing can be
-// written.
-func isMountedReadOnly(record *staged.Volume) bool {
-	options, err := mount.ParseFlags(record.Capability.MountFlags)
-
-	return record.IsReadOnly() || err == nil && options.ReadOnly()
 }
 
 // withoutReflink checks a volume whose pool cannot copy an image instantly: on a copy of

@@ -75,14 +75,6 @@ func TestToolErrorsAreRecorded(t *testing.T) {
 	require.False(t, isCheckFailure(ended, errTooSlow), "a check that was cancelled has no verdict")
 }
 
-func TestIsMountedReadOnly(t *testing.T) {
-	t.Parallel()
-
-	require.False(t, isMountedReadOnly(&staged.Volume{}), "want: a volume is writable by default")
-	require.True(t, isMountedReadOnly(&staged.Volume{ReadOnly: true}), "want: a read-only volume is read-only")
-	require.True(t, isMountedReadOnly(&staged.Volume{Capability: volume.Capability{MountFlags: []string{"noatime,ro"}}}), "want: a volume with the mount flag ro is read-only")
-}
-
 func TestFrozenWorkIsLimited(t *testing.T) {
 	t.Parallel()
 

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -39,23 +38,6 @@ func TestCallsRecordDevices(t *testing.T) {
 	f.Detached(3)
 	require.Empty(t, at(3), "want: no event of the device is the volume's")
 	require.Equal(t, []string{f.id}, at(4))
-}
-
-// TestProbesOfBadFlagsFail before they read anything.
-func TestProbesOfBadFlagsFail(t *testing.T) {
-	t.Parallel()
-
-	bad := volume.Capability{MountFlags: []string{""}}
-	published := []staged.Publication{{TargetPath: "/target", Capability: bad}}
-
-	for name, record := range map[string]*staged.Volume{
-		"staged": {StagingPath: "/staged", Capability: bad}, "published": {StagingPath: "/staged", Publications: published},
-		"inline": {Ephemeral: true, Publications: published},
-	} {
-		s := &probeState{volume: record}
-		require.Error(t, s.probeMounts(t.Context()), "want: unknown flags are no mount: %s", name)
-		require.Empty(t, s.entries, name)
-	}
 }
 
 func TestEventsAreRequestedOfTheErrorsOfAnExt4(t *testing.T) {

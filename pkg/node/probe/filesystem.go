@@ -28,8 +28,10 @@ func (s *probeState) probeFilesystem(context.Context) error {
 		return nil
 	}
 
-	if err := s.probeWritable(); err != nil || s.root == nil {
-		return err
+	s.probeWritable()
+
+	if s.root == nil {
+		return nil
 	}
 
 	usage, err := mount.UsageOf(s.root)
@@ -61,7 +63,7 @@ func (s *probeState) probeFilesystem(context.Context) error {
 
 // probeWritable finds out whether the filesystem has stopped writing. An ext4 shows that in
 // the options of its superblock only, and not in statfs.
-func (s *probeState) probeWritable() error {
+func (s *probeState) probeWritable() {
 	if s.point.HasSuperOption("shutdown") {
 		s.addShutDown()
 	}
@@ -69,18 +71,13 @@ func (s *probeState) probeWritable() error {
 	if s.point.HasSuperOption("emergency_ro") {
 		s.add(health.ReadOnlyRemount, "an error has made its filesystem read-only; see the kernel's log, unstage it and stage it again")
 
-		return nil
+		return
 	}
 
-	requested, err := hasReadOnlyFlag(s.volume.Capability)
-	if err != nil || requested || !s.point.SuperReadOnly || s.volume.IsReadOnly() {
-		return err
+	if s.point.SuperReadOnly && !s.volume.MountOptions().ReadOnly() {
+		s.unsettled = true
+		s.add(health.ReadOnlyRemount, "its filesystem was made read-only; see the kernel's log, unstage it and stage it again")
 	}
-
-	s.unsettled = true
-	s.add(health.ReadOnlyRemount, "its filesystem was made read-only; see the kernel's log, unstage it and stage it again")
-
-	return nil
 }
 
 // bytesExhausted reports whether no space is left in the filesystem.

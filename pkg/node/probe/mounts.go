@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
@@ -26,10 +25,8 @@ type expectedMount struct {
 
 // expectedMounts returns the paths at which the volume has to be mounted, the staging path
 // first.
-func expectedMounts(record *staged.Volume) ([]expectedMount, error) {
+func expectedMounts(record *staged.Volume) []expectedMount {
 	var expected []expectedMount
-
-	readOnly := record.IsReadOnly()
 
 	publications := slices.Clone(record.Publications)
 
@@ -40,44 +37,22 @@ func expectedMounts(record *staged.Volume) ([]expectedMount, error) {
 	}
 
 	if !record.IsOnlyPersistent() && !record.ExposesRawDevice() && !record.Ephemeral {
-		requested, err := hasReadOnlyFlag(record.Capability)
-		if err != nil {
-			return nil, err
-		}
-
-		expected = append(expected, expectedMount{path: record.StagingPath, readOnly: readOnly || requested})
+		expected = append(expected, expectedMount{path: record.StagingPath, readOnly: record.MountOptions().ReadOnly()})
 	}
 
 	for _, publication := range publications {
-		requested, err := hasReadOnlyFlag(publication.Capability)
-		if err != nil {
-			return nil, err
-		}
-
 		expected = append(expected, expectedMount{
 			path: publication.TargetPath, isTarget: true, isPersistent: record.IsPersistentAt(publication.TargetPath),
-			readOnly: readOnly || publication.ReadOnly || requested,
+			readOnly: record.IsReadOnly() || publication.ReadOnly || publication.Capability.MountOptions().ReadOnly(),
 		})
 	}
 
-	return expected, nil
-}
-
-// hasReadOnlyFlag reports whether the mount flags include "ro".
-func hasReadOnlyFlag(capability volume.Capability) (bool, error) {
-	options, err := mount.ParseFlags(capability.MountFlags)
-
-	return options.ReadOnly(), err
+	return expected
 }
 
 // probeMounts finds out whether the volume is mounted at all paths at which it has to be.
 func (s *probeState) probeMounts(context.Context) error {
-	expected, err := expectedMounts(s.volume)
-	if err != nil {
-		return err
-	}
-
-	for _, each := range expected {
+	for _, each := range expectedMounts(s.volume) {
 		if err := s.probeMount(each); err != nil {
 			return err
 		}

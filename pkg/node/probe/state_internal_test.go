@@ -137,13 +137,10 @@ func TestFilesystemsThatStoppedWriting(t *testing.T) {
 			t.Parallel()
 
 			s := &probeState{volume: &test.volume, point: test.point}
-			require.NoError(t, s.probeWritable())
+			s.probeWritable()
 			require.Equal(t, test.want, reasons(s.entries))
 		})
 	}
-
-	s := &probeState{volume: &staged.Volume{Capability: volume.Capability{MountFlags: []string{""}}}}
-	require.Error(t, s.probeWritable(), "want: flags that cannot be parsed are an error")
 }
 
 func TestExhaustedFilesystemsAreConditions(t *testing.T) {

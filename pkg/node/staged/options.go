@@ -7,11 +7,8 @@ import (
 
 // MountOptions returns the options of a volume's mounts. A mounted volume has no device nodes that work
 // unless its mount flags have "dev"; a raw-block volume's mount is one.
-func MountOptions(capability volume.Capability, readOnly bool) (mount.Options, error) {
-	options, err := mount.ParseFlags(capability.MountFlags)
-	if err != nil {
-		return mount.Options{}, err
-	}
+func MountOptions(capability volume.Capability, readOnly bool) mount.Options {
+	options := capability.MountOptions()
 
 	if !capability.Block {
 		options = options.WithoutDevices()
@@ -21,10 +18,10 @@ func MountOptions(capability volume.Capability, readOnly bool) (mount.Options, e
 		options = options.WithReadOnly()
 	}
 
-	return options, nil
+	return options
 }
 
 // MountOptions returns the options of the mount at the staging path.
-func (v *Volume) MountOptions() (mount.Options, error) {
+func (v *Volume) MountOptions() mount.Options {
 	return MountOptions(v.Capability, v.IsReadOnly())
 }
