@@ -111,12 +111,12 @@ func open(at label, wanted settings) (*Pool, error) {
 	making := &scratch{label: at, root: roots[layout.Scratch], trash: removed}
 
 	// A pool that cannot be written holds no copies.
-	reflinks, err := filecopy.Reflinks(making.root.Name())
+	reflinks, _ := filecopy.Reflinks(making.root.Name())
 
 	return &Pool{
 		label: at, identification: known, controllerLock: controllerLock{label: at}, objects: stored, trash: removed,
 		attributes:  attributes{label: at, mutable: roots[layout.Mutable], volumes: stored},
-		Images:      &Images{objects: stored, root: roots[layout.Images], scratch: making, reflinks: err == nil && reflinks},
+		Images:      &Images{objects: stored, root: roots[layout.Images], scratch: making, reflinks: reflinks},
 		Directories: &Directories{objects: stored, root: roots[layout.Directories], quotas: quotas},
 		scratch:     making, settings: wanted,
 	}, nil

@@ -10,6 +10,9 @@ const (
 // failedTx is the reason why an error that a view of a transaction returns may be dropped.
 const failedTx = "an error of Put or Delete fails its transaction, whose error Update returns"
 
+// earlyWriteback is the reason why a hint to the kernel may be given at another time.
+const earlyWriteback = "when the kernel starts to write has no effect on what is durable after the sync"
+
 // closedLater is the reason why a file is alive during a call without a statement that says so.
 const closedLater = "the caller, or what has the file, closes it after the call"
 
@@ -113,6 +116,16 @@ var equivalent = map[string]string{
 	"pkg/node/probe probeState.probeGuest: swap: s.usage = UsageFrom(usage)":                                         anyOrder,
 	"pkg/node/probe Prober.probeNotInUse: swap: p.busy.forget(s.view.id)":                                            anyOrder,
 	"pkg/node/probe probeState.probeWritable: swap: s.unsettled = true":                                              anyOrder,
+
+	"internal/pool/changedblocks Changed: replace <: from < both": "from the end of one of the files on both have nothing to compare",
+
+	"internal/pool/filecopy Copier.startWriteback: drop: m.unwritten = 0":                                               earlyWriteback,
+	"internal/pool/filecopy Copier.startWriteback: negate: m.unwritten < chunkBytes":                                    earlyWriteback,
+	"internal/pool/filecopy Copier.startWriteback: never: m.unwritten < chunkBytes":                                     earlyWriteback,
+	"internal/pool/filecopy Copier.startWriteback: replace <: m.unwritten < chunkBytes":                                 earlyWriteback,
+	"internal/pool/filecopy Copier.startWriteback: swap: m.unwritten = 0":                                               earlyWriteback,
+	"internal/pool/filecopy Copier.startWriteback: drop: _ = unix.SyncFileRange(int(target.Fd()), 0, 0, unix.SYNC_FIL…": earlyWriteback,
+	"internal/pool/filecopy Copier.Copy: drop: m.startWriteback(target, moved)":                                         earlyWriteback,
 
 	"internal/pool/removal Queue.Run: drop: defer cancel()":            "the context's timer ends by itself after stopLimit",
 	"internal/pool/removal Queue.Run: swap: workers.Wait()":            "both groups are awaited in any order",

@@ -166,10 +166,7 @@ func (j *rangeJoiner) flush() error {
 		return nil
 	}
 
-	last := j.pending
-	j.pending = extent.Range{}
-
-	return j.visit(last)
+	return j.visit(j.pending)
 }
 
 func sizeOf(file *os.File) (int64, error) {

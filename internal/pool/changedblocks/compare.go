@@ -59,10 +59,6 @@ func (c *comparison) compare(ctx context.Context, start, end int64) error {
 }
 
 func (c *comparison) addDiffering(ctx context.Context, base, target []byte, offset int64) error {
-	if bytes.Equal(base, target) {
-		return nil
-	}
-
 	for start := 0; start < len(base); {
 		end := min(len(base), start+BlockBytes-int((offset+int64(start))%BlockBytes))
 
