@@ -149,6 +149,13 @@ func TestLocalNodeReportsTheVolume(t *testing.T) {
 			found("staging")
 			require.NoError(t, n.unstage(t.Context()))
 			found("")
+
+			local.Truncated(id)
+
+			check := n.Checker().Get(id)
+			require.Equal(t, kind == "image", check.HasFinding(), "want: a truncated image is a finding if it was checked before")
+			local.Truncated(id)
+			require.Same(t, check, n.Checker().Get(id), "want: it is recorded once")
 		})
 	}
 }

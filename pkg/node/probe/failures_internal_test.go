@@ -56,6 +56,22 @@ func TestFailedStagingsAreRememberedForAWhile(t *testing.T) {
 	})
 }
 
+// TestAFailedPersistentMountSaysWhy it is not mounted, until it is not wanted any more.
+func TestAFailedPersistentMountSaysWhy(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	f.StagingFailed(&staged.Volume{VolumeID: f.id}, errors.New("volume "+f.id+": bad option"))
+
+	persistent := expectedMount{isTarget: true, isPersistent: true}
+	require.Equal(t, "bad option", f.failures.whyUnmounted(f.id, persistent))
+	require.Equal(t, unmounted, f.failures.whyUnmounted(f.id, expectedMount{isTarget: true}), "want: only a persistent mount has that cause")
+	require.Equal(t, unmounted, f.failures.whyUnmounted("another", persistent))
+
+	f.NotWanted(f.id)
+	require.Equal(t, unmounted, f.failures.whyUnmounted(f.id, persistent), "want: the failure is forgotten")
+}
+
 func TestFailedStagingIsACondition(t *testing.T) {
 	t.Parallel()
 

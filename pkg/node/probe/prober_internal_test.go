@@ -197,7 +197,16 @@ func TestReportOfAVolume(t *testing.T) {
 	require.Equal(t, filesystem.XFS, found[0].FSType)
 	require.Equal(t, "/staged", found[0].Staged)
 	require.Equal(t, []string{"/one", "/two"}, found[0].Published)
+	require.Empty(t, found[0].Persistent, "want: no target is mounted by each start")
 	require.Equal(t, "SINGLE_NODE_WRITER", found[0].AccessMode)
+
+	used.Persistent = []staged.Publication{{TargetPath: "/two"}, {TargetPath: "/three"}}
+	found = f.Reports()
+	require.Equal(t, []string{"/two", "/three"}, found[0].Persistent)
+	require.Equal(t, []string{"/one", "/two", "/three"}, found[0].Published, "want: each target once")
+
+	used.Persistent = nil
+	found = f.Reports()
 	require.Equal(t, &measured, found[0].Usage)
 
 	entry := health.NewEntry(health.IOErrors, "errors")

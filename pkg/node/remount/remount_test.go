@@ -35,6 +35,10 @@ type node struct {
 	failed    map[string]error
 	// refused is returned by stagings of its volume.
 	refused map[string]error
+	// unknown and unpublished are returned by IsPublished and Publish.
+	unknown, unpublished error
+	// waits, if not nil, is called before an operation.
+	waits func()
 }
 
 func newNode(t *testing.T) *node {
@@ -52,9 +56,15 @@ func newNode(t *testing.T) *node {
 	n.Mounts = remount.New(remount.Config{
 		Volumes: n.records, Dirs: dirs, Prober: n, Log: slog.New(slog.DiscardHandler),
 		IsPublished: func(_ *staged.Volume, p staged.Publication) (bool, error) {
-			return filepath.Base(p.TargetPath) == "mounted", nil
+			return filepath.Base(p.TargetPath) == "mounted", n.unknown
 		},
-		Do: func(ctx context.Context, _, _ string, do func(context.Context) error) error { return do(ctx) },
+		Do: func(ctx context.Context, _, _ string, do func(context.Context) error) error {
+			if n.waits != nil {
+				n.waits()
+			}
+
+			return do(ctx)
+		},
 		Stage: func(_ context.Context, v *staged.Volume) error {
 			require.Empty(t, v.Publications, "want: the staging is the volume's first")
 
@@ -64,7 +74,7 @@ func newNode(t *testing.T) *node {
 			require.Equal(t, filepath.Join(n.dir, "staging"), stagingPath, "want: it is staged where it was")
 			n.published = append(n.published, p.TargetPath)
 
-			return nil
+			return n.unpublished
 		},
 	})
 
@@ -164,6 +174,42 @@ func TestPublishAll(t *testing.T) {
 	delete(n.refused, first)
 	n.PublishAll(t.Context(), "default")
 	require.Empty(t, n.published, "want: a volume that was unpublished stays so")
+}
+
+// TestPublishAllReportsEachFailure, and none of a volume that is not wanted any more when its turn comes.
+func TestPublishAllReportsEachFailure(t *testing.T) {
+	t.Parallel()
+
+	broken := errors.New("broken")
+
+	for name, test := range map[string]struct {
+		fail func(n *node)
+		want error
+	}{
+		"it is unknown whether it is mounted": {func(n *node) { n.unknown = broken }, broken},
+		"it cannot be published":              {func(n *node) { n.unpublished = broken }, broken},
+		"a file is where its parent belongs": {func(n *node) {
+			require.NoError(t, os.WriteFile(filepath.Join(n.dir, "outer"), nil, 0o600))
+		}, mount.ErrWrongType},
+		"it is forgotten": {func(n *node) { n.waits = func() { require.NoError(t, n.records.DeleteLazily(first)) } }, nil},
+		"it is unpublished": {func(n *node) {
+			n.waits = func() { require.NoError(t, n.End(t.Context(), first, filepath.Join(n.dir, "outer", "inner"))) }
+		}, nil},
+	} {
+		n := newNode(t)
+		n.put(t, first, "outer/inner")
+		n.keep(t, first)
+		test.fail(n)
+
+		n.PublishAll(t.Context(), "default")
+
+		if test.want == nil {
+			require.Empty(t, n.failed, "want: nothing has failed: %s", name)
+			require.Empty(t, n.published, "want: it is not mounted: %s", name)
+		} else {
+			require.ErrorIs(t, n.failed[first], test.want, name)
+		}
+	}
 }
 
 // TestPublishAllInOrder: a volume that is mounted in another one follows it.

@@ -1,15 +1,20 @@
 package stats
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 func record(reasons ...health.Reason) *health.Record {
@@ -99,4 +104,64 @@ func TestVolumeUsages(t *testing.T) {
 
 		require.Equal(t, []int64{10, 7, 2}, []int64{answer[0].GetTotal(), answer[0].GetUsed(), answer[0].GetAvailable()}, name)
 	}
+}
+
+// TestUnreadableUsage is explained by the condition of the volume where one is known, and answered with the
+// last known usage.
+func TestUnreadableUsage(t *testing.T) {
+	t.Parallel()
+
+	log := slog.New(slog.DiscardHandler)
+	prober := probe.New(probe.Config{Memory: probe.NewMemory(), Log: log})
+	without, err := capability.Without("VOLUME_CONDITION")
+	require.NoError(t, err)
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+
+	set := func(id string, usage *health.Usage, reason health.Reason) {
+		observed := health.Observation{Usage: usage, Entries: []health.Entry{health.NewEntry(reason, "message")}}
+		require.True(t, prober.Monitor().Set(id, observed, time.Now()), "want: the record is new")
+	}
+	set("silent", &health.Usage{Bytes: health.Amount{Total: 9, Used: 2}}, health.ProbeTimedOut)
+	set("errors", nil, health.IOErrors)
+
+	for _, id := range []string{"silent", "errors"} {
+		prober.Observations().SetUsage(id, health.Usage{Bytes: health.Amount{Total: 5, Used: 1}})
+	}
+
+	failure := errors.New("failure")
+
+	for name, test := range map[string]struct {
+		id      string
+		without capability.Set
+		ctx     context.Context //nolint:containedctx // of the case
+		failure error
+		want    []health.Reason
+	}{
+		"no answer, nothing known":  {"unknown", capability.Set{}, t.Context(), probe.ErrNoResponse, []health.Reason{health.ProbeTimedOut}},
+		"no answer, errors known":   {"errors", capability.Set{}, t.Context(), probe.ErrNoResponse, []health.Reason{health.IOErrors, health.ProbeTimedOut}},
+		"answers have no condition": {"errors", without, t.Context(), failure, nil},
+		"the caller has left":       {"errors", capability.Set{}, ended, failure, nil},
+	} {
+		reader := New(Config{Prober: prober, Capabilities: test.without})
+		found, err := reader.explain(test.ctx, test.id, "/path", test.failure)
+		require.Equal(t, test.want, reasons(found), name)
+
+		if test.want == nil {
+			require.ErrorIs(t, err, failure, name)
+		} else {
+			require.NoError(t, err, name)
+		}
+	}
+
+	known, _ := prober.Monitor().Get("errors")
+	require.Equal(t, []health.Reason{health.IOErrors}, reasons(known), "want: the monitor's record is not changed")
+
+	reader := New(Config{Prober: prober, InUse: func(string, string) (*staged.Volume, error) { return &staged.Volume{}, nil }})
+	usages, condition, err := reader.Read(t.Context(), "silent", "/path")
+	require.NoError(t, err)
+	require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(condition), "want: a silent volume is not read")
+	require.EqualValues(t, 2, usages[0].GetUsed(), "want: the usage that the last probe has read")
+	require.EqualValues(t, 1, reader.lastUsage("errors")[0].GetUsed(), "want: the usage of the last answer if no probe has read one")
 }
