@@ -77,7 +77,6 @@ func linesOf(file File, wanted map[recordKey]error) (map[recordKey]int, error) {
 				found[key] = number
 			}
 		}
-		c.free()
 		return nil
 	})
 	return found, err

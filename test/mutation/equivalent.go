@@ -13,6 +13,9 @@ const failedTx = "an error of Put or Delete fails its transaction, whose error U
 // earlyWriteback is the reason why a hint to the kernel may be given at another time.
 const earlyWriteback = "when the kernel starts to write has no effect on what is durable after the sync"
 
+// usedAgain is the reason why a buffer need not be given back.
+const usedAgain = "only the garbage of a start grows"
+
 // closedLater is the reason why a file is alive during a call without a statement that says so.
 const closedLater = "the caller, or what has the file, closes it after the call"
 
@@ -46,6 +49,9 @@ var equivalent = map[string]string{
 	"pkg/state loader.applyToRecord: swap: delete(l.refused, key)":                                anyOrder,
 	"pkg/state loader.checkTail: swap: at = len(written)":                                         "the text of the reason does not use it",
 	"pkg/state journal.wipe: replace -: j.filled-j.end":                                           "the next call truncates what is written beyond the preallocated part",
+	"pkg/state chunk.free: drop: chunks.Put(c)":                                                   usedAgain,
+	"pkg/state chunk.free: drop: clear(c.lines)":                                                  usedAgain,
+	"pkg/state loader.apply: drop: defer c.free()":                                                usedAgain,
 	"pkg/state chunk.free: swap: clear(c.lines)":                                                  "the lines that are not cleared are overwritten before they are read",
 	"pkg/state parseRecord: swap: ok = ok && found && bytes.IndexByte(value, '\\\\') < 0":         "the value is not used unless the line is one of the base",
 	"pkg/state appendQuoted: replace &&: r != '-' && !unicode.IsLetter(r)":                        "the encoding by encoding/json, which is slower, is the same",
