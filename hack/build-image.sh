@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the container image with docker, podman or buildah, whichever is here.
 #
-#   hack/build-image.sh [--image NAME] [--version V] [--builder docker|podman|buildah] [--local] [--hostpath] [--archive FILE [--as NAME]]
+#   hack/build-image.sh [--image NAME] [--version V] [--builder docker|podman|buildah] [--local] [--hostpath [--program FILE]] [--archive FILE [--as NAME]]
 #
 # The image gets the tags NAME:V and NAME:latest (touchstone, and what git says).
 # --archive also writes it, as NAME:V, into a file that `docker load`, `podman
 # load` and `ctr --namespace k8s.io images import` take; --as gives it another name there.
 #
 # --hostpath builds the image hostpathplugin on it (deploy/hostpath/Dockerfile), which
-# is the one that is archived.
+# is the one that is archived; --program puts another program of that name into it.
 #
 # Where the Dockerfile's base images can't be pulled, or with --local, they are
 # made here: mmdebstrap makes a Debian of nothing but packages, go builds the
@@ -27,6 +27,7 @@ archive=
 as=
 only_local=
 hostpath=
+program=
 work=$PWD/out/image
 
 name=build-image
@@ -42,8 +43,9 @@ while (($#)); do
 	--as) as=${2:?--as needs a name} && shift ;;
 	--local) only_local=yes ;;
 	--hostpath) hostpath=yes ;;
+	--program) program=$(realpath "${2:?--program needs a file}") && shift ;;
 	-h | --help)
-		sed -n '2,17s/^# \{0,1\}//p' "$0"
+		sed -n '2,18s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*) cannot "unknown argument $1" ;;
@@ -129,6 +131,14 @@ build_locally() {
 	rm -rf "$work/context"
 }
 
+# put_program: the image again, with $program in it.
+put_program() {
+	cp "$program" "$work/context/hostpathplugin"
+	printf 'FROM %s\nRUN rm /hostpathplugin\nCOPY hostpathplugin /\n' "$image:$version" >"$work/context/Dockerfile"
+	image=$image-other
+	build "$work/context" "$work/context/Dockerfile"
+}
+
 main() {
 	local started=$SECONDS
 	mkdir -p "$work"
@@ -143,6 +153,7 @@ main() {
 		DOCKER_BUILDKIT=1 "$builder" build -t "hostpathplugin:$version" -t hostpathplugin:latest --build-arg BASE="$image:$version" \
 			-f deploy/hostpath/Dockerfile "$work/context" >&2
 		image=hostpathplugin
+		[[ -z $program ]] || put_program
 	fi
 	[[ -z $archive ]] || write_archive "$image:$version" "$archive" "$as"
 	say "$image:$version is built with $builder in $((SECONDS - started)) s${archive:+, and in $archive}"

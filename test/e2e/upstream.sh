@@ -22,7 +22,12 @@
 #                (kind load image-archive; on the node: ctr --namespace k8s.io images import)
 #   IMAGE        an archive of the image to test, under upstream's name (built)
 #   BASELINE     an archive of upstream's own image (docker save), whose run comes first, or
-#                the report.json of an earlier run; without it no spec may fail
+#                the report.json of an earlier run; build: upstream's program is built from
+#                its module, and put into our image; without it no spec may fail
+#   BASELINE_SOURCE  a checkout of csi-driver-host-path to build from, where the module cannot
+#                be downloaded
+#   KILL         yes: the process of each driver is killed once, as soon as it is 12 s old; on
+#                the node, as root
 #   PROCS        (4) how many specs at a time
 #   FOCUS, SKIP  regular expressions of specs
 #   OUT          (out/e2e-upstream) where reports and logs go
@@ -58,25 +63,57 @@ if [ -z "${IMAGE:-}" ]; then
     cannot "building the image failed: $OUT/build.log"
 fi
 
+# killing: SIGKILL for each hostpathplugin, once for each pod.
+killing() {
+  local pid pod
+  declare -A killed
+  while sleep 1; do
+    for pid in $(pgrep -x hostpathplugin); do
+      pod=$(grep -oEm1 'pod[0-9a-f-]{36}' "/proc/$pid/cgroup") || continue
+      [ -z "${killed[$pod]:-}" ] && [ "$(ps -o etimes= -p "$pid")" -ge 12 ] || continue
+      kill -9 "$pid" && killed[$pod]=yes && echo "$pod" >>"$1"
+    done
+  done
+} 2>/dev/null
+
 # suite NAME ARCHIVE: one run, with its report and the logs of all drivers in $OUT/NAME.
 suite() {
-  local directory=$OUT/$1 features=()
+  local directory=$OUT/$1 features=() killer=''
   # shellcheck disable=SC2086 # several words
   $IMPORT "$2" >"$OUT/import.log" 2>&1 || cannot "'$IMPORT $2' failed: $OUT/import.log"
   rm -rf "$directory" && mkdir -p "$directory"
   "$kubectl" get crd volumegroupsnapshots.groupsnapshot.storage.k8s.io >/dev/null 2>&1 && features+=(CSI_PROW_ENABLE_GROUP_SNAPSHOT=true)
   "$kubectl" get crd snapshotmetadataservices.cbt.storage.k8s.io >/dev/null 2>&1 && features+=(CSI_PROW_ENABLE_SNAPSHOT_METADATA=true)
   say "$1: log, report and the drivers' logs in $directory"
+  if [ "${KILL:-no}" = yes ]; then
+    killing "$directory/killed" &
+    killer=$!
+  fi
   # shellcheck disable=SC2086 # several flags
   env "${features[@]}" "$ginkgo" --procs="${PROCS:-4}" --timeout="${TIMEOUT:-4h}" --no-color --silence-skips \
     --focus="$FOCUS" --skip="$SKIP" --json-report=report.json --output-dir="$directory" \
     "$e2e" -- --kubeconfig="$KUBECONFIG" --kubectl-path="$kubectl" --provider=skeleton --disable-log-dump \
     --kubelet-root-dir="${KUBELET_DIR:-/var/lib/kubelet}" --report-dir="$directory/drivers" ${E2E_FLAGS:-} \
     >"$directory/log" 2>&1 || true # the judge evaluates it
+  [ -z "$killer" ] || kill "$killer"
+  [ ! -s "$directory/killed" ] || say "$1: $(wc -l <"$directory/killed") drivers were killed once"
   [ -s "$directory/report.json" ] || { tail -20 "$directory/log" >&2 && cannot "$1: the suite has left no report"; }
 }
 
+# build_baseline ARCHIVE: upstream's program, of the version that the suite names, with what our image has.
+build_baseline() {
+  local source=${BASELINE_SOURCE:-}
+  [ -n "$source" ] || source=$(go mod download -json "github.com/kubernetes-csi/csi-driver-host-path@${image##*:}" | jq -er .Dir) ||
+    cannot "csi-driver-host-path ${image##*:} cannot be downloaded: set BASELINE_SOURCE to a checkout, or BASELINE to an archive"
+  (cd "$source" && CGO_ENABLED=0 go build -mod=readonly -ldflags "-X main.version=${image##*:}" -o "$OUT/upstream-hostpathplugin" ./cmd/hostpathplugin) &&
+    "$here/../../hack/build-image.sh" --hostpath --program "$OUT/upstream-hostpathplugin" --archive "$1" --as "$image"
+} >"$OUT/build-baseline.log" 2>&1
+
 compared=()
+if [ "${BASELINE:-}" = build ]; then
+  BASELINE=$OUT/baseline.tar
+  build_baseline "$BASELINE" || cannot "building upstream's own failed: $OUT/build-baseline.log"
+fi
 case ${BASELINE:-} in
   '') ;;
   *.json) compared=(-baseline "$BASELINE") ;;
