@@ -23,7 +23,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench bench-compare soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults e2e-upstream fuzz lint image image-hostpath sidecars install uninstall packages dist clean
+.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench bench-compare soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults e2e-upstream e2e-hostpath-deploy fuzz lint image image-hostpath sidecars install uninstall packages dist clean
 
 help: ## List the targets that people use
 	@awk -F ':.*[^#]## ' '/^[a-z0-9-]+:.*[^#]## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ e2e-faults: ### Have calls fail on command, and show what a cluster (KUBECONFIG)
 
 e2e-upstream: ### Run the suites that deploy hostpathplugin on a cluster (KUBECONFIG, E2E_TEST, IMPORT: test/e2e/upstream.sh)
 	test/e2e/upstream.sh
+
+e2e-hostpath-deploy: ### Install hostpathplugin on a cluster with upstream's deploy scripts (KUBECONFIG, IMPORT, SOURCE: test/e2e/hostpath-deploy.sh)
+	test/e2e/hostpath-deploy.sh
 
 fuzz: ### Run each fuzz target for FUZZTIME (30s)
 	@set -e; for package in $$(grep -rl --include='*_test.go' '^func Fuzz' internal pkg test cmd 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
