@@ -33,8 +33,9 @@ var ownTests = map[string]string{
 }
 
 // TestShellBlocks runs each block of each page, as it is printed. The word after sh says what one needs that is not
-// run here: driver, one that runs and has the volume data in use; own, a test of its own; cluster or machine, which
-// it changes; make, the time of a target. Of the last three the files, targets, commands and flags are checked.
+// run here: driver, one that runs and has the volume data in use; own, a test of its own; cluster, where make
+// e2e-install runs it; machine, which it changes; make, the time of a target. Of the last three the files, targets,
+// commands and flags are checked.
 func TestShellBlocks(t *testing.T) {
 	const repository = "../.."
 
@@ -91,7 +92,15 @@ func testBlock(t *testing.T, repository, page, mark, script string) {
 		text, err := os.ReadFile(ownTests[page])
 		require.NoError(t, err, "want: the test of the blocks of %s", page)
 		require.Contains(t, string(text), page)
-	case "cluster", "machine", "make":
+	case "cluster":
+		if filepath.Base(filepath.Dir(filepath.Dir(page))) != "examples" { // the step examples runs those
+			text, err := os.ReadFile(filepath.Join(repository, "test/e2e/install/pages.sh"))
+			require.NoError(t, err)
+			require.Contains(t, string(text), "page "+page, "want: make e2e-install runs the blocks of %s", page)
+		}
+
+		requireWhatItNames(t, repository, script)
+	case "machine", "make":
 		requireWhatItNames(t, repository, script)
 	default:
 		t.Fatalf("unknown mark %q of a block of %s", mark, page)

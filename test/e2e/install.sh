@@ -35,8 +35,8 @@
 #                 downloaded: NAME=DIRECTORY, several with spaces between
 #   BUSYBOX       (busybox:1.37) the image of the applications
 #   EXAMPLES      (all) names of directories in examples/
-#   STEPS         (images install examples disruption upgrade uninstall) some of them,
-#                 on what an earlier run with KEEP=yes has left
+#   STEPS         (images install examples disruption upgrade uninstall pages) some of
+#                 them, on what an earlier run with KEEP=yes has left
 #   KEEP          yes: leave all as it is at the end, also after a failure
 #   OUT           (out/e2e-install) archives, what was applied, and after a failure logs
 #   TIMEOUT       (300) seconds for whatever is waited for
@@ -44,7 +44,7 @@
 set -euo pipefail
 
 tree=$(cd "$(dirname "$0")/../.." && pwd)
-STEPS=${STEPS:-images install examples disruption upgrade uninstall}
+STEPS=${STEPS:-images install examples disruption upgrade uninstall pages}
 # shellcheck source=test/e2e/install/settings.sh
 . "$tree/test/e2e/install/settings.sh"
 
@@ -70,7 +70,7 @@ main() {
     step installed before
     step doctor_finds_nothing
   fi
-  watch_node
+  [ "$STEPS" = pages ] || watch_node
   if wants examples; then
     applications
     step nothing_forbidden
@@ -92,6 +92,7 @@ main() {
     step nothing_forbidden
   fi
   ! wants uninstall || step uninstalled
+  ! wants pages || step pages_run
   say "all held, after $SECONDS s"
 }
 

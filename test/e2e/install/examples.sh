@@ -80,6 +80,7 @@ application() {
     applied "$in" "$file"
     await "$name: $(basename "$file")" settled "$in"
   done
+  example_page "$name"
   proved "examples/$name: $(steps_of "$name" | xargs -n 1 basename -s .yaml | xargs) ($((SECONDS - began)) s)"
   unmade "$name" >"$OUT/delete.log" 2>&1
   kube delete namespace "$in" --wait=false >/dev/null
@@ -102,6 +103,7 @@ going() {
 applications() {
   local each
   say '== applications'
+  pages_are_there
   for each in $(examples); do application "$each"; done
   await "the applications are gone" none going
   volumes_are_gone

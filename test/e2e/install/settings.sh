@@ -33,6 +33,8 @@ parts=$tree/test/e2e/install
 . "$parts/watch.sh"
 # shellcheck source=test/e2e/install/examples.sh
 . "$parts/examples.sh"
+# shellcheck source=test/e2e/install/pages.sh
+. "$parts/pages.sh"
 # shellcheck source=test/e2e/install/disruption.sh
 . "$parts/disruption.sh"
 
