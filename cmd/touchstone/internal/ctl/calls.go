@@ -297,11 +297,11 @@ Exit code 0: there are none, 1: there are some (with --jq: something is printed)
 				count, err = printOutputs(ctx, s.printer, filter.Program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
 			}
 
-			if err == nil && count > 0 {
-				err = fmt.Errorf("%w: %d", errViolations, count)
+			if err != nil || count == 0 {
+				return err
 			}
 
-			return err
+			return fmt.Errorf("%w: %d", errViolations, count)
 		},
 	}
 }

@@ -78,7 +78,6 @@ func TestProgressTexts(t *testing.T) {
 	require.Equal(t, "0 B", formatBytes(0))
 }
 
-// TestCapabilityFor: what is not given is as the volume is staged, or as a new one.
 func TestUsedSaysItsAge(t *testing.T) {
 	t.Parallel()
 
@@ -92,6 +91,7 @@ func TestUsedSaysItsAge(t *testing.T) {
 	require.Empty(t, volume{}.used(), "want: no usage is no number")
 }
 
+// TestCapabilityFor: what is not given is as the volume is staged, or as a new one.
 func TestCapabilityFor(t *testing.T) {
 	t.Parallel()
 

@@ -290,11 +290,13 @@ func (d driver) standardReport(ctx context.Context, ids []string) (*health.Repor
 		}))
 	}
 
-	if err == nil && onNode {
-		err = collected.add(viewNode, each(ids, func(id string) (healthAnswer, error) {
-			return d.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
-		}))
+	if err != nil || !onNode {
+		return (*health.Report)(collected), err
 	}
+
+	err = collected.add(viewNode, each(ids, func(id string) (healthAnswer, error) {
+		return d.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+	}))
 
 	return (*health.Report)(collected), err
 }

@@ -72,11 +72,11 @@ driver restarts; with --persist each start of the driver makes it again, also af
 				return usage(errCreateNeedsFor)
 			}
 
-			if err == nil {
-				err = s.resolve(ctx, names.Volume, &s.args[0])
+			if err != nil {
+				return err
 			}
 
-			if err != nil {
+			if err := s.resolve(ctx, names.Volume, &s.args[0]); err != nil {
 				return err
 			}
 
@@ -227,11 +227,11 @@ func (d driver) publishOrUndo(ctx context.Context, claim *csiclient.Publication,
 	}
 
 	steps, err := d.PublishSteps(caps, claim)
-	if err == nil {
-		err = makeParents(claim.TargetPath)
+	if err != nil {
+		return err
 	}
 
-	if err != nil {
+	if err := makeParents(claim.TargetPath); err != nil {
 		return err
 	}
 
@@ -388,12 +388,14 @@ func (s *session) umount(ctx context.Context, given string) error {
 	}
 
 	steps, err := s.UnpublishSteps(caps, claim)
-	if err == nil && path != known.Staged {
-		err = steps[0].Call(ctx, claim)
-	}
-
 	if err != nil {
 		return err
+	}
+
+	if path != known.Staged {
+		if err := steps[0].Call(ctx, claim); err != nil {
+			return err
+		}
 	}
 
 	if !slices.ContainsFunc(known.Published, func(other string) bool { return other != path }) {

@@ -102,11 +102,13 @@ may repeat it, and so begin the copy again.`,
 			cancelled, rows := []progress.Entry{}, [][]string{}
 			refused := forEach(s.args, func(given string) error {
 				ended, err := s.cancelCopies(ctx, given)
-				if err == nil {
-					cancelled, rows = append(cancelled, ended...), append(rows, []string{"cancelled the " + ended[0].Kind + " of " + given})
+				if err != nil {
+					return err
 				}
 
-				return err
+				cancelled, rows = append(cancelled, ended...), append(rows, []string{"cancelled the " + ended[0].Kind + " of " + given})
+
+				return nil
 			})
 
 			return s.show(refused, answers{"cancelled": cancelled}, rows, s.copyIDs(cancelled)...)
@@ -207,17 +209,25 @@ func (s *session) checkComplete(ctx context.Context, id string) error {
 // cancelCopies cancels the copies of a name or id. A snapshot that a CO knows already is deleted, too.
 func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entry, error) {
 	ended, err := progress.NewClient(d.Conn()).Cancel(ctx, given)
-	if err == nil && len(ended) == 0 {
-		err = errNoCopy
+	if err != nil {
+		return nil, err
+	}
+
+	if len(ended) == 0 {
+		return nil, errNoCopy
 	}
 
 	for _, each := range ended {
-		if each.Kind == kindSnapshot && err == nil {
-			_, err = d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object})
+		if each.Kind != kindSnapshot {
+			continue
+		}
+
+		if _, err := d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object}); err != nil {
+			return nil, err
 		}
 	}
 
-	return ended, err
+	return ended, nil
 }
 
 func (s *settings) defineProgress(flags *pflag.FlagSet) {
@@ -292,11 +302,13 @@ func (s *session) follow(ctx context.Context, list func(context.Context) ([]prog
 		// Optional output: the command's own call reports errors.
 		_ = wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (bool, error) {
 			entries, err := list(ctx)
-			if err == nil {
-				show(mapped(entries, copyOf)...)
+			if err != nil {
+				return false, err
 			}
 
-			return false, err
+			show(mapped(entries, copyOf)...)
+
+			return false, nil
 		})
 	})
 

@@ -127,10 +127,13 @@ func (p *printer) document(answer any) error {
 	var pretty bytes.Buffer
 
 	text, err := p.encodeNamed(answer)
-	if err == nil && p.output == outputYAML {
+
+	switch {
+	case err != nil:
+	case p.output == outputYAML:
 		text, err = yaml.JSONToYAML(text)
 		pretty.Write(text)
-	} else if err == nil {
+	default:
 		err = json.Indent(&pretty, text, "", indent)
 		pretty.WriteByte('\n')
 	}

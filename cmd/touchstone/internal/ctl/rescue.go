@@ -136,11 +136,11 @@ func (s *session) rescue(ctx context.Context, known health.VolumeReport, device,
 // writeCopy makes a sparse copy that is on disk, with its name, when it returns.
 func writeCopy(ctx context.Context, copier *filecopy.Copier, target, source *os.File, size int64) error {
 	err := target.Truncate(size)
-	if err == nil {
-		err = copier.Copy(ctx, target, source, size)
+	if err != nil {
+		return err
 	}
 
-	if err != nil {
+	if err := copier.Copy(ctx, target, source, size); err != nil {
 		return err
 	}
 

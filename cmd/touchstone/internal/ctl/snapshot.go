@@ -56,17 +56,16 @@ ready to use; --wait makes the call again until it is.`,
 			taken, state := answer.GetSnapshot(), " is ready"
 			s.names.add(taken.GetSnapshotId(), request.GetName())
 
-			// After an error it may exist, and its id is needed.
 			rows := s.snapshotSheet(taken)
-			if err == nil && !taken.GetReadyToUse() {
+			if err != nil { // It may exist, and its id is needed.
+				return s.show(err, answer, rows, taken.GetSnapshotId())
+			}
+
+			if !taken.GetReadyToUse() {
 				state = " is not ready to use yet" + s.continuing(ctx, request.GetName())
 			}
 
-			if err == nil {
-				rows = titled("snapshot "+request.GetName()+state, rows)
-			}
-
-			return s.show(err, answer, rows, taken.GetSnapshotId())
+			return s.show(nil, answer, titled("snapshot "+request.GetName()+state, rows), taken.GetSnapshotId())
 		},
 	}
 }
@@ -117,11 +116,11 @@ var snapshotVerb = verb{
 	name: getName, arguments: []argument{oneSnapshot}, short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
 	run: func(ctx context.Context, s *session) error {
 		found, err := s.snapshot(ctx, s.args[0])
-		if err == nil {
-			err = s.learn(ctx, names.Volume, names.Group)
+		if err != nil {
+			return err
 		}
 
-		if err != nil {
+		if err := s.learn(ctx, names.Volume, names.Group); err != nil {
 			return err
 		}
 
@@ -306,11 +305,11 @@ func groupVerb() verb {
 		name: getName, arguments: []argument{oneGroup}, short: "GetVolumeGroupSnapshot", flags: members.register,
 		run: func(ctx context.Context, s *session) error {
 			ids, err := members.of(ctx, s, s.args[0])
-			if err == nil {
-				err = s.learn(ctx, names.Volume)
+			if err != nil {
+				return err
 			}
 
-			if err != nil {
+			if err := s.learn(ctx, names.Volume); err != nil {
 				return err
 			}
 
