@@ -94,7 +94,7 @@ func testBlock(t *testing.T, repository, page, mark, script string) {
 		require.Contains(t, string(text), page)
 	case "cluster":
 		if filepath.Base(filepath.Dir(filepath.Dir(page))) != "examples" { // the step examples runs those
-			text, err := os.ReadFile(filepath.Join(repository, "test/e2e/install/pages.sh"))
+			text, err := os.ReadFile(filepath.Join(repository, "test", "e2e", "install", "pages.sh"))
 			require.NoError(t, err)
 			require.Contains(t, string(text), "page "+page, "want: make e2e-install runs the blocks of %s", page)
 		}
