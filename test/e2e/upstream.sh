@@ -70,8 +70,9 @@ killing() {
   while sleep 1; do
     for pid in $(pgrep -x hostpathplugin); do
       pod=$(grep -oEm1 'pod[0-9a-f-]{36}' "/proc/$pid/cgroup") || continue
-      [ -z "${killed[$pod]:-}" ] && [ "$(ps -o etimes= -p "$pid")" -ge 12 ] || continue
-      kill -9 "$pid" && killed[$pod]=yes && echo "$pod" >>"$1"
+      if [ -z "${killed[$pod]:-}" ] && [ "$(ps -o etimes= -p "$pid")" -ge 12 ]; then
+        kill -9 "$pid" && killed[$pod]=yes && echo "$pod" >>"$1"
+      fi
     done
   done
 } 2>/dev/null
