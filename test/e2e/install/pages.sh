@@ -23,10 +23,12 @@ blocks() { grep -c '^```sh cluster$' "$pages/$1" || true; }
 
 # page FILE [NUMBER...]: runs those blocks of a page, or all. Examples run in their directory.
 page() {
-  local file=$1 number script directory=$pages
+  local file=$1 number script directory=$pages numbers
   shift
+  numbers=("$@")
+  (($#)) || mapfile -t numbers < <(seq "$(blocks "$file")")
   [[ $file != examples/*/* ]] || directory=$pages/$(dirname "$file")
-  for number in ${*:-$(seq "$(blocks "$file")")}; do
+  for number in "${numbers[@]}"; do
     script=$(awk -v number="$number" '/^```sh cluster$/ { found++; if (found == number) { inside = 1; next } } /^```$/ { inside = 0 } inside' "$pages/$file")
     [ -n "$script" ] || die "$file has no block $number for a cluster"
     echo "$file $number" >>"$OUT/pages.run"
