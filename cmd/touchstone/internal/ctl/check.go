@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -186,14 +185,18 @@ func (c *checking) finish() error {
 		fmt.Fprintf(c.side, "%d checked, %d passed over\n", len(c.Checks), len(c.Passed))
 	}
 
-	bad := slices.DeleteFunc(slices.Clone(c.Checks), func(found *health.VolumeCheck) bool {
-		return found.Verdict != verdictDamaged && found.Verdict != verdictFailed
-	})
+	bad := 0
+
+	for _, found := range c.Checks {
+		if found.Verdict == verdictDamaged || found.Verdict == verdictFailed {
+			bad++
+		}
+	}
 
 	var notClean, notChecked error
 
-	if len(bad) > 0 {
-		notClean = unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, len(bad), len(c.Checks)))
+	if bad > 0 {
+		notClean = unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, bad, len(c.Checks)))
 	}
 
 	if !c.all && len(c.Passed) > 0 {
