@@ -78,29 +78,32 @@ var onceOperations = map[string]syscallfault.Operation{
 func TestEachCallFailsOnce(t *testing.T) {
 	t.Parallel()
 
-	for name := range onceOperations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
-				Operation: name, Causes: true, Reported: []string{""},
-				Lossy: []string{".", "state/lock", "state/durable.json", "state/state.jsonl.damaged-1"},
-				// A copy and a removal are tried in another way, MkdirAll and Rename ask first, and an older mark is valid.
-				Unreported: regexp.MustCompile(`^(copy_file_range |unlinkat |fstatat state/state.jsonl#|pwrite64 state/durable.json#` +
-					map[string]string{"life": "|fstatat state#1$"}[name] + ")"),
-				Prepare: func(t *testing.T, directory string) {
-					t.Helper()
-					require.NoError(t, os.Rename(example(t), filepath.Join(directory, "state")))
+	// A copy and a removal are tried in another way, MkdirAll and Rename ask first, and an older mark is valid.
+	unreported := `^(copy_file_range |unlinkat |fstatat state/state.jsonl#|pwrite64 state/durable.json#`
 
-					if name == "repair" {
-						dir := filepath.Join(directory, "state")
-						write(t, dir, strings.Replace(journalText(t, dir), "pvc-1", "pvc-9", 1))
-					}
-				},
-				Verify: func(t *testing.T, directory string) {
-					t.Helper()
-					require.Subset(t, keys(open(t, filepath.Join(directory, "state"), state.Options{})), []string{"v0", "v1", "v2", "v3", "v4", "v5"})
-				},
-			})
-		})
-	}
+	syscallfault.EachOperationFailsOnce(t, onceOperations, func(name string) *syscallfault.Case {
+		ofLife := ""
+		if name == "life" {
+			ofLife = "|fstatat state#1$"
+		}
+
+		return &syscallfault.Case{
+			Causes: true, Reported: []string{""},
+			Lossy:      []string{".", "state/lock", "state/durable.json", "state/state.jsonl.damaged-1"},
+			Unreported: regexp.MustCompile(unreported + ofLife + ")"),
+			Prepare: func(t *testing.T, directory string) {
+				t.Helper()
+				require.NoError(t, os.Rename(example(t), filepath.Join(directory, "state")))
+
+				if name == "repair" {
+					dir := filepath.Join(directory, "state")
+					write(t, dir, strings.Replace(journalText(t, dir), "pvc-1", "pvc-9", 1))
+				}
+			},
+			Verify: func(t *testing.T, directory string) {
+				t.Helper()
+				require.Subset(t, keys(open(t, filepath.Join(directory, "state"), state.Options{})), []string{"v0", "v1", "v2", "v3", "v4", "v5"})
+			},
+		}
+	})
 }

@@ -163,6 +163,22 @@ func (c *Case) errnos(key string) []syscall.Errno {
 	return []syscall.Errno{unix.EIO}
 }
 
+// EachOperationFailsOnce runs EachCallFailsOnce for each operation, in a test of its name, with the case that
+// newCase returns for it.
+func EachOperationFailsOnce(t *testing.T, operations map[string]Operation, newCase func(name string) *Case) {
+	t.Helper()
+
+	for name := range operations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			c := newCase(name)
+			c.Operation = name
+			EachCallFailsOnce(t, c)
+		})
+	}
+}
+
 // EachCallFailsOnce runs the operation once for each call that it makes beneath the directory, and has
 // this one fail. Whenever the operation succeeds, also repeated after a failure, all that it has
 // changed must be durable, Verify must pass, and no descriptor may be left open.

@@ -88,21 +88,18 @@ var onceOperations = map[string]syscallfault.Operation{
 func TestEachCallFailsOnce(t *testing.T) {
 	t.Parallel()
 
-	for name := range onceOperations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
-				Operation: name, Causes: true, Lossy: []string{"*"}, Reported: []string{""},
-				// Without space an empty file decides.
-				Unreported: regexp.MustCompile("^pwrite64 inode#"),
-				Verify: func(t *testing.T, directory string) {
-					t.Helper()
+	syscallfault.EachOperationFailsOnce(t, onceOperations, func(string) *syscallfault.Case {
+		return &syscallfault.Case{
+			Causes: true, Lossy: []string{"*"}, Reported: []string{""},
+			// Without space an empty file decides.
+			Unreported: regexp.MustCompile("^pwrite64 inode#"),
+			Verify: func(t *testing.T, directory string) {
+				t.Helper()
 
-					left, err := filepath.Glob(filepath.Join(directory, "*.*"))
-					require.NoError(t, err)
-					require.Empty(t, left, "want: no file is left but the two")
-				},
-			})
-		})
-	}
+				left, err := filepath.Glob(filepath.Join(directory, "*.*"))
+				require.NoError(t, err)
+				require.Empty(t, left, "want: no file is left but the two")
+			},
+		}
+	})
 }
