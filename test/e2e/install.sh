@@ -36,7 +36,8 @@
 #   BUSYBOX       (busybox:1.37) the image of the applications
 #   EXAMPLES      (all) names of directories in examples/
 #   STEPS         (images install examples disruption upgrade uninstall pages) some of
-#                 them, on what an earlier run with KEEP=yes has left
+#                 them, on what an earlier run with KEEP=yes has left. pages wants helm, and
+#                 to be run on the node, as root: a page copies the state there
 #   KEEP          yes: leave all as it is at the end, also after a failure
 #   OUT           (out/e2e-install) archives, what was applied, and after a failure logs
 #   TIMEOUT       (300) seconds for whatever is waited for
@@ -70,7 +71,7 @@ main() {
     step installed before
     step doctor_finds_nothing
   fi
-  [ "$STEPS" = pages ] || watch_node
+  [ "$STEPS" = pages ] || watch_node # the pages have images of their own
   if wants examples; then
     applications
     step nothing_forbidden

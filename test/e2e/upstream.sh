@@ -104,8 +104,7 @@ suite() {
 # build_baseline ARCHIVE: upstream's program, of the version that the suite names, with what our image has.
 build_baseline() {
   local source=${BASELINE_SOURCE:-}
-  [ -n "$source" ] || source=$(go mod download -json "github.com/kubernetes-csi/csi-driver-host-path@${image##*:}" | jq -er .Dir) ||
-    cannot "csi-driver-host-path ${image##*:} cannot be downloaded: set BASELINE_SOURCE to a checkout, or BASELINE to an archive"
+  [ -n "$source" ] || source=$(go mod download -json "github.com/kubernetes-csi/csi-driver-host-path@${image##*:}" | jq -er .Dir) || return 1
   (cd "$source" && CGO_ENABLED=0 go build -mod=readonly -ldflags "-X main.version=${image##*:}" -o "$OUT/upstream-hostpathplugin" ./cmd/hostpathplugin) &&
     "$here/../../hack/build-image.sh" --hostpath --program "$OUT/upstream-hostpathplugin" --archive "$1" --as "$image"
 } >"$OUT/build-baseline.log" 2>&1
@@ -113,7 +112,7 @@ build_baseline() {
 compared=()
 if [ "${BASELINE:-}" = build ]; then
   BASELINE=$OUT/baseline.tar
-  build_baseline "$BASELINE" || cannot "building upstream's own failed: $OUT/build-baseline.log"
+  build_baseline "$BASELINE" || cannot "building upstream's own ${image##*:} failed: $OUT/build-baseline.log; BASELINE_SOURCE may name a checkout, BASELINE an archive"
 fi
 case ${BASELINE:-} in
   '') ;;

@@ -4,13 +4,19 @@
 # Where the pages are run: a copy of the tree, whose manifests have the images and directories of this cluster.
 pages=$OUT/pages
 
-# pages_are_there: the copy; and in $OUT/path the programs that the pages call.
+# pages_are_there: the copy, of what is committed.
 pages_are_there() {
-  local each
-  rm -rf "$pages" "$OUT/path" && mkdir -p "$pages" "$OUT/path"
+  rm -rf "$pages" && mkdir -p "$pages"
   git -C "$tree" archive HEAD deploy docs examples | tar -x -C "$pages"
   find "$pages/deploy" "$pages/docs" "$pages/examples" -type f -exec sed -i \
     "s#/var/lib/kubelet#$KUBELET_DIR#g; s#/var/lib/touchstone#$pool#g; s#/data/touchstone#$pool/moved#g; s#busybox:1\.37#$BUSYBOX#g" {} +
+  programs
+}
+
+# programs: in $OUT/path, those that pages and scripts call by their names.
+programs() {
+  local each
+  rm -rf "$OUT/path" && mkdir -p "$OUT/path"
   # shellcheck disable=SC2016 # expanded there
   for each in "kubectl=$KUBECTL \${NAMESPACE:+--namespace=\$NAMESPACE}" "helm=${HELM:-$(command -v helm || echo helm)}" "sudo="; do
     printf '#!/bin/sh\nexec %s "$@"\n' "${each#*=}" >"$OUT/path/${each%%=*}"
@@ -47,7 +53,7 @@ example_page() {
 
 # pages_run: all pages but those of the examples, in the order of a reader, on a cluster without the driver.
 pages_run() {
-  local latest=$OUT/images/touchstone-latest.tar
+  local latest=$OUT/images/touchstone-latest.tar before
   pages_are_there
   : >"$OUT/pages.run"
   mkdir -p "$OUT/images"
@@ -63,8 +69,9 @@ pages_run() {
   page docs/doctor.md
   page docs/install.md 5 6
   page docs/volume-health.md
+  before=$(kube config view --minify -o jsonpath='{..namespace}')
   page examples/README.md
-  kube config set-context --current --namespace=default >/dev/null # the page has set another one
+  kube config set-context --current --namespace="${before:-default}" >/dev/null # the page has set another one
   page docs/upgrade.md
   rolled_out
   page docs/snapshots.md
@@ -88,15 +95,14 @@ pages_run() {
 
 # startup_taint_goes: a taint with which a node began, when the driver is ready there.
 startup_taint_goes() {
-  local taint=$driver/agent-not-ready
-  kube taint nodes --all "$taint=:NoSchedule" --overwrite >/dev/null
-  helm upgrade "$namespace" "$pages/deploy/helm/touchstone" --reset-then-reuse-values --set "node.settings.startup-taint=$taint" >"$OUT/helm.log" 2>&1 ||
+  kube taint nodes --all "$startup_taint=:NoSchedule" --overwrite >/dev/null
+  helm upgrade "$namespace" "$pages/deploy/helm/touchstone" --reset-then-reuse-values --set "node.settings.startup-taint=$startup_taint" >"$OUT/helm.log" 2>&1 ||
     die "helm upgrade failed: $(tail -n 5 "$OUT/helm.log")"
   rolled_out
-  await "no node has the taint $taint" none tainted "$taint"
+  await "no node has the taint $startup_taint" none tainted
   proved "the node plugin has removed the startup taint of its node"
 }
-tainted() { kube get nodes -o json | jq -r --arg key "$1" '.items[] | select(any(.spec.taints[]?; .key == $key)) | .metadata.name'; }
+tainted() { kube get nodes -o json | jq -r --arg key "$startup_taint" '.items[] | select(any(.spec.taints[]?; .key == $key)) | .metadata.name'; }
 
 # all_pages_ran: no page has a block that is not run, but for the examples', which the step examples runs.
 all_pages_ran() {

@@ -2,7 +2,7 @@
 # Functions of test/e2e/install.sh for the cluster and for output: kubectl,
 # waiting, what was proved, and the files for the analysis of a failure.
 
-say() { echo "e2e-install: $*"; }
+say() { echo "${program:-e2e-install}: $*"; }
 die() { say "$*" >&2; exit 1; }
 cannot() { say "$*" >&2; exit 2; }
 
@@ -97,6 +97,7 @@ clear_away() {
     kube delete "$each" --timeout "${TIMEOUT}s" || left=1
   done
   kube delete namespace "$prefix-watch" --ignore-not-found || left=1
+  kube taint nodes --all "$startup_taint-" || true # most have none
   delete_driver || left=1
   [ "$PREREQUISITES" != yes ] || kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/prerequisites.yaml" || left=1
   return "$left"

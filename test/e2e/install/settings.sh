@@ -18,6 +18,8 @@ LOST=${LOST:-30}
 # Names in the manifests.
 driver=csi.touchstone.dev
 namespace=touchstone
+startup_taint=$driver/agent-not-ready
+# shellcheck disable=SC2034 # of install.sh alone
 snapshots=volumesnapshots.snapshot.storage.k8s.io
 pool=${POOL:-/var/lib/touchstone}
 prefix=touchstone-e2e # of the namespaces that are made here
