@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -78,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
 	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, million, copies, fallback, directories, health, checks, filesystems, staged, many, data")
-	many := flags.Int("staged", 0, "how many volumes the topic staged stages, for example 10000; the nodes of their loop devices stay")
+	many := flags.Int("staged", 0, "how many volumes the topic staged stages, for example 10000")
 	withMillion := flags.Bool("million", false, "measure the topic million, which creates 1,000,000 volumes and takes 10 minutes a round")
 	poolFS := flags.String("pool-image-fs", embeddedpool.DefaultFilesystem, "the filesystem of the embedded pool of the topics copies and checks")
 	rounds := flags.Int("rounds", 3, "how often to measure; the table shows the median")
@@ -140,7 +141,9 @@ func measureInTurn(ctx context.Context, measured []*bench, chosen *regexp.Regexp
 				b := measured[(round+i)%len(measured)]
 				fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, rounds, topic.name, b.binary)
 
-				if err := topic.measure(ctx, b); err != nil {
+				before := loops()
+
+				if err := errors.Join(topic.measure(ctx, b), removeLoops(before)); err != nil {
 					return fmt.Errorf("%s: %w", topic.name, err)
 				}
 			}
