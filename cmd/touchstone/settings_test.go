@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/flags"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // given runs serve's flags through all four sources and returns what comes out.
@@ -292,7 +293,7 @@ func TestWrongSettingsAreRefusedWithTheirSource(t *testing.T) {
 
 			_, err := given(t, test.args, test.env, test.file)
 			for _, part := range test.want {
-				require.ErrorContains(t, err, part)
+				errtext.Require(t, err, part)
 			}
 		})
 	}
@@ -315,7 +316,7 @@ func TestFlagsSetTheDriversConfig(t *testing.T) {
 		{"--pool=/a"}, {"--pool=a="}, {"--pool=a=/a", "--pool=a=/b"}, {"--topology=zone"},
 	} {
 		_, err := given(t, args, nil, "")
-		require.ErrorContains(t, err, "--", args)
+		errtext.Require(t, err, "--", args)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -273,7 +274,7 @@ func TestForgetPoolAcceptsANewDirectory(t *testing.T) {
 	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		_, err := client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: s.used})
 		rpccode.Require(t, err, codes.Unavailable, "DeleteVolume in a pool of which the state knows another identity")
-		require.ErrorContains(t, err, "touchstone state forget-pool default")
+		errtext.Require(t, err, "touchstone state forget-pool default")
 
 		code, said := forget("default", "--state-dir", stateDir)
 		require.Equal(t, exitCannot, code, said)

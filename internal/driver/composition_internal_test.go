@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -60,7 +61,7 @@ func TestALabThatCannotBeOpened(t *testing.T) {
 		}
 
 		opened, err := d.openLab(registry)
-		require.ErrorContains(t, err, want, "want: the second lab of a registry, or a missing file, is refused")
+		errtext.Require(t, err, want, "want: the second lab of a registry, or a missing file, is refused")
 		require.Empty(t, opened, "want: no hooks of a lab that is not opened")
 	}
 }
@@ -337,7 +338,7 @@ func TestReportBeforeTheFirstProbes(t *testing.T) {
 	cancel()
 
 	_, err := (&Driver{components: r, gate: newGate()}).report(ended)
-	require.ErrorContains(t, err, "wait for the first probes", "want: no report before the first probes")
+	errtext.Require(t, err, "wait for the first probes", "want: no report before the first probes")
 	rpccode.Require(t, newGate().pass(ended, "/csi.v1.Node/NodeStageVolume"), codes.Canceled, "a call that does not wait for the start")
 	require.NoError(t, r.close())
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/socket"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // checks are changes of a configuration that works, each with a part of the error; "" is accepted.
@@ -39,7 +40,7 @@ func (all checks) run(t *testing.T) {
 			}
 
 			require.ErrorIs(t, err, driver.ErrConfig)
-			require.ErrorContains(t, err, test.says)
+			errtext.Require(t, err, test.says)
 			require.NotContains(t, err.Error(), "\n", "want: the error is about the change alone")
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
@@ -130,7 +131,7 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 	await.Receive(t, entered, "the call to begin")
 	r.stop()
 	require.ErrorIs(t, r.wait(t), driver.ErrDrain)
-	require.ErrorContains(t, r.wait(t), "within 800µs", "a fifth of the timeout is kept for the end")
+	errtext.Require(t, r.wait(t), "within 800µs", "a fifth of the timeout is kept for the end")
 	require.ErrorIs(t, await.Receive(t, result, "the operation that outlasts the drain"), operation.ErrDraining)
 	require.NoFileExists(t, r.socket())
 }
@@ -201,7 +202,7 @@ func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {
 
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), driver.ErrSignal)
-		require.ErrorContains(t, context.Cause(ctx), "interrupt")
+		errtext.Require(t, context.Cause(ctx), "interrupt")
 
 		// As timeout(1) does.
 		signals <- os.Interrupt

@@ -28,6 +28,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
@@ -207,7 +208,7 @@ func TestDriverNamesEveryProblemOfItsConfiguration(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrConfig)
 
 	for _, problem := range []string{`mode "both"`, `driver-name "-x-"`, "node-id", "overcommit", "state-dir", "pool is empty"} {
-		require.ErrorContains(t, err, problem)
+		errtext.Require(t, err, problem)
 	}
 }
 
@@ -258,7 +259,7 @@ func TestStartNamesTheOwnerOfALockedStore(t *testing.T) {
 	require.NoError(t, err)
 
 	err = second.Run(t.Context())
-	require.ErrorContains(t, err, "csi.example.org at "+first.config.Endpoint)
+	errtext.Require(t, err, "csi.example.org at "+first.config.Endpoint)
 	require.NoFileExists(t, strings.TrimPrefix(config.Endpoint, "unix://"))
 }
 
@@ -277,8 +278,8 @@ func TestMissingPoolLeavesTheDriverReady(t *testing.T) {
 
 		return status.Code(err) == codes.Unavailable
 	}, waitLimit, 10*time.Millisecond, "GetCapacity does not fail with UNAVAILABLE")
-	require.ErrorContains(t, err, `pool "default"`)
-	require.ErrorContains(t, err, "no such")
+	errtext.Require(t, err, `pool "default"`)
+	errtext.Require(t, err, "no such")
 
 	probe, err := csi.NewIdentityClient(r.conn).Probe(t.Context(), &csi.ProbeRequest{})
 	require.NoError(t, err)
@@ -301,7 +302,7 @@ func TestTakenHTTPAddressFailsTheStart(t *testing.T) {
 
 	built, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
-	require.ErrorContains(t, built.Run(t.Context()), "http-endpoint "+taken.Addr().String())
+	errtext.Require(t, built.Run(t.Context()), "http-endpoint "+taken.Addr().String())
 	require.NoFileExists(t, strings.TrimPrefix(config.Endpoint, "unix://"))
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestForwardStartsAndEnds: a forwarding driver is ready once it listens, and leaves neither its socket nor its
@@ -53,7 +54,7 @@ func TestForwardStartsAndEnds(t *testing.T) {
 			go func() { ended <- driver.Forward(ctx, config, to) }()
 
 			if test.fails != "" {
-				require.ErrorContains(t, await.Receive(t, ended, "the end of the start"), test.fails)
+				errtext.Require(t, await.Receive(t, ended, "the end of the start"), test.fails)
 			} else {
 				ready := config.ReadyFile
 				if ready == "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -54,7 +55,7 @@ func TestForwardPairedStartsAndEnds(t *testing.T) {
 			go func() { ended <- driver.ForwardPaired(ctx, config, at) }()
 
 			if test.fails != "" {
-				require.ErrorContains(t, await.Receive(t, ended, "the end of the start"), test.fails)
+				errtext.Require(t, await.Receive(t, ended, "the end of the start"), test.fails)
 			} else {
 				ready := config.ReadyFile
 				if ready == "" {

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -25,7 +25,7 @@ func TestShutGateRefusesEveryCall(t *testing.T) {
 		for _, method := range []string{csi.Identity_Probe_FullMethodName, csi.Node_NodeStageVolume_FullMethodName} {
 			err := pass(t.Context(), method)
 			rpccode.Require(t, err, codes.Unavailable)
-			require.ErrorContains(t, err, "shutting down")
+			errtext.Require(t, err, "shutting down")
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
@@ -95,7 +96,7 @@ func TestRefusingObserver(t *testing.T) {
 	})
 
 	_, err := csi.NewControllerClient(r.conn).ListVolumes(t.Context(), &csi.ListVolumesRequest{})
-	require.ErrorContains(t, err, "not advertised")
+	errtext.Require(t, err, "not advertised")
 
 	_, err = csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "v"})
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
@@ -167,11 +168,11 @@ func TestCheckNeedsTheNodeService(t *testing.T) {
 
 	_, err := health.NewClient(r.conn).Check(t.Context(), health.CheckRequest{VolumeID: "v", How: "offline"})
 	rpccode.Require(t, err, codes.Unimplemented)
-	require.ErrorContains(t, err, "no node service")
+	errtext.Require(t, err, "no node service")
 }
 
 func TestPageShowsThatTheDriverIsNotReady(t *testing.T) {
 	t.Parallel()
 
-	require.ErrorContains(t, driver.ReportBeforeReady(), "starting")
+	errtext.Require(t, driver.ReportBeforeReady(), "starting")
 }

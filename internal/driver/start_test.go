@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -66,7 +67,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 			good.TCPEndpoint, good.HTTPEndpoint = served.Address(), served.Address()
 			bad := good
 			test.fail(&bad)
-			require.ErrorContains(t, runOnce(t, bad), test.says)
+			errtext.Require(t, runOnce(t, bad), test.says)
 
 			require.NoFileExists(t, strings.TrimPrefix(good.Endpoint, "unix://"))
 			require.NoFileExists(t, good.ReadyFile)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestNamesFollowTheSpec's rules for GetPluginInfoResponse.name and for Topology.
@@ -55,7 +56,7 @@ func TestNamesFollowTheSpec(t *testing.T) {
 				require.NoError(t, err)
 			} else {
 				require.ErrorIs(t, err, driver.ErrConfig)
-				require.ErrorContains(t, err, test.problem)
+				errtext.Require(t, err, test.problem)
 			}
 		})
 	}

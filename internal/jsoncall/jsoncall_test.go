@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/jsoncall"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -113,7 +114,7 @@ func TestAsk(t *testing.T) {
 			rpccode.Require(t, err, test.code)
 
 			if test.says != "" {
-				require.ErrorContains(t, err, test.says)
+				errtext.Require(t, err, test.says)
 			} else {
 				require.Equal(t, number{Value: test.given}, got)
 			}
@@ -125,7 +126,7 @@ func TestAsk(t *testing.T) {
 	}
 
 	err := jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, "Get"), wrapperspb.Int64(1), &other)
-	require.ErrorContains(t, err, "decode the answer of /example.v1.Counter/Get")
+	errtext.Require(t, err, "decode the answer of /example.v1.Counter/Get")
 }
 
 func TestFollow(t *testing.T) {
@@ -176,7 +177,7 @@ func TestFollow(t *testing.T) {
 
 	err = jsoncall.Follow(t.Context(), connection, jsoncall.FullMethod(service, "Count"), wrapperspb.Int64(1),
 		func(struct{ Value string }) error { return nil })
-	require.ErrorContains(t, err, "decode an answer of /example.v1.Counter/Count")
+	errtext.Require(t, err, "decode an answer of /example.v1.Counter/Count")
 }
 
 // TestAStreamEndsWithItsReader, whose context goes on.

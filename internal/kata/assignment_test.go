@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -127,7 +128,7 @@ func TestTheLongestTargetPathHasAnEntry(t *testing.T) {
 	require.True(t, found, "want: the assignment is found")
 
 	assignment.TargetPath += "a"
-	require.ErrorContains(t, root.Put(assignment), "has 190 bytes; Kata finds none of more than 189")
+	errtext.Require(t, root.Put(assignment), "has 190 bytes; Kata finds none of more than 189")
 	require.NoError(t, root.Remove(assignment.TargetPath), "there is nothing to remove")
 
 	_, found, err = root.Get(assignment.TargetPath)

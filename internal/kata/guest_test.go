@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/guest"
 )
 
@@ -136,7 +137,7 @@ func failedAs(t *testing.T, err, want error) {
 	if want == nil {
 		require.NoError(t, err)
 	} else {
-		require.ErrorContains(t, err, target)
+		errtext.Require(t, err, target)
 		require.Less(t, len(err.Error()), 1000, "want: the error is short however long the answer is")
 		require.NotContains(t, err.Error(), "\n")
 	}
@@ -197,7 +198,7 @@ func TestAnswersHaveALimit(t *testing.T) {
 			got, err := guest.Stats(t.Context(), taken())
 			if excess > 0 {
 				failedAs(t, err, kata.ErrNoAnswer)
-				require.ErrorContains(t, err, "it says more than 65536 bytes", name)
+				errtext.Require(t, err, "it says more than 65536 bytes", name)
 			} else {
 				require.NoError(t, err, name)
 				require.Equal(t, mount.Usage{Bytes: mount.Amount{Total: 20}}, got, name)
@@ -276,7 +277,7 @@ func TestSilentGuestTimesOut(t *testing.T) {
 			_, err := asked.Stats(t.Context(), taken())
 			failedAs(t, err, kata.ErrNoAnswer)
 			require.NotErrorIs(t, err, context.DeadlineExceeded, "it isn't the caller's")
-			require.ErrorContains(t, err, "within 300ms")
+			errtext.Require(t, err, "within 300ms")
 			failedAs(t, asked.Resize(t.Context(), taken(), 1<<30), kata.ErrNoAnswer)
 		})
 	}
@@ -348,7 +349,7 @@ func TestTheShimIsFoundInTheFirstRootThatHasIt(t *testing.T) {
 
 	_, err = asked.Stats(t.Context(), taken())
 	failedAs(t, err, kata.ErrNoAnswer)
-	require.ErrorContains(t, err, "connection refused")
+	errtext.Require(t, err, "connection refused")
 	require.Empty(t, fourth.Requests(), "a socket that refuses is the sandbox's still")
 
 	third.Stop()
@@ -362,7 +363,7 @@ func TestTheShimIsFoundInTheFirstRootThatHasIt(t *testing.T) {
 	failedAs(t, err, kata.ErrNoAnswer)
 
 	for _, root := range roots {
-		require.ErrorContains(t, err, root, "where it was looked for")
+		errtext.Require(t, err, root, "where it was looked for")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/guest"
 )
 
@@ -80,8 +81,8 @@ func TestMissingKataRuntimeIsNamed(t *testing.T) {
 
 	_, err := asked.Stats(t.Context(), taken())
 	failedAs(t, err, kata.ErrNoAnswer)
-	require.ErrorContains(t, err, "no such file or directory")
-	require.ErrorContains(t, err, "--kata-runtime")
+	errtext.Require(t, err, "no such file or directory")
+	errtext.Require(t, err, "--kata-runtime")
 }
 
 func TestHangingKataRuntimeIsKilledWithItsChildren(t *testing.T) {
@@ -153,7 +154,7 @@ func TestHangingKataRuntimeTimesOut(t *testing.T) {
 	_, err := asked.Stats(t.Context(), taken())
 	failedAs(t, err, kata.ErrNoAnswer)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "within 300ms")
+	errtext.Require(t, err, "within 300ms")
 	failedAs(t, asked.Resize(t.Context(), taken(), 1<<30), kata.ErrNoAnswer)
 }
 

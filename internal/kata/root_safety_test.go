@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -21,7 +22,7 @@ func refused(t *testing.T, root *kata.Root, what string) {
 
 	for _, err := range []error{root.Put(plain()), root.Remove(target), getting, listing} {
 		require.ErrorIs(t, err, kata.ErrUnsafeRoot)
-		require.ErrorContains(t, err, what)
+		errtext.Require(t, err, what)
 	}
 }
 

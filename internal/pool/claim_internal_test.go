@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestOnlyTheFileInPlaceIsClaimed: its previous owner may have renamed or removed it.
@@ -61,6 +62,6 @@ func TestAFailedUnlockIsReported(t *testing.T) {
 	require.NoError(t, file.Close())
 
 	lock := controllerLock{file: file}
-	require.ErrorContains(t, lock.unlock(), file.Name(), "want: the error names the lock")
+	errtext.Require(t, lock.unlock(), file.Name(), "want: the error names the lock")
 	require.NoError(t, lock.unlock(), "want: there is nothing to release any more")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/filecopy"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // roomy is the size of a filesystem for a few small objects; xfs takes no less.
@@ -319,7 +320,7 @@ func TestFullPoolKeepsNoPartialCopy(t *testing.T) {
 			}
 
 			require.ErrorIs(t, err, pool.ErrNoSpace)
-			require.ErrorContains(t, err, source.ID)
+			errtext.Require(t, err, source.ID)
 			nothingHalfMade(t, place, target)
 			require.Eventually(t, func() bool { return available(t, place) >= before-before/100 }, waitFor, pollEvery, "want: the space is free again")
 		})
@@ -371,7 +372,7 @@ func TestCopyOfAMissingSourceFails(t *testing.T) {
 	for _, missing := range []pool.Object{imageOf(newID(t)), directoryOf(newID(t)), snapshotOf(t, there), {ID: there.ID, Backing: volume.BackingDirectory}} {
 		_, err := place.NewCopy(place, missing, snapshotOf(t, missing), pool.CopyOptions{})
 		require.ErrorIs(t, err, pool.ErrMissing)
-		require.ErrorContains(t, err, missing.String())
+		errtext.Require(t, err, missing.String())
 	}
 
 	hostile := pool.Object{ID: "../images/x", Backing: volume.BackingImage}

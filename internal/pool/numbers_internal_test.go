@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestTimes(t *testing.T) {
@@ -160,7 +162,7 @@ func TestSpaceErrors(t *testing.T) {
 		err := p.spaceError(cause)
 		require.ErrorIs(t, err, ErrNoSpace)
 		require.ErrorIs(t, err, cause)
-		require.ErrorContains(t, err, `pool "default" at /pool`)
+		errtext.Require(t, err, `pool "default" at /pool`)
 		require.Equal(t, err, p.spaceError(err), "it has the pool once")
 	}
 

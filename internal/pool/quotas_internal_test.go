@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -351,7 +352,7 @@ func TestAdmissionHasALimit(t *testing.T) {
 			require.NoError(t, err, "%d bytes fit", bytes)
 		} else {
 			require.ErrorIs(t, err, ErrOvercommitted)
-			require.ErrorContains(t, err, "71 more bytes, only 70")
+			errtext.Require(t, err, "71 more bytes, only 70")
 		}
 	}
 

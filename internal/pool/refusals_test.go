@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestAnotherPoolIsRefused: a pool with volumes is opened only with the identity that the state has.
@@ -57,7 +58,7 @@ func TestAnotherPoolIsRefused(t *testing.T) {
 			}
 
 			require.ErrorIs(t, err, pool.ErrIdentity)
-			require.ErrorContains(t, err, test.reason)
+			errtext.Require(t, err, test.reason)
 			require.NoDirExists(t, filepath.Join(directory, "images"), "want: what is not the pool is not changed")
 		})
 	}
@@ -122,7 +123,7 @@ func TestMutableParametersOfAVolume(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(p.MutablePath(), known+".json"), []byte("{"), 0o600))
 
 	_, err := p.Mutable(known)
-	require.ErrorContains(t, err, known, "want: damaged parameters are an error, not none")
+	errtext.Require(t, err, known, "want: damaged parameters are an error, not none")
 }
 
 // TestMissingObjects are named, whatever asks for them.
@@ -168,7 +169,7 @@ func TestUnusableSubdirectories(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(other, "snapshots"), nil, 0o600))
 
 	_, err = pool.Inspect("a", other)
-	require.ErrorContains(t, err, "not a directory", "want: what cannot be listed is not taken for empty")
+	errtext.Require(t, err, "not a directory", "want: what cannot be listed is not taken for empty")
 }
 
 // TestEndedListsFail with the cause, and are not taken for whole ones.

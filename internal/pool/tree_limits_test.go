@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestHardLinksTakeNoMemory copies files that have two names each, with long paths:
@@ -110,7 +111,7 @@ func TestALeaseEndsACopy(t *testing.T) {
 
 	err = copying.CopyData(t.Context())
 	require.ErrorIs(t, err, tree.ErrLeased)
-	require.ErrorContains(t, err, "leased")
+	errtext.Require(t, err, "leased")
 
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -290,7 +291,7 @@ func TestCopyStopsAtMounts(t *testing.T) {
 	require.NoError(t, err)
 
 	err = making.CopyData(t.Context())
-	require.ErrorContains(t, err, "foreign: something is mounted there")
+	errtext.Require(t, err, "foreign: something is mounted there")
 	nothingHalfMade(t, place, target)
 }
 

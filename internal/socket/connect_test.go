@@ -10,6 +10,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/touchstone-csi/touchstone/internal/socket"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestConnectToAnyPath: no byte of the path has a meaning.
@@ -40,6 +41,6 @@ func TestConnectToAnyPath(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = healthpb.NewHealthClient(connection).Check(t.Context(), &healthpb.HealthCheckRequest{})
-	require.ErrorContains(t, err, "no such file")
+	errtext.Require(t, err, "no such file")
 	require.NoError(t, connection.Close())
 }

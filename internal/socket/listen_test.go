@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/served"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
@@ -109,7 +110,7 @@ func TestListenRefusesAServedSocket(t *testing.T) {
 
 	require.ErrorAs(t, err, &inUse)
 	require.Equal(t, &socket.InUseError{Path: first.Path(), PID: int32(os.Getpid()), Driver: "it.example.org v1"}, inUse)
-	require.ErrorContains(t, err, "it.example.org v1")
+	errtext.Require(t, err, "it.example.org v1")
 	require.True(t, first.InPlace(), "want: the listener's socket is at its path")
 }
 
@@ -154,7 +155,7 @@ func TestListenRefusesConcurrentCallers(t *testing.T) {
 	for range starts {
 		err := await.Receive(t, refused, "Listen to refuse")
 		require.ErrorAs(t, err, new(*socket.InUseError))
-		require.ErrorContains(t, err, "it.example.org v1")
+		errtext.Require(t, err, "it.example.org v1")
 	}
 }
 
@@ -236,7 +237,7 @@ func TestListenWaitsForAnotherStart(t *testing.T) {
 	cancel()
 
 	_, err = socket.Listen(ctx, path, noName)
-	require.ErrorContains(t, err, "which another start holds")
+	errtext.Require(t, err, "which another start holds")
 	require.NoFileExists(t, path)
 
 	listened := make(chan error, 1)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/socket"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/served"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
@@ -87,7 +88,7 @@ func TestASocketThatCannotBeHidden(t *testing.T) {
 	require.NoError(t, os.Mkdir(path+".hidden", 0o700))
 
 	restore, err := listener.Hide()
-	require.ErrorContains(t, err, "hide the socket")
+	errtext.Require(t, err, "hide the socket")
 	require.Nil(t, restore, "what would bring it back")
 	require.True(t, listener.InPlace(), "want: the socket is at its path")
 	require.NoError(t, listener.Close())

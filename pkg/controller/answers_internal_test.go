@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -370,7 +371,7 @@ func TestCheckMounts(t *testing.T) {
 
 	// What is mounted below a path that cannot be resolved is unknown.
 	require.NoError(t, os.Symlink(directory.ID, p.ObjectPath(directory)))
-	require.ErrorContains(t, objects.CheckMounts(p, directory), "too many links")
+	errtext.Require(t, objects.CheckMounts(p, directory), "too many links")
 	rpccode.Require(t, s.remove(t.Context(), directory.ID), codes.Internal)
 	require.NoError(t, os.Remove(p.ObjectPath(directory)))
 	require.NoError(t, s.remove(t.Context(), directory.ID))
@@ -388,7 +389,7 @@ func TestAnAttachedImageIsKept(t *testing.T) {
 
 	err = s.remove(t.Context(), id)
 	rpccode.Require(t, err, codes.FailedPrecondition)
-	require.ErrorContains(t, err, s.node.DescribeHolders(id))
+	errtext.Require(t, err, s.node.DescribeHolders(id))
 	s.requireSound()
 
 	require.NoError(t, image.Close())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -192,7 +193,7 @@ func TestProbeFailsWhileTheCheckFails(t *testing.T) {
 
 	_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
 	rpccode.Require(t, err, codes.FailedPrecondition)
-	require.ErrorContains(t, err, "state: read-only file system")
+	errtext.Require(t, err, "state: read-only file system")
 
 	p.failure.Store(nil)
 

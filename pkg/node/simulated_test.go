@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -176,7 +177,7 @@ func (a answer) require(t *testing.T, err error, what string) {
 	rpccode.Require(t, err, a.code, what)
 
 	if a.says != "" {
-		require.ErrorContains(t, err, a.says, what)
+		errtext.Require(t, err, a.says, what)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // sealed is a line with its checksum, of what follows that.
@@ -111,7 +112,7 @@ func TestEndOfTheJournal(t *testing.T) {
 			err := f.Open(t.Context())
 			if test.reason != "" {
 				require.ErrorAs(t, err, new(*state.DamageError))
-				require.ErrorContains(t, err, test.reason)
+				errtext.Require(t, err, test.reason)
 				require.Equal(t, test.content, read(t, dir, journalFile), "want: a refused start changes nothing")
 
 				return

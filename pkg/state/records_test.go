@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 var errUnusable = errors.New("it is unusable")
@@ -119,7 +120,7 @@ func TestUnusableRecordsAreRefused(t *testing.T) {
 			if len(found) > 0 {
 				err = newChecked(dir).Open(t.Context())
 				require.ErrorAs(t, err, new(*state.DamageError))
-				require.ErrorContains(t, err, `volumes "`+found[0]+`"`)
+				errtext.Require(t, err, `volumes "`+found[0]+`"`)
 			}
 
 			_, err = newChecked(dir).Repair()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // example makes a directory with three volumes in the base and three more as changes, and returns it
@@ -349,8 +350,8 @@ func TestOldFormat(t *testing.T) {
 
 		err := newFixture(dir, state.Options{}).Open(t.Context())
 		require.ErrorIs(t, err, state.ErrOldFormat)
-		require.ErrorContains(t, err, filepath.Join(dir, name))
-		require.ErrorContains(t, err, "move the files of this one away")
+		errtext.Require(t, err, filepath.Join(dir, name))
+		errtext.Require(t, err, "move the files of this one away")
 
 		_, err = newFixture(dir, state.Options{}).Verify(nil)
 		require.ErrorIs(t, err, state.ErrOldFormat)

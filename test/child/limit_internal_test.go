@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -21,7 +22,7 @@ func TestACommandThatDoesNotEndIsKilled(t *testing.T) {
 
 	f := &await.Failures{TB: t}
 	output, err := CommandWithin(f, limit, "sleep", forever).CombinedOutput()
-	require.ErrorContains(t, err, "killed", "%s", output)
+	errtext.Require(t, err, "killed", "%s", output)
 	require.Len(t, f.Messages, 1, "want: the command that is killed is reported")
 	require.Contains(t, f.Messages[0], "waited 50ms for the end of ")
 	require.Contains(t, f.Messages[0], "sleep 600: killed it")
@@ -33,7 +34,7 @@ func TestAChildThatDoesNotEndIsKilled(t *testing.T) {
 	f := &await.Failures{TB: t}
 	command := exec.Command("sleep", forever)
 	require.NoError(t, Start(command))
-	require.ErrorContains(t, waitWithin(f, limit, command), "killed")
+	errtext.Require(t, waitWithin(f, limit, command), "killed")
 	require.Len(t, f.Messages, 1, "want: the child that is killed is reported")
 	require.Contains(t, f.Messages[0], "waited 50ms for the end of ")
 	require.Contains(t, f.Messages[0], "sleep 600: killed it")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -186,7 +187,7 @@ func (d *Directory) Kill(tb testing.TB) {
 
 	d.hush()
 	require.NoError(tb, d.command.Process.Kill())
-	require.ErrorContains(tb, child.Wait(tb, d.command), "killed")
+	errtext.Require(tb, child.Wait(tb, d.command), "killed")
 }
 
 // hush ends the heartbeat.

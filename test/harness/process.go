@@ -17,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 )
 
@@ -139,7 +140,7 @@ func (d *Driver) DieStarting(tb testing.TB, after time.Duration, options ...Opti
 
 	time.Sleep(after) // the moment of death is what the caller has chosen
 	require.NoError(tb, command.Process.Kill())
-	require.ErrorContains(tb, child.Wait(tb, command), "killed")
+	errtext.Require(tb, child.Wait(tb, command), "killed")
 
 	d.kill = func(...func()) {}
 }

@@ -18,7 +18,7 @@ import (
 var bare = map[string]int{
 	"True": 2, "False": 2, "Empty": 2, "NotEmpty": 2, "Zero": 2, "NotZero": 2, "Nil": 2, "NotNil": 2,
 	"Positive": 2, "Negative": 2, "Error": 2, "Panics": 2, "NotPanics": 2,
-	"Len": 3, "Less": 3, "LessOrEqual": 3, "Greater": 3, "GreaterOrEqual": 3, "EqualValues": 3, "Same": 3,
+	"Len": 3, "ErrorContains": 3, "Less": 3, "LessOrEqual": 3, "Greater": 3, "GreaterOrEqual": 3, "EqualValues": 3, "Same": 3,
 	"Eventually": 4, "EventuallyWithT": 4, "Never": 4, "InDelta": 4,
 }
 

@@ -122,7 +122,7 @@ func TestSchemaRefusesUnusableValues(t *testing.T) {
 	}
 
 	_, err := manifests.Prepared().Render(manifests.ChartDir, map[string]any{"layout": "node-local", "snapshotMetadata": map[string]any{"enabled": true}})
-	require.ErrorContains(t, err, "snapshotMetadata")
+	require.ErrorContains(t, err, "snapshotMetadata", "want: a refusal")
 }
 
 // TestSettingsBecomeEnvironment in all the shapes that YAML gives them.

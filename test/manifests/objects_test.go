@@ -66,7 +66,7 @@ deletionPolicy: Delete
 			t.Parallel()
 
 			_, err := manifests.Decode(each.manifest)
-			require.ErrorContains(t, err, each.message)
+			require.ErrorContains(t, err, each.message, "want: a refusal: %s", each.message)
 		})
 	}
 }

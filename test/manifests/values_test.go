@@ -440,7 +440,7 @@ snapshotClasses: {kept: {default: true, deletionPolicy: Retain}, raw: {parameter
 	}
 
 	_, err := manifests.Prepared().Render(manifests.ChartDir, parsed(t, "snapshotClass: {default: true}\nsnapshotClasses: {kept: {default: true}}"))
-	require.ErrorContains(t, err, "at most one class can be the default")
+	require.ErrorContains(t, err, "at most one class can be the default", "want: a refusal")
 }
 
 // TestSchemaKnowsTheDriversParameters: it takes and refuses the values of classes that the driver does,

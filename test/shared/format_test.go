@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -159,7 +160,7 @@ func TestAPoolWithoutLocksIsRefused(t *testing.T) {
 				for node, wanted := range map[*process]*csiclient.Publication{m.a: onA, m.b: onB} {
 					err := node.Stage(t.Context(), wanted)
 					rpccode.Require(t, err, codes.FailedPrecondition)
-					require.ErrorContains(t, err, "no file locks")
+					errtext.Require(t, err, "no file locks")
 				}
 
 				m.seenByA.Release(t)

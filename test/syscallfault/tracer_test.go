@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
@@ -43,7 +44,7 @@ func TestACallFailsOnce(t *testing.T) {
 		return 0
 	})
 	require.NoError(t, err)
-	require.ErrorContains(t, child.Wait(t, command), "exit status 7")
+	errtext.Require(t, child.Wait(t, command), "exit status 7")
 	await.Return(t, tracer.Wait, "the tracer to end with the command")
 
 	require.Equal(t, []string{

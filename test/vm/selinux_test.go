@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // Contexts of test/vm/selinux.cil: the files of two pods, and a file without a label.
@@ -249,6 +250,6 @@ func (v *seLinuxVolume) requireAlone(t *testing.T, context, other string) {
 func requireRefused(t *testing.T, err error, code codes.Code, words string) {
 	t.Helper()
 	require.Equal(t, code, status.Code(err), "%v", err)
-	require.ErrorContains(t, err, words)
+	errtext.Require(t, err, words)
 	require.NotContains(t, err.Error(), "s0:c", "want: no value of a mount flag in a message")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestWithoutDisablesDependentCapabilities: the spec requires some capabilities with others.
@@ -91,7 +92,7 @@ func TestCheckMountGroup(t *testing.T) {
 		if group == "" {
 			require.NoError(t, err, "no group")
 		} else {
-			require.ErrorContains(t, err, "VOLUME_MOUNT_GROUP is not advertised", "group %q", group)
+			errtext.Require(t, err, "VOLUME_MOUNT_GROUP is not advertised", "group %q", group)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -132,7 +133,7 @@ func TestFailuresOfAPublication(t *testing.T) {
 	} {
 		err := call(t.Context(), publication)
 		rpccode.Require(t, err, codes.Aborted)
-		require.ErrorContains(t, err, name)
+		errtext.Require(t, err, name)
 	}
 
 	require.Equal(t, before, publication.PublishContext, "want: a failed call changes nothing")
@@ -140,8 +141,8 @@ func TestFailuresOfAPublication(t *testing.T) {
 	clear(d.requests)
 
 	beneath := &csiclient.Publication{StagingPath: filepath.Join(file, "s"), TargetPath: filepath.Join(file, "t", "mount")}
-	require.ErrorContains(t, client.Stage(t.Context(), beneath), "make the staging directory")
-	require.ErrorContains(t, client.Publish(t.Context(), beneath), "make the parent of the target path")
+	errtext.Require(t, client.Stage(t.Context(), beneath), "make the staging directory")
+	errtext.Require(t, client.Publish(t.Context(), beneath), "make the parent of the target path")
 	require.Empty(t, d.requests, "want: no call without its directory")
 }
 

@@ -4,10 +4,10 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -20,8 +20,8 @@ func TestChecksOfFields(t *testing.T) {
 		rpccode.Require(t, rpc.Status(rpc.CheckVolumeID(id)), want, "id %q", id)
 	}
 
-	require.ErrorContains(t, rpc.CheckID("snapshot_id", ""), "snapshot_id")
-	require.ErrorContains(t, rpc.CheckVolumeID("a/b"), "volume_id")
+	errtext.Require(t, rpc.CheckID("snapshot_id", ""), "snapshot_id")
+	errtext.Require(t, rpc.CheckVolumeID("a/b"), "volume_id")
 
 	for path, want := range map[string]codes.Code{"": codes.OK, "/": codes.OK, "/a": codes.OK, "a": codes.InvalidArgument, "./a": codes.InvalidArgument} {
 		rpccode.Require(t, rpc.Status(rpc.CheckAbsolute("target_path", path)), want, "path %q", path)

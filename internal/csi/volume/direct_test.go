@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestDirectAssign(t *testing.T) {
@@ -49,7 +50,7 @@ func TestDirectAssign(t *testing.T) {
 				require.ErrorIs(t, contextErr, volume.ErrParameter)
 
 				for _, word := range test.words {
-					require.ErrorContains(t, err, word)
+					errtext.Require(t, err, word)
 				}
 
 				return
@@ -79,7 +80,7 @@ func TestInlineVolumesAreNotAssignedDirectly(t *testing.T) {
 	for _, key := range []string{"directAssign", "skip-hostmount"} {
 		_, _, err := volume.ParseEphemeral(map[string]string{key: "true", "size": "64Mi"})
 		require.ErrorIs(t, err, volume.ErrParameter)
-		require.ErrorContains(t, err, "use a claim")
+		errtext.Require(t, err, "use a claim")
 
 		parameters, size, err := volume.ParseEphemeral(map[string]string{key: "false", "size": "64Mi"})
 		require.NoError(t, err)
@@ -114,13 +115,13 @@ func TestCheckDirect(t *testing.T) {
 			switch {
 			case block:
 				require.ErrorIs(t, err, volume.ErrCapability, name)
-				require.ErrorContains(t, err, "block access")
+				errtext.Require(t, err, "block access")
 			case slices.Contains(allowed, volume.Mode(number)):
 				require.NoError(t, err, name)
 			default:
 				require.ErrorIs(t, err, volume.ErrCapability, name)
-				require.ErrorContains(t, err, name)
-				require.ErrorContains(t, err, "ReadWriteOncePod")
+				errtext.Require(t, err, name)
+				errtext.Require(t, err, "ReadWriteOncePod")
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // all are all mutable parameters, each in its canonical form.
@@ -75,7 +76,7 @@ func TestParseMutableRefuses(t *testing.T) {
 
 			_, err := volume.ParseMutable(given)
 			require.ErrorIs(t, err, volume.ErrParameter, "%s=%q", key, value)
-			require.ErrorContains(t, err, key)
+			errtext.Require(t, err, key)
 		}
 	}
 
@@ -84,7 +85,7 @@ func TestParseMutableRefuses(t *testing.T) {
 		require.ErrorIs(t, err, volume.ErrParameter)
 
 		for known := range all() {
-			require.ErrorContains(t, err, known)
+			errtext.Require(t, err, known)
 		}
 	}
 }

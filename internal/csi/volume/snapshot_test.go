@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestConsistencyOfClones(t *testing.T) {
@@ -25,10 +26,10 @@ func TestConsistencyOfClones(t *testing.T) {
 
 		_, _, err = volume.ParseEphemeral(given)
 		require.ErrorIs(t, err, volume.ErrParameter)
-		require.ErrorContains(t, err, "consistency")
+		errtext.Require(t, err, "consistency")
 	}
 
 	_, err = volume.ParseParameters(map[string]string{"consistency": "best"})
 	require.ErrorIs(t, err, volume.ErrParameter)
-	require.ErrorContains(t, err, "filesystem or none")
+	errtext.Require(t, err, "filesystem or none")
 }

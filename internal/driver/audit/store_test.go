@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/driver/audit"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -119,7 +120,7 @@ func findings(t *testing.T, dir string) []state.Finding {
 
 	err = audit.NewStore(dir, "start").Open(t.Context())
 	require.ErrorAs(t, err, new(*state.DamageError), "want: the start refuses what verify finds: %v", report.Findings)
-	require.ErrorContains(t, err, report.Findings[0].Key)
+	errtext.Require(t, err, report.Findings[0].Key)
 
 	_, err = audit.NewStore(dir, "repair").Repair()
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/driver/setting"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 var errLong = errors.New("is too long")
@@ -95,7 +96,7 @@ func TestValuesAreParsed(t *testing.T) {
 
 		err := value.Set(test.text)
 		if test.refused != "" {
-			require.ErrorContains(t, err, test.refused, name)
+			errtext.Require(t, err, test.refused, name)
 			require.Equal(t, before, value.String(), "want: %s keeps the value", name)
 
 			continue
@@ -105,7 +106,7 @@ func TestValuesAreParsed(t *testing.T) {
 		require.Equal(t, test.want, value.String(), name)
 
 		if test.unusable != "" {
-			require.ErrorContains(t, value.Check(), test.unusable, name)
+			errtext.Require(t, value.Check(), test.unusable, name)
 		} else {
 			require.NoError(t, value.Check(), name)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health/events"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -245,7 +246,7 @@ func TestFilesDirectoryGone(t *testing.T) {
 
 			err := running.awaitEnd(t, "a watched directory was "+name)
 			require.ErrorIs(t, err, events.ErrGone)
-			require.ErrorContains(t, err, dir)
+			errtext.Require(t, err, dir)
 			require.Equal(t, health.Lost, await.Receive(t, running.events, "the event of a lost source").Kind, "want: the end of the directory loses the source")
 
 			if !test.root {

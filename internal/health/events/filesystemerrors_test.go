@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/health/events"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -137,7 +138,7 @@ func TestFilesystemErrorsOfOthers(t *testing.T) {
 
 	err = source.Mark(proc)
 	require.ErrorIs(t, err, events.ErrKernel)
-	require.ErrorContains(t, err, "/proc")
+	errtext.Require(t, err, "/proc")
 }
 
 func TestFanotifyEvents(t *testing.T) {

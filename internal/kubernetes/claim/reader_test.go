@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
 )
 
@@ -131,7 +132,7 @@ func TestUnreadableClaimFails(t *testing.T) {
 	ask := func(kubeconfig string) error {
 		direct, err := newReader(t, claim.Config{Kubeconfig: kubeconfig}).Direct(t.Context(), "shop", "data")
 		require.False(t, direct, "want: the claim does not ask for direct assignment")
-		require.ErrorContains(t, err, "shop/data")
+		errtext.Require(t, err, "shop/data")
 		require.NotContains(t, err.Error(), kubeapi.Token)
 
 		return err
@@ -139,18 +140,18 @@ func TestUnreadableClaimFails(t *testing.T) {
 
 	err := ask(api.Kubeconfig)
 	require.ErrorIs(t, err, volume.ErrClaimUnreadable)
-	require.ErrorContains(t, err, "not found")
+	errtext.Require(t, err, "not found")
 
 	err = ask(api.KubeconfigWith(t, "another-token"))
 	require.ErrorIs(t, err, volume.ErrClaimUnreadable)
-	require.ErrorContains(t, err, "renew")
+	errtext.Require(t, err, "renew")
 	require.NotContains(t, err.Error(), "another-token")
 
 	api.Instead(kubeapi.Forbidden)
 
 	err = ask(api.Kubeconfig)
 	require.ErrorIs(t, err, volume.ErrClaimUnreadable)
-	require.ErrorContains(t, err, "deploy/direct-assign/rbac.yaml")
+	errtext.Require(t, err, "deploy/direct-assign/rbac.yaml")
 
 	for name, handler := range map[string]http.HandlerFunc{"500": kubeapi.Broken, "garbage": kubeapi.Garbage} {
 		api.Instead(handler)
@@ -169,7 +170,7 @@ func TestEachRequestTimesOut(t *testing.T) {
 
 	_, err := newReader(t, claim.Config{Kubeconfig: api.Kubeconfig, Timeout: 50 * time.Millisecond}).Direct(t.Context(), "shop", "data")
 	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
-	require.ErrorContains(t, err, "no answer within 50ms")
+	errtext.Require(t, err, "no answer within 50ms")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -231,7 +232,7 @@ func TestNewRefusesAnInvalidKubeconfig(t *testing.T) {
 			"contexts: [{name: a, context: {cluster: a, user: a}}]\n"),
 	} {
 		_, err := claim.New(claim.Config{Kubeconfig: kubeconfig})
-		require.ErrorContains(t, err, "kubeconfig "+kubeconfig)
+		errtext.Require(t, err, "kubeconfig "+kubeconfig)
 		require.NotContains(t, err.Error(), "s3cret")
 	}
 }
@@ -253,7 +254,7 @@ func TestUnexpectedResponsesFail(t *testing.T) {
 
 	_, err := reader.Direct(t.Context(), "shop", "data")
 	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
-	require.ErrorContains(t, err, "shop/other")
+	errtext.Require(t, err, "shop/other")
 
 	refused := make(chan struct{})
 

@@ -24,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -293,8 +294,8 @@ func TestServedSocketIsRefused(t *testing.T) {
 
 	require.ErrorAs(t, err, &inUse)
 	require.EqualValues(t, os.Getpid(), inUse.PID, "want: the error has the process that serves the socket")
-	require.ErrorContains(t, err, "the registration of csi.example.org")
-	require.ErrorContains(t, err, "--kubelet-registration-dir")
+	errtext.Require(t, err, "the registration of csi.example.org")
+	errtext.Require(t, err, "--kubelet-registration-dir")
 
 	kubelet.Watch(t, config.Directory, nil).Next(kubelet.Registered)
 	require.True(t, first.Registered(), "want: the registrar is registered")
@@ -358,7 +359,7 @@ func TestConfigIsValidated(t *testing.T) {
 
 			_, err := registration.Listen(t.Context(), config)
 			require.ErrorIs(t, err, registration.ErrConfig)
-			require.ErrorContains(t, err, test.says)
+			errtext.Require(t, err, test.says)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/taint"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/logs"
 )
 
@@ -151,5 +152,5 @@ func TestOutsideOfAPodIsAnError(t *testing.T) {
 	t.Parallel()
 
 	_, err := taint.New(taint.Config{Node: "worker", Key: key})
-	require.ErrorContains(t, err, "startup-taint")
+	errtext.Require(t, err, "startup-taint")
 }

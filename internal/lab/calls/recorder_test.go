@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -176,7 +177,7 @@ func TestFiltersSelectCalls(t *testing.T) {
 	}, r.Counts())
 
 	_, err := r.List(ctx, calls.Filter{JQ: ".code[]"})
-	require.ErrorContains(t, err, "call 1", "want: a program that fails for each call is a mistake")
+	errtext.Require(t, err, "call 1", "want: a program that fails for each call is a mistake")
 
 	r.Clear()
 	require.Empty(t, list(t, r, calls.Filter{}), "want: Clear removes all calls")
@@ -366,7 +367,7 @@ func TestFileIsPrivate(t *testing.T) {
 		foreign := filepath.Join(dir, "foreign")
 		require.NoError(t, os.WriteFile(foreign, nil, 0o600))
 		require.NoError(t, os.Chown(foreign, 65534, 65534))
-		require.ErrorContains(t, open(foreign), "belongs to user 65534")
+		errtext.Require(t, open(foreign), "belongs to user 65534")
 	}
 
 	readable := filepath.Join(dir, "readable")

@@ -21,6 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/operation"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -286,7 +287,7 @@ func TestAFileThatCannotBeLoaded(t *testing.T) {
 	require.Equal(t, listed, after, "want: the rules stay")
 
 	_, err := i.Add([]byte("{act: {start: {delay: 1s}}}"))
-	require.ErrorContains(t, err, "start acts at a start", "want: a rule of a start is only in the file")
+	errtext.Require(t, err, "start acts at a start", "want: a rule of a start is only in the file")
 
 	_, err = i.Add([]byte("[]"))
 	require.ErrorIs(t, err, faults.ErrRule, "want: no rule at all is refused")
@@ -315,5 +316,5 @@ func TestASocketThatIsHidden(t *testing.T) {
 
 	i = faults.New(faults.Config{Vanish: func() (func(), error) { return nil, errors.New("no socket") }})
 	add(t, i, "{name: r, act: {socket: {vanish: 1ns}}}")
-	require.ErrorContains(t, deleteVolume(t.Context(), i, "v"), "hide the socket: no socket", "want: why the socket cannot be hidden")
+	errtext.Require(t, deleteVolume(t.Context(), i, "v"), "hide the socket: no socket", "want: why the socket cannot be hidden")
 }

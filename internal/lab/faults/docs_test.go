@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestPointsAndActsAreDocumented: docs/faults.md has a line for each.
@@ -23,7 +24,7 @@ func TestPointsAndActsAreDocumented(t *testing.T) {
 	}
 
 	_, err = faults.Parse([]byte("act: {}"))
-	require.ErrorContains(t, err, "one of ")
+	errtext.Require(t, err, "one of ")
 
 	_, names, _ := strings.Cut(err.Error(), "one of ")
 	for name := range strings.SplitSeq(names, ", ") {

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -178,7 +179,7 @@ func TestNamesAreUnique(t *testing.T) {
 	require.ErrorIs(t, err, faults.ErrExists)
 
 	_, err = i.Add([]byte("[{name: c, act: {unimplemented: true}}, {name: d, act: {start: {delay: 1s}}}]"))
-	require.ErrorContains(t, err, "--faults", "want: an act at the start is refused in a running driver")
+	errtext.Require(t, err, "--faults", "want: an act at the start is refused in a running driver")
 
 	listed, _ := i.List()
 	require.Len(t, listed, 1, "none of several rules is added")

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -86,7 +87,7 @@ func TestMistakesNameTheirLine(t *testing.T) {
 		require.ErrorIs(t, err, faults.ErrRule, text)
 
 		for _, word := range want {
-			require.ErrorContains(t, err, word, text)
+			errtext.Require(t, err, word, text)
 		}
 	}
 }
@@ -96,9 +97,9 @@ func TestEachMistakeOfADocumentIsReported(t *testing.T) {
 	t.Parallel()
 
 	_, err := faults.Parse([]byte("- match: {at: nowhere}\n  act: {lose: it}\n- match: {calls: x}\n"))
-	require.ErrorContains(t, err, "line 1")
-	require.ErrorContains(t, err, "line 2")
-	require.ErrorContains(t, err, "line 3")
+	errtext.Require(t, err, "line 1")
+	errtext.Require(t, err, "line 2")
+	errtext.Require(t, err, "line 3")
 }
 
 // TestRulesRoundTrip: List returns rules that Add accepts.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func request() *csi.CreateVolumeRequest {
@@ -109,13 +110,13 @@ func TestMistakesAreFound(t *testing.T) {
 
 		err = program.Check(response, jq.Types{"$request": request().ProtoReflect().Descriptor(), "$hit": nil})
 		require.ErrorIs(t, err, jq.ErrProgram, text)
-		require.ErrorContains(t, err, want, text)
+		errtext.Require(t, err, want, text)
 	}
 
 	modes := (&csi.VolumeCapability{}).ProtoReflect().Descriptor()
 	program, err := jq.Parse(`.access_mode.mode == "READER"`)
 	require.NoError(t, err)
-	require.ErrorContains(t, program.Check(modes, nil), `"READER" is no value of Mode`)
+	errtext.Require(t, program.Check(modes, nil), `"READER" is no value of Mode`)
 
 	for text, want := range map[string]string{
 		`.a |`: "unexpected EOF", "": "is empty", " \n": "is empty", ".a\n| b |\n": "line 2", `.a ==== 1`: "unexpected token", `many`: "many", `$x`: "$x", ".a\n| ]": "line 2",
@@ -123,7 +124,7 @@ func TestMistakesAreFound(t *testing.T) {
 	} {
 		_, err := jq.Parse(text)
 		require.ErrorIs(t, err, jq.ErrProgram, text)
-		require.ErrorContains(t, err, want, text)
+		errtext.Require(t, err, want, text)
 	}
 }
 
@@ -197,7 +198,7 @@ func TestOutputsOfAnotherTypeFail(t *testing.T) {
 		}
 
 		require.ErrorIs(t, err, jq.ErrProgram, text)
-		require.ErrorContains(t, err, want, text)
+		errtext.Require(t, err, want, text)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -319,7 +320,7 @@ func TestTheMetricIsRegisteredOnce(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = strict.New(strict.Config{}, registry)
-	require.ErrorContains(t, err, "register the metric of violations", "want: a second monitor in one registry is refused")
+	errtext.Require(t, err, "register the metric of violations", "want: a second monitor in one registry is refused")
 
 	families, err := registry.Gather()
 	require.NoError(t, err)

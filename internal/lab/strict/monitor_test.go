@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -194,8 +195,8 @@ func TestRefuseReturnsFailedPrecondition(t *testing.T) {
 
 	_, err := f.Begin(t.Context(), 2, csi.Node_NodeStageVolume_FullMethodName, f.stageRequest())
 	rpccode.Require(t, err, codes.FailedPrecondition)
-	require.ErrorContains(t, err, "violation stage-before-attach, CSI spec NSV-3")
-	require.ErrorContains(t, err, f.id)
+	errtext.Require(t, err, "violation stage-before-attach, CSI spec NSV-3")
+	errtext.Require(t, err, f.id)
 	require.True(t, f.List()[0].Refused, "want: the call was refused")
 
 	// The refused call is no call that runs, and the right order passes.

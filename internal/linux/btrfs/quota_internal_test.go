@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestLongNamesAreRefused: the longest name has a byte behind it that ends it.
@@ -91,7 +93,7 @@ func TestQuotaGroupUsageIsRead(t *testing.T) {
 			require.ErrorIs(t, err, test.err)
 
 			if test.err != nil {
-				require.ErrorContains(t, err, test.text)
+				errtext.Require(t, err, test.text)
 			}
 		})
 	}

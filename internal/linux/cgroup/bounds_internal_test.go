@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestPodUIDs(t *testing.T) {
@@ -59,7 +61,7 @@ func TestSearchBreadthIsLimited(t *testing.T) {
 
 	_, err = searchPod(base, podNames("x"))
 	require.ErrorIs(t, err, ErrNoPod)
-	require.ErrorContains(t, err, fmt.Sprint("among the first ", maxDirectories, " cgroups"))
+	errtext.Require(t, err, fmt.Sprint("among the first ", maxDirectories, " cgroups"))
 }
 
 // TestDeviceLineIsFound, and that of no other device.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestChecksOfAnXFS: which tools run, and what is concluded of what they print.
@@ -324,7 +326,7 @@ func TestUnmountedGrowthOfAnExt4(t *testing.T) {
 
 		if test.err != nil {
 			require.ErrorIs(t, err, test.err, name)
-			require.ErrorContains(t, err, path, name)
+			errtext.Require(t, err, path, name)
 		}
 
 		var failed *ToolError

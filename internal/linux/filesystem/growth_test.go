@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -94,7 +95,7 @@ func TestExt4GrowthLimit(t *testing.T) {
 			err := filesystem.CheckGrowth(super.image(), test.limit+4096)
 			require.ErrorIs(t, err, filesystem.ErrGrowLimit)
 			require.ErrorIs(t, err, errdefs.ErrOutOfRange)
-			require.ErrorContains(t, err, test.reason)
+			errtext.Require(t, err, test.reason)
 		})
 	}
 }
@@ -197,8 +198,8 @@ after the aborted resize operation.
 
 	err = aborts.GrowUnmounted(t.Context(), image.Name())
 	require.ErrorIs(t, err, filesystem.ErrDamaged)
-	require.ErrorContains(t, err, "aborted")
-	require.ErrorContains(t, err, "Illegal doubly indirect block")
+	errtext.Require(t, err, "aborted")
+	errtext.Require(t, err, "Illegal doubly indirect block")
 	require.Len(t, run.commands, 1, "no check, no second attempt")
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestMadeFilesystemIsCleanAndMountable(t *testing.T) {
@@ -306,13 +307,13 @@ func TestSupportedMkfsOptionsAreAllowed(t *testing.T) {
 // TestARefusedOptionNamesTheAllowedOnes has the message say what to use instead.
 func TestARefusedOptionNamesTheAllowedOnes(t *testing.T) {
 	err := filesystem.CheckOptions(filesystem.Ext4, []string{"-e", "panic"})
-	require.ErrorContains(t, err, `"-e" of mkfs.ext4; allowed are`)
-	require.ErrorContains(t, err, "-E ")
-	require.ErrorContains(t, err, "stride=NUMBER")
-	require.ErrorContains(t, err, "-m PERCENT")
+	errtext.Require(t, err, `"-e" of mkfs.ext4; allowed are`)
+	errtext.Require(t, err, "-E ")
+	errtext.Require(t, err, "stride=NUMBER")
+	errtext.Require(t, err, "-m PERCENT")
 
 	err = filesystem.CheckOptions(filesystem.Ext4, []string{"-E", "mount_opts=errors=panic"})
-	require.ErrorContains(t, err, "stride=NUMBER")
+	errtext.Require(t, err, "stride=NUMBER")
 }
 
 // TestOptionsThatPreventGrowthAreRefused, although they are options of mkfs.
@@ -320,7 +321,7 @@ func TestOptionsThatPreventGrowthAreRefused(t *testing.T) {
 	for _, options := range [][]string{{"-C", "65536"}, {"-C65536"}, {"-O", "bigalloc"}, {"-O", "^has_journal,bigalloc"}} {
 		err := filesystem.CheckOptions(filesystem.Ext4, options)
 		require.ErrorIs(t, err, filesystem.ErrOption)
-		require.ErrorContains(t, err, "grows no filesystem with clusters")
+		errtext.Require(t, err, "grows no filesystem with clusters")
 	}
 }
 
@@ -330,7 +331,7 @@ func TestMkfsErrorOmitsTheSynopsis(t *testing.T) {
 		"-b size=1024": "cannot be smaller than sector size", "-i size=17": "17", "-d agsize=320m -d agcount=2": "agcount",
 	} {
 		err := byName(t, filesystem.XFS).Make(t.Context(), newImage(t, imageSize).Name(), filesystem.MakeOptions{Options: strings.Fields(options)})
-		require.ErrorContains(t, err, reason)
+		errtext.Require(t, err, reason)
 		require.NotContains(t, strings.ToLower(err.Error()), "usage")
 		require.NotContains(t, err.Error(), "/* ")
 	}
@@ -363,7 +364,7 @@ func TestMkfsErrorIsQuoted(t *testing.T) {
 
 			require.ErrorAs(t, err, &tool)
 			require.NotEmpty(t, tool.Detail, "want: the error has the words of mkfs")
-			require.ErrorContains(t, err, image.Name())
+			errtext.Require(t, err, image.Name())
 		})
 	}
 }

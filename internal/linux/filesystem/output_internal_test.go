@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestLastLines of a tool are what it has found, or why it refuses an option.
@@ -115,14 +117,14 @@ func TestACheckIsRepeatedWhileTheDeviceIsInUse(t *testing.T) {
 			require.Equal(t, test.results[test.runs-1], result, "the result: %s", name)
 		} else {
 			require.Equal(t, Result{}, result, "the result: %s", name)
-			require.ErrorContains(t, err, "check /image")
+			errtext.Require(t, err, "check /image")
 		}
 	}
 
 	run := &scripted{work: func(Command) (Result, error) { return busy, nil }}
 	result, err := runCheck(t.Context(), run, "/image", Command{Tool: "tool"})
 	require.ErrorIs(t, err, ErrInUse)
-	require.ErrorContains(t, err, "/dev/loop7 is in use.")
+	errtext.Require(t, err, "/dev/loop7 is in use.")
 	require.Equal(t, Result{}, result, "the result of a device that stays in use")
 	require.GreaterOrEqual(t, len(run.commands), busyAttempts, "want: a device in use is checked again")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func shell(script string) filesystem.Command {
@@ -28,8 +29,8 @@ func TestAMissingToolNamesItsPackage(t *testing.T) {
 	var missing *filesystem.ToolMissingError
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, "touchstone-progs", missing.Package)
-	require.ErrorContains(t, err, "mkfs.touchstone")
-	require.ErrorContains(t, err, "install the package touchstone-progs")
+	errtext.Require(t, err, "mkfs.touchstone")
+	errtext.Require(t, err, "install the package touchstone-progs")
 }
 
 func TestToolsAreFoundWithoutAPath(t *testing.T) {
@@ -56,7 +57,7 @@ func TestLongOutputKeepsItsEnds(t *testing.T) {
 
 func TestAKilledToolIsAnError(t *testing.T) {
 	_, err := filesystem.NewRunner().Run(t.Context(), shell("echo before; kill -9 $$"))
-	require.ErrorContains(t, err, "before")
+	errtext.Require(t, err, "before")
 }
 
 func TestTheEnvironmentIsNotPassedOn(t *testing.T) {

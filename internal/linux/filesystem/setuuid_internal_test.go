@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 var errHand = errors.New("the tool did not run")
@@ -159,7 +161,7 @@ func TestXFSUUIDStopsAtADamagedCopy(t *testing.T) {
 
 	err := (&xfs{run: run}).SetUUID(t.Context(), path, idB.String())
 	require.ErrorIs(t, err, ErrNotClean)
-	require.ErrorContains(t, err, "allocation group 1")
+	errtext.Require(t, err, "allocation group 1")
 
 	left, err := os.ReadFile(path)
 	require.NoError(t, err)

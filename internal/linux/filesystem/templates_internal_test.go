@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestPersonalParts compares all that a template changes of a filesystem, but the times and the seed
@@ -297,7 +299,7 @@ func TestVersionOfATool(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mkfs")
 	_, err := readVersion(path)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, path)
+	errtext.Require(t, err, path)
 
 	write := func(path, content string) fileVersion {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // A tool that is started, and not listed, would be missed only when it is needed.
@@ -61,5 +62,5 @@ func TestFindReturnsAnAbsolutePath(t *testing.T) {
 
 	_, err = filesystem.Tool{Name: "mkfs.nothing", Package: "nothing-progs"}.Find()
 	require.ErrorIs(t, err, filesystem.ErrToolMissing)
-	require.ErrorContains(t, err, "nothing-progs")
+	errtext.Require(t, err, "nothing-progs")
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // event returns a struct inotify_event, with a name that is padded with NULs as the kernel does.
@@ -104,10 +106,10 @@ func TestWhatIsReportedOfTheKernelsEvents(t *testing.T) {
 				require.NoError(t, err, name)
 				require.Len(t, failed, 1, "the failures: %s", name)
 				require.ErrorIs(t, failed[0], test.err, name)
-				require.ErrorContains(t, failed[0], "/a was", name)
+				errtext.Require(t, failed[0], "/a was", name)
 			default:
 				require.ErrorIs(t, err, test.err, name)
-				require.ErrorContains(t, err, "/a was", name)
+				errtext.Require(t, err, "/a was", name)
 			}
 
 			left := []int32{}
@@ -143,7 +145,7 @@ func TestDirectoriesThatAreAdded(t *testing.T) {
 	w.failed = func(err error) { failed = append(failed, err) }
 	require.NoError(t, w.add([]string{second, first + "/missing", first}))
 	require.Len(t, failed, 1, "want: the missing directory fails")
-	require.ErrorContains(t, failed[0], first+"/missing")
+	errtext.Require(t, failed[0], first+"/missing")
 	require.Equal(t, []string{second, first}, w.listed, "the directories")
 	require.Equal(t, map[int32]string{1: first, 2: second, 701: "/other"}, w.directories, "the watches")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestWritesReachTheImage(t *testing.T) {
@@ -250,7 +251,7 @@ func TestImageLockedByAnotherProcessIsRefused(t *testing.T) {
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
 	_, err = loops.Attach(t.Context(), image, none())
 	require.ErrorIs(t, err, loop.ErrImageLocked)
-	require.ErrorContains(t, err, "another mount namespace still has the volume mounted")
+	errtext.Require(t, err, "another mount namespace still has the volume mounted")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

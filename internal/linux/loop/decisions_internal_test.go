@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // inSysfs returns a Loops of a sysfs with these attributes below block, and without loop-control.
@@ -113,7 +115,7 @@ func TestAttachmentsOfSysfs(t *testing.T) {
 	}
 
 	_, _, err = inSysfs(t, map[string]string{"loop4/loop/backing_file": "/a", "loop4/diskseq": "seven"}).Attachment(4)
-	require.ErrorContains(t, err, "seven")
+	errtext.Require(t, err, "seven")
 
 	_, err = NewLoops(LoopsOptions{Sys: t.TempDir()}).Attachments()
 	require.ErrorIs(t, err, fs.ErrNotExist)

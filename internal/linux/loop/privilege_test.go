@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestWithoutDevicesTheCauseIsReported: no number has a device, and none can be made: the attempts
@@ -21,7 +22,7 @@ func TestWithoutDevicesTheCauseIsReported(t *testing.T) {
 	_, err := loop.NewLoops(options).Attach(t.Context(), image, none())
 	require.NotErrorIs(t, err, loop.ErrNoNumber)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "open loop-control")
+	errtext.Require(t, err, "open loop-control")
 
 	if os.Geteuid() != 0 {
 		_, err := loop.NewLoops(loop.LoopsOptions{First: first}).Attach(t.Context(), image, none())

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestClosedTargetsFail, and closed files. Each question is an error, without an answer beside.
@@ -58,7 +59,7 @@ func TestClosedTargetsFail(t *testing.T) {
 	}
 
 	point, err := mount.PointOf(closed)
-	require.ErrorContains(t, err, "find out the mount of "+dir)
+	errtext.Require(t, err, "find out the mount of "+dir)
 	require.Equal(t, mount.Point{}, point)
 }
 

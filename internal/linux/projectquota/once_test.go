@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
@@ -193,8 +194,8 @@ func TestFilesystemWithoutQuotasIsUnsupported(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = projectquota.Get(file, 7)
-	require.ErrorContains(t, err, "quota of project 7 on the filesystem of /proc: quotactl_fd")
-	require.ErrorContains(t, projectquota.SetLimits(file, 7, projectquota.Amount{Bytes: 1}),
+	errtext.Require(t, err, "quota of project 7 on the filesystem of /proc: quotactl_fd")
+	errtext.Require(t, projectquota.SetLimits(file, 7, projectquota.Amount{Bytes: 1}),
 		"set the limits of project 7 on the filesystem of /proc: quotactl_fd")
 
 	times := 0
@@ -202,7 +203,7 @@ func TestFilesystemWithoutQuotasIsUnsupported(t *testing.T) {
 		times++
 
 		require.Zero(t, found, "want: no project comes with an error")
-		require.ErrorContains(t, err, "project quotas from 7 on the filesystem of /proc: quotactl_fd")
+		errtext.Require(t, err, "project quotas from 7 on the filesystem of /proc: quotactl_fd")
 	}
 
 	require.Equal(t, 1, times, "want: the list ends after its first error")

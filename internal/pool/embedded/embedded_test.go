@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -323,7 +324,7 @@ func asNobody(t *testing.T, directory string) {
 	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small, Filesystem: filesystem.XFS})
 	if os.Getenv("TOUCHSTONE_TEST_EXPECT") == "refusal" {
 		require.ErrorIs(t, err, embedded.ErrPrivilege)
-		require.ErrorContains(t, err, "mode node or all")
+		errtext.Require(t, err, "mode node or all")
 
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestLocate finds the directory with the objects of a pool, in which it changes nothing.
@@ -33,7 +34,7 @@ func TestLocate(t *testing.T) {
 
 	_, err := embedded.Locate(directory)
 	require.ErrorIs(t, err, embedded.ErrNotMounted)
-	require.ErrorContains(t, err, "mount -o loop,discard "+filepath.Join(directory, "pool.img"))
+	errtext.Require(t, err, "mount -o loop,discard "+filepath.Join(directory, "pool.img"))
 	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the image is not mounted")
 
 	at := filepath.Join(directory, "mounted")
@@ -42,7 +43,7 @@ func TestLocate(t *testing.T) {
 
 	_, err = embedded.Locate(directory)
 	require.ErrorIs(t, err, embedded.ErrForeign)
-	require.ErrorContains(t, err, directory)
+	errtext.Require(t, err, directory)
 }
 
 // TestRequiredImageIsNotMade, nor formatted.
@@ -59,7 +60,7 @@ func TestRequiredImageIsNotMade(t *testing.T) {
 	empty(t, filepath.Join(directory, "pool.img"), small)
 	_, err = embedded.Ensure(t.Context(), options)
 	require.ErrorIs(t, err, embedded.ErrForeign)
-	require.ErrorContains(t, err, "which the state knows")
+	errtext.Require(t, err, "which the state knows")
 	require.Zero(t, allocated(t, filepath.Join(directory, "pool.img")), "want: a blank image is not formatted")
 
 	require.NoError(t, os.Remove(filepath.Join(directory, "pool.img")))

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
@@ -167,10 +168,10 @@ func refused(t *testing.T, kind, directory string, bytes int64, cause error, wor
 
 	_, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: bytes, Filesystem: kind})
 	require.ErrorIs(t, err, cause)
-	require.ErrorContains(t, err, directory)
+	errtext.Require(t, err, directory)
 
 	for _, word := range words {
-		require.ErrorContains(t, err, word)
+		errtext.Require(t, err, word)
 	}
 
 	require.Len(t, devices(t, directory), len(before), "want: a refused pool leaves no device")
@@ -196,7 +197,7 @@ func died(t *testing.T, kind, directory string, bytes int64) {
 	require.NoError(t, err)
 	require.Equal(t, childReady, string(said))
 	require.NoError(t, command.Process.Kill())
-	require.ErrorContains(t, command.Wait(), "killed")
+	errtext.Require(t, command.Wait(), "killed")
 }
 
 func mounted(t *testing.T, path string) bool {

@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestNewMountNamespace is what a container gets that starts again: the mount is
@@ -124,7 +125,7 @@ func TestWaitForAnotherDriverIsCancelled(t *testing.T) {
 
 	_, err = embedded.Ensure(ctx, embedded.Options{Directory: directory, Bytes: small, Filesystem: filesystem.XFS})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "the driver that is at work")
+	errtext.Require(t, err, "the driver that is at work")
 
 	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
 	ensure(t, filesystem.XFS, directory, small)

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -99,7 +100,7 @@ func TestAnImageWithOtherContentIsNotStaged(t *testing.T) {
 				// Not all of these records would be stored.
 				err := l.Way.Stage(t.Context(), l.V, l.At(t, l.V.StagingPath))
 				rpccode.Require(t, err, test.code)
-				require.ErrorContains(t, err, test.says)
+				errtext.Require(t, err, test.says)
 				require.Equal(t, []string{"failure"}, l.spy.taken(), "want: nothing was attached")
 				require.NoDirExists(t, l.V.StagingPath)
 			})

@@ -27,6 +27,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/accesscontract"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -226,7 +227,7 @@ func TestAForeignMountIsNotUnmounted(t *testing.T) {
 
 	defer func() { require.NoError(t, target.Unmount()) }()
 
-	require.ErrorContains(t, f.ways.Targets.UnmountAllLayers(f.V, target), "foreign is mounted there")
+	errtext.Require(t, f.ways.Targets.UnmountAllLayers(f.V, target), "foreign is mounted there")
 
 	_, err = fs.Stat(os.DirFS(f.Publication.TargetPath), "file")
 	require.NoError(t, err, "it is still mounted")

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -106,7 +107,7 @@ func TestMayFormat(t *testing.T) {
 		if test.says == "" {
 			require.NoError(t, err, name)
 		} else {
-			require.ErrorContains(t, err, test.says, name)
+			errtext.Require(t, err, test.says, name)
 		}
 
 		require.NoError(t, image.Close())

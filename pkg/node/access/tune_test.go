@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const podUID = "7f0a1f5e-0000-4000-8000-0123456789ab"
@@ -112,13 +113,13 @@ func TestUntunableDeviceIsNotUsed(t *testing.T) {
 		l := &life{fixture: newFixture(t, v), t: t}
 		l.Store(t)
 		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
-		require.ErrorContains(t, l.Stage(t), "none-such", name)
+		errtext.Require(t, l.Stage(t), "none-such", name)
 		l.requireDetached()
 
 		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{}))
 		require.NoError(t, l.Stage(t))
 		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
-		require.ErrorContains(t, l.ways.Tune(t.Context(), l.V), "none-such", name)
+		errtext.Require(t, l.ways.Tune(t.Context(), l.V), "none-such", name)
 		l.end()
 	}
 }

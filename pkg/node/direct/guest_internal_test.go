@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/loopsys"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -71,7 +72,7 @@ func TestAGuestGrowsItsVolume(t *testing.T) {
 			if err == nil {
 				want = size
 			} else {
-				require.ErrorContains(t, err, test.says)
+				errtext.Require(t, err, test.says)
 				require.NotContains(t, err.Error(), "other words", "want: the words of a runtime are not in the answer")
 			}
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/loopsys"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -81,7 +82,7 @@ func TestALostDeviceIsRevoked(t *testing.T) {
 
 	m, v, _ := assigned(t, own)
 	require.NoError(t, unsafe(m, ""))
-	require.ErrorContains(t, m.Assignments.Restore(v), "restore the assignment of volume "+idA, "want: the volume is named")
+	errtext.Require(t, m.Assignments.Restore(v), "restore the assignment of volume "+idA, "want: the volume is named")
 
 	m, v, target := assigned(t, map[int]loopsys.Device{1: {Image: "/pool/other.img", Sequence: 8, Broken: true}})
 
@@ -151,7 +152,7 @@ func TestNoGuestMayHaveIt(t *testing.T) {
 		if test.says == "" {
 			require.NoError(t, err, name)
 		} else {
-			require.ErrorContains(t, err, test.says, name)
+			errtext.Require(t, err, test.says, name)
 		}
 
 		require.NoError(t, m.config.Runtimes.Root.Remove(target))

@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/loopsys"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -213,7 +214,7 @@ func TestAnUnreadableDeviceIsUnknown(t *testing.T) {
 				return err
 			},
 		} {
-			require.ErrorContains(t, of(), "loop1", "want: %s fails", name)
+			errtext.Require(t, of(), "loop1", "want: %s fails", name)
 		}
 	}
 

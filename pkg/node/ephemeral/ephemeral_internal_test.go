@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -115,7 +116,7 @@ func TestParseRefuses(t *testing.T) {
 			test.change(r)
 
 			_, err := volumes(t).parse(r, "/target")
-			require.ErrorContains(t, err, says)
+			errtext.Require(t, err, says)
 			rpccode.Require(t, err, test.code)
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
@@ -181,7 +182,7 @@ func TestAThawByAnotherProgramIsAnError(t *testing.T) {
 
 		return nil
 	})
-	require.ErrorContains(t, err, "thawed by another program")
+	errtext.Require(t, err, "thawed by another program")
 	require.False(t, f.IsFrozen("volume"), "want: the freezer has the volume as thawed")
 }
 

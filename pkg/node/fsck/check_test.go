@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -92,7 +93,7 @@ func TestRefusedChecks(t *testing.T) {
 
 			_, err := f.Check(t.Context(), f.id, test.how)
 			rpccode.Require(t, err, test.code)
-			require.ErrorContains(t, err, test.text)
+			errtext.Require(t, err, test.text)
 			require.Empty(t, f.takeStarted(), "want: a refused check starts no tool")
 			f.requireUnrecorded()
 		})
@@ -323,7 +324,7 @@ func TestACancelledCheckHasNoVerdict(t *testing.T) {
 
 			err := await.Receive(t, checked, "the cancelled check to end")
 			rpccode.Require(t, err, codes.Aborted)
-			require.ErrorContains(t, err, "virtual machine")
+			errtext.Require(t, err, "virtual machine")
 			f.requireUnrecorded()
 		})
 	}

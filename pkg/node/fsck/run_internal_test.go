@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestOnlineChecksNeedAnImageInUse(t *testing.T) {
@@ -42,7 +43,7 @@ func TestOnlineChecksNeedAnImageInUse(t *testing.T) {
 			if test.want == "" {
 				require.NoError(t, err)
 			} else {
-				require.ErrorContains(t, err, test.want)
+				errtext.Require(t, err, test.want)
 			}
 		})
 	}

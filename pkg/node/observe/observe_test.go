@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestIsDirectoryOf(t *testing.T) {
@@ -82,7 +83,7 @@ func TestAFailedObservationIsUnavailable(t *testing.T) {
 
 	err := observe.Unknown(syscall.EIO, volume, "mounted at /target")
 	require.ErrorIs(t, err, syscall.EIO)
-	require.ErrorContains(t, err, "it is unknown whether volume volume-1 is mounted at /target")
+	errtext.Require(t, err, "it is unknown whether volume volume-1 is mounted at /target")
 }
 
 func TestLoopAndImageNames(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestFailedChangeKeepsTheMemory if the store accepts no change: the records in memory stay as they
@@ -42,7 +43,7 @@ func TestPutAllIsAllOrNothing(t *testing.T) {
 	records, closeStore := open(t, t.TempDir())
 	defer closeStore()
 
-	require.ErrorContains(t, records.PutAll(t.Context(), []*staged.Volume{of(volumeID), of("../x")}), "record 2 volumes")
+	errtext.Require(t, records.PutAll(t.Context(), []*staged.Volume{of(volumeID), of("../x")}), "record 2 volumes")
 	require.Empty(t, records.All(), "want: none of the records is stored")
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // open opens the state in a directory.
@@ -52,7 +53,7 @@ func TestRecordsOutliveARestart(t *testing.T) {
 	require.ErrorIs(t, records.PutIf(t.Context(), of(b), func() error { return refused }), refused)
 
 	for _, bad := range []*staged.Volume{{VolumeID: b}, of("../x")} {
-		require.ErrorContains(t, records.Put(t.Context(), bad), "record volume "+bad.VolumeID)
+		errtext.Require(t, records.Put(t.Context(), bad), "record volume "+bad.VolumeID)
 	}
 
 	want := []*staged.Volume{changed, of(c)}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -65,7 +66,7 @@ func TestCheckRefusesInvalidRecords(t *testing.T) {
 			if test.says == "" {
 				require.NoError(t, v.Check())
 			} else {
-				require.ErrorContains(t, v.Check(), test.says)
+				errtext.Require(t, v.Check(), test.says)
 			}
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestRecordsAreChecked has records that the driver would not have written.
@@ -86,8 +87,8 @@ func TestALimitThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	// A directory cannot be written.
 	require.NoError(t, os.Remove(f.ioMax))
 	require.NoError(t, os.Mkdir(f.ioMax, 0o755))
-	require.ErrorContains(t, f.RemoveLimits("/a"), "for pod "+podUID)
-	require.ErrorContains(t, f.SetLimits(t.Context(), limited("/a"), wanted), "mutable parameters of volume")
+	errtext.Require(t, f.RemoveLimits("/a"), "for pod "+podUID)
+	errtext.Require(t, f.SetLimits(t.Context(), limited("/a"), wanted), "mutable parameters of volume")
 
 	require.NoError(t, os.Remove(f.ioMax))
 	write(t, f.ioMax, readOnly)
@@ -160,8 +161,8 @@ func TestAQueueThatCannotBeSetFailsTheCall(t *testing.T) {
 
 	f := newFixture(t)
 	require.Error(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{IOScheduler: "none"}), "want: the device does not exist")
-	require.ErrorContains(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "bfq"}), "mutable parameters of volume")
-	require.ErrorContains(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{ReadAheadKiB: new(int64(64))}), "mutable parameters of volume")
+	errtext.Require(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "bfq"}), "mutable parameters of volume")
+	errtext.Require(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{ReadAheadKiB: new(int64(64))}), "mutable parameters of volume")
 }
 
 // TestNothingIsChangedWithoutARecord: what no record names could never be reset.

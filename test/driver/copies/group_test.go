@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -234,7 +235,7 @@ func TestBadGroupRequests(t *testing.T) {
 	} {
 		_, err := d.CreateVolumeGroupSnapshot(t.Context(), test.request)
 		rpccode.Require(t, err, test.want, "%s", name)
-		require.ErrorContains(t, err, test.word, name)
+		errtext.Require(t, err, test.word, name)
 	}
 
 	for _, bad := range []string{"", "..", "a/b"} {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -115,7 +116,7 @@ func TestBadSnapshotRequests(t *testing.T) {
 	} {
 		_, err := d.CreateSnapshot(t.Context(), test.request)
 		rpccode.Require(t, err, test.want, "%s", name)
-		require.ErrorContains(t, err, test.word, name)
+		errtext.Require(t, err, test.word, name)
 	}
 
 	for name, call := range map[string]func(id string) error{

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
 	"github.com/touchstone-csi/touchstone/test/logs"
@@ -286,14 +287,14 @@ func TestKubeconfigIsForTheController(t *testing.T) {
 
 	_, err := driver.New(t.Context(), config(driver.ModeNode, api.Kubeconfig))
 	require.ErrorIs(t, err, driver.ErrConfig)
-	require.ErrorContains(t, err, "kubeconfig is for the controller only")
+	errtext.Require(t, err, "kubeconfig is for the controller only")
 
 	_, err = driver.New(t.Context(), config(driver.ModeNode, "in-cluster"))
 	require.ErrorIs(t, err, driver.ErrConfig)
 
 	missing := filepath.Join(t.TempDir(), "missing")
 	_, err = driver.New(t.Context(), config(driver.ModeController, missing))
-	require.ErrorContains(t, err, "kubeconfig "+missing)
+	errtext.Require(t, err, "kubeconfig "+missing)
 
 	require.Empty(t, api.Asked(), "want: the API is not asked by a node")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -96,7 +97,7 @@ func TestEphemeralSizeIsEnforced(t *testing.T) {
 
 	written, err := io.Copy(file, io.LimitReader(rand.Reader, 64*harness.MiB))
 	err = errors.Join(err, file.Sync(), file.Close())
-	require.ErrorContains(t, err, "no space left on device")
+	errtext.Require(t, err, "no space left on device")
 	require.Less(t, written, int64(16*harness.MiB), "want: no more than the size is written")
 }
 

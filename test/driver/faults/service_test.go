@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/served"
@@ -164,7 +165,7 @@ func TestAStartIsDelayed(t *testing.T) {
 	require.NoError(t, os.WriteFile(config.Faults, []byte("- {act: {}}\n"), 0o600))
 
 	_, err = driver.New(t.Context(), config)
-	require.ErrorContains(t, err, "line 1")
+	errtext.Require(t, err, "line 1")
 }
 
 // TestDetailsArrive with the status.

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -182,7 +183,7 @@ func TestUnfinishedFreezeIsGivenUp(t *testing.T) {
 
 	err = taken.WithFrozen(t.Context(), ids, neverCalled)
 	require.ErrorIs(t, err, freeze.ErrLimit)
-	require.ErrorContains(t, err, stuck.VolumeID)
+	errtext.Require(t, err, stuck.VolumeID)
 	harness.RequireThawed(t, well.StagingPath)
 
 	memory.fill(t)

@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -59,14 +60,14 @@ func TestHealthNamesTheMountNamespaceThatKeepsVolumes(t *testing.T) {
 	require.NoError(t, unstaging.Wait())
 
 	for n, p := range both {
-		require.ErrorContains(t, failures[n], nameOf(t, holder))
+		errtext.Require(t, failures[n], nameOf(t, holder))
 		p.awaitBusy(t, nameOf(t, holder))
 	}
 
 	repeated.requireSteady(t)
 
 	// The CO repeats its call for one of them, whose device is still attached.
-	require.ErrorContains(t, repeated.Unstage(t.Context(), repeated.claim), nameOf(t, holder))
+	errtext.Require(t, repeated.Unstage(t.Context(), repeated.claim), nameOf(t, holder))
 	repeated.awaitBusy(t, nameOf(t, holder))
 	repeated.requireSteady(t)
 
@@ -161,7 +162,7 @@ func TestHealthNamesTheDeviceThatKeepsARawDevice(t *testing.T) {
 			upper := attach(t, harness.DevicesOf(t, p.Driver, p.claim.VolumeID)[0].Path)
 
 			require.NoError(t, p.Unpublish(t.Context(), p.claim))
-			require.ErrorContains(t, p.Unstage(t.Context(), p.claim), "block device "+upper)
+			errtext.Require(t, p.Unstage(t.Context(), p.claim), "block device "+upper)
 			p.awaitBusy(t, "block device "+upper)
 			p.requireSteady(t)
 

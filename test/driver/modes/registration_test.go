@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
 )
@@ -159,7 +160,7 @@ func TestBadRegistrationIsRefused(t *testing.T) {
 
 			_, err := driver.New(t.Context(), config)
 			require.ErrorIs(t, err, driver.ErrConfig)
-			require.ErrorContains(t, err, test.says)
+			errtext.Require(t, err, test.says)
 		})
 	}
 }
@@ -223,7 +224,7 @@ func TestRegistrationBesideARegistrar(t *testing.T) {
 
 	err = second.Run(t.Context())
 	require.ErrorAs(t, err, new(*socket.InUseError))
-	require.ErrorContains(t, err, "node-driver-registrar")
+	errtext.Require(t, err, "node-driver-registrar")
 	require.NoFileExists(t, config.ReadyFile)
 	require.FileExists(t, listener.Addr().String())
 	require.True(t, plugins.Quiet(), "want: no plugin comes or goes")

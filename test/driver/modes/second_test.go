@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -39,9 +40,9 @@ func TestASecondControllerIsRefused(t *testing.T) {
 			for _, mode := range []driver.Mode{driver.ModeController, driver.ModeAll} {
 				err := runSecond(t, first, mode)
 				require.ErrorIs(t, err, pool.ErrControllerRunning)
-				require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
-				require.ErrorContains(t, err, first.Config.Endpoint)
-				require.ErrorContains(t, err, first.Config.StateDir)
+				errtext.Require(t, err, "process "+strconv.Itoa(os.Getpid()))
+				errtext.Require(t, err, first.Config.Endpoint)
+				errtext.Require(t, err, first.Config.StateDir)
 			}
 
 			require.FileExists(t, filepath.Join(first.Pool(), "images", never["image"]+".img"))

@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -320,7 +321,7 @@ func TestEmbeddedPoolIsOfOneNode(t *testing.T) {
 	config.Shared, config.PoolImageFS = false, "ext4"
 	_, err = driver.New(t.Context(), config)
 	require.ErrorIs(t, err, driver.ErrConfig)
-	require.ErrorContains(t, err, `pool-image-fs "ext4" is not one of xfs, btrfs`)
+	errtext.Require(t, err, `pool-image-fs "ext4" is not one of xfs, btrfs`)
 
 	config.Shared, config.PoolImageFS = true, driver.Defaults().PoolImageFS
 	config.PoolImageBytes = 0
@@ -328,7 +329,7 @@ func TestEmbeddedPoolIsOfOneNode(t *testing.T) {
 	require.NoError(t, err)
 	err = made.Run(t.Context())
 	require.ErrorIs(t, err, driver.ErrConfig)
-	require.ErrorContains(t, err, poolImage(d))
+	errtext.Require(t, err, poolImage(d))
 }
 
 // TestControllerAndNodeShareAnEmbeddedPool whichever starts first and stops

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -135,7 +136,7 @@ func refusedWithItsPool(t *testing.T, d *harness.Driver, claim *csiclient.Public
 	for name, call := range calls {
 		err := call()
 		rpccode.Require(t, err, codes.Unavailable, "%s", name)
-		require.ErrorContains(t, err, poolName, name)
+		errtext.Require(t, err, poolName, name)
 	}
 
 	listed, err := d.ListVolumes(ctx, &csi.ListVolumesRequest{})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -30,7 +31,7 @@ func TestABusyVolumeNamesItsHolder(t *testing.T) {
 			_ = process.Wait()
 		})
 
-		require.ErrorContains(t, d.Unpublish(t.Context(), claim), fmt.Sprintf("process %d (sleep) has it open", process.Process.Pid))
+		errtext.Require(t, d.Unpublish(t.Context(), claim), fmt.Sprintf("process %d (sleep) has it open", process.Process.Pid))
 
 		require.NoError(t, process.Process.Kill())
 		require.Error(t, process.Wait(), "want: the killed process ends with an error")

@@ -28,6 +28,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -107,7 +108,7 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 		call := list(t, d, calls.Filter{Method: method})[0]
 		require.Equal(t, rpc.CodeName(status.Code(err)), call.Code)
 		require.NotEqual(t, "OK", call.Code, "want: the call is refused")
-		require.ErrorContains(t, err, call.Message)
+		errtext.Require(t, err, call.Message)
 		require.NotEmpty(t, call.Message, "want: the record has the message of the error")
 		require.Empty(t, call.Response, "want: a refused call has no response")
 	}

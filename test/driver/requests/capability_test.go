@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -210,9 +211,9 @@ func TestUnknownCapabilityIsRefused(t *testing.T) {
 
 		_, err := driver.New(t.Context(), config)
 		require.ErrorIs(t, err, driver.ErrConfig)
-		require.ErrorContains(t, err, "disable-capability")
-		require.ErrorContains(t, err, "EXPAND_VOLUME")
-		require.ErrorContains(t, err, "TOPOLOGY")
+		errtext.Require(t, err, "disable-capability")
+		errtext.Require(t, err, "EXPAND_VOLUME")
+		errtext.Require(t, err, "TOPOLOGY")
 	}
 }
 

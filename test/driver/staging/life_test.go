@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -73,7 +74,7 @@ func TestSizeIsEnforced(t *testing.T) {
 
 			written, err := io.Copy(file, io.LimitReader(rand.Reader, 2*k.Bytes))
 			err = errors.Join(err, file.Sync(), file.Close())
-			require.ErrorContains(t, err, "no space left on device")
+			errtext.Require(t, err, "no space left on device")
 			require.LessOrEqual(t, written, k.Bytes, "want: no more than the size is written")
 			volume.Down()
 			volume.Delete()

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // startRecorded serves a driver that has recorded two calls.
@@ -126,12 +127,12 @@ func TestCallsWaitReturnsTheCall(t *testing.T) {
 	require.Equal(t, "1\n", out)
 
 	out, err = run(t, "calls", "wait", "--count", "3", "--timeout", "50ms", "-o", "name", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "2 of 3 within 50ms")
+	errtext.Require(t, err, "2 of 3 within 50ms")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: too few calls exit with 1")
 	require.Equal(t, "1\n2\n", out, "what was seen")
 
 	_, err = run(t, "calls", "wait", "--new", "--timeout", "50ms", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "0 of 1")
+	errtext.Require(t, err, "0 of 1")
 
 	ended := make(chan error, 1)
 
@@ -216,7 +217,7 @@ func TestViolationsPrintsTheRecords(t *testing.T) {
 	end(&csi.DeleteVolumeResponse{}, nil)
 
 	out, err := run(t, "violations", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "violates the CSI spec: 1")
+	errtext.Require(t, err, "violates the CSI spec: 1")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: a violation fails the command")
 	require.Regexp(t, `secret-key-malformed +volume-1 +data +1 +\S+ +DeleteVolume +SR-1 `, out)
 
@@ -235,7 +236,7 @@ func TestViolationsPrintsTheRecords(t *testing.T) {
 	}
 
 	_, err = run(t, "violations", "--jq", ".id[]", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "jq", "want: a filter that fails for each is a mistake")
+	errtext.Require(t, err, "jq", "want: a filter that fails for each is a mistake")
 
 	_, err = run(t, "violations", "--clear", "--endpoint", endpoint)
 	require.NoError(t, err)
@@ -250,16 +251,16 @@ func TestDisabledServiceNamesItsFlag(t *testing.T) {
 
 	for _, args := range [][]string{{"calls"}, {"calls", "--follow"}, {"calls", "wait"}, {"calls", "counts"}, {"calls", "clear"}} {
 		_, err := run(t, append(args, "--endpoint", endpoint)...)
-		require.ErrorContains(t, err, "--call-log=ring", args)
+		errtext.Require(t, err, "--call-log=ring", args)
 		require.Equal(t, 1, ctl.ExitCode(err), "want: a driver without a call log exits with 1")
 	}
 
 	_, err := run(t, "violations", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "--strict")
+	errtext.Require(t, err, "--strict")
 
 	for _, args := range [][]string{{"list"}, {"log"}, {"clear"}, {"release", "x"}, {"add", "{act: {unimplemented: true}}"}} {
 		_, err := run(t, append(append([]string{"fault"}, args...), "--endpoint", endpoint)...)
-		require.ErrorContains(t, err, "--enable-faults", "%v; want: the flag that is missing", args)
+		errtext.Require(t, err, "--enable-faults", "%v; want: the flag that is missing", args)
 	}
 }
 
@@ -268,10 +269,10 @@ func TestUnfitFiltersAreRefused(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	_, err := run(t, "violations", "--clear", "--jq", ".id", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "--clear")
+	errtext.Require(t, err, "--clear")
 	require.Equal(t, 2, ctl.ExitCode(err), "want: the exit code of a usage error")
 
 	_, err = run(t, "violations", "--jq", ".id |", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "--jq")
+	errtext.Require(t, err, "--jq")
 	require.Equal(t, 2, ctl.ExitCode(err), "want: the exit code of a usage error")
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestCopiesPrintTables(t *testing.T) {
@@ -250,7 +251,7 @@ func TestFailedWaitPrintsTheSnapshot(t *testing.T) {
 	_, endpoint := startFake(t)
 
 	out, err := run(t, "snapshot", "create", "volume-1", "lost", "--endpoint", endpoint, "--wait")
-	require.ErrorContains(t, err, "CreateSnapshot: RESOURCE_EXHAUSTED: the pool is full")
+	errtext.Require(t, err, "CreateSnapshot: RESOURCE_EXHAUSTED: the pool is full")
 	require.Contains(t, out, "snapshot-1")
 }
 
@@ -294,9 +295,9 @@ func TestWithoutATerminalProgressNeedsTheFlag(t *testing.T) {
 	var side bytes.Buffer
 
 	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--timeout", "600ms", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "DEADLINE_EXCEEDED")
+	errtext.Require(t, err, "DEADLINE_EXCEEDED")
 	require.Empty(t, side.String(), "want: no progress is written without a terminal")
-	require.ErrorContains(t, err, "the driver continues to copy: touchstone ctl operation list shows how far it is, operation wait slow waits")
+	errtext.Require(t, err, "the driver continues to copy: touchstone ctl operation list shows how far it is, operation wait slow waits")
 	require.Len(t, requests[*emptypb.Empty](driver), 1, "want: the driver is asked for progress at the end only")
 }
 
@@ -425,7 +426,7 @@ func TestCopyErrorsNameTheCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, append(test.args, "--endpoint", endpoint)...)
-			require.ErrorContains(t, err, test.want)
+			errtext.Require(t, err, test.want)
 			require.Equal(t, test.code, ctl.ExitCode(err), "want: the exit code is the one of this failure")
 			require.NotContains(t, out, "OFFSET", "half a list is none")
 		})

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -280,8 +281,8 @@ func TestTheEnvironmentNamesTheEndpoint(t *testing.T) {
 	require.NotEmpty(t, requests[*csi.ListVolumesRequest](driver), "want: the driver of TOUCHSTONE_ENDPOINT is asked")
 
 	_, err = run(t, "volume", "list", "--endpoint", "unix:///nowhere/csi.sock")
-	require.ErrorContains(t, err, "ListVolumes: UNAVAILABLE", "the flag wins over the environment")
-	require.ErrorContains(t, err, "/nowhere/csi.sock")
+	errtext.Require(t, err, "ListVolumes: UNAVAILABLE", "the flag wins over the environment")
+	errtext.Require(t, err, "/nowhere/csi.sock")
 }
 
 func TestErrorsNameTheCall(t *testing.T) {
@@ -317,7 +318,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, append(test.args, "--endpoint", endpoint)...)
-			require.ErrorContains(t, err, test.want)
+			errtext.Require(t, err, test.want)
 			require.Equal(t, test.code, ctl.ExitCode(err), "want: the exit code is the one of this failure")
 		})
 	}
@@ -329,7 +330,7 @@ func TestDeleteGoesOnAfterARefusal(t *testing.T) {
 	driver, endpoint := startFake(t)
 
 	out, err := run(t, "volume", "delete", "busy", "volume-1", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "busy: DeleteVolume: FAILED_PRECONDITION: it is attached to node-a")
+	errtext.Require(t, err, "busy: DeleteVolume: FAILED_PRECONDITION: it is attached to node-a")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: a refused deletion exits with 1")
 	require.Equal(t, "deleted volume-1\n", out)
 	require.Len(t, requests[*csi.DeleteVolumeRequest](driver), 2, "want: the volume after the refused one is deleted too")

@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestReadRules reads standard input, a file, or the argument itself.
@@ -39,7 +40,7 @@ func TestReadRules(t *testing.T) {
 
 	_, err := readRules(nil, filepath.Join(t.TempDir(), "missing"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "a rule itself is YAML")
+	errtext.Require(t, err, "a rule itself is YAML")
 
 	_, err = readRules(iotest.ErrReader(io.ErrUnexpectedEOF), "-")
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
@@ -280,7 +281,7 @@ func TestExpandDecidesTheNodesPart(t *testing.T) {
 		require.ErrorIs(t, err, test.err, name)
 
 		if err != nil {
-			require.ErrorContains(t, err, test.says, name)
+			errtext.Require(t, err, test.says, name)
 		}
 	}
 }

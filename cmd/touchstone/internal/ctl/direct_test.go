@@ -10,6 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestDirectVolumesPrintsATable(t *testing.T) {
@@ -68,7 +69,7 @@ func TestDirectVolumesListFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, append([]string{"direct-volumes"}, test.args...)...)
-			require.ErrorContains(t, err, test.says)
+			errtext.Require(t, err, test.says)
 			require.Equal(t, test.code, ctl.ExitCode(err), "want: the exit code is the one of this failure")
 			require.Empty(t, out, "want: nothing is printed beside the error")
 		})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // examineIfAsked runs the test binary as the child of `ctl doctor`.
@@ -71,7 +72,7 @@ func TestDoctorPrintsRemedies(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(root, "pool")))
 
 	out, err := run(t, append([]string{"doctor", "pool", "socket"}, flags...)...)
-	require.ErrorContains(t, err, "1 of 2 checks")
+	errtext.Require(t, err, "1 of 2 checks")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: a problem exits with 1")
 	require.Regexp(t, `(?m)^pool +default +warning +`+filepath.Join(root, "pool")+` is not there`, out)
 	require.Regexp(t, `(?m)^socket +- +problem +there is no `+filepath.Join(root, "csi.sock"), out)
@@ -163,7 +164,7 @@ func TestDoctorRefusesBadArguments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, append(append([]string{"doctor"}, flags...), test.args...)...)
-			require.ErrorContains(t, err, test.says)
+			errtext.Require(t, err, test.says)
 			require.Equal(t, 2, ctl.ExitCode(err), "want: wrong arguments exit with 2")
 			require.Empty(t, out, "want: wrong arguments print nothing on standard output")
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -84,7 +85,7 @@ func TestExpandGrowsTheMountedFilesystem(t *testing.T) {
 		}
 
 		out, err := run("volume", "expand", name, "--size", "400Mi")
-		require.ErrorContains(t, err, "has 536870912 bytes (512 MiB), and --size is 419430400 (400 MiB): a volume never shrinks")
+		errtext.Require(t, err, "has 536870912 bytes (512 MiB), and --size is 419430400 (400 MiB): a volume never shrinks")
 		require.Equal(t, 1, ctl.ExitCode(err), "want: shrinking exits with 1")
 		require.Empty(t, out, "want: shrinking prints nothing on standard output")
 
@@ -118,7 +119,7 @@ func TestExpandPrintsTheRemainingCommand(t *testing.T) {
 	// The directory beneath the staging is one of the host's filesystem.
 	harness.Unmount(t, hiddenStaging(t, d))
 	out, err := run("volume", "expand", "data", "--size", "576Mi")
-	require.ErrorContains(t, err, "any more; stage it again")
+	errtext.Require(t, err, "any more; stage it again")
 	require.Contains(t, out, "Node's part:  failed")
 	runRemedy(t, run, err)
 	require.Greater(t, sizeAt(t, path), before+192<<20, "want: the filesystem has grown")
@@ -153,7 +154,7 @@ func TestExpandNamesTheNodesCommand(t *testing.T) {
 
 	before := sizeAt(t, claim.TargetPath)
 	_, err := onController("volume", "expand", claim.VolumeID, "--size", "448Mi")
-	require.ErrorContains(t, err, "on "+node.Config.NodeID+" run touchstone ctl")
+	errtext.Require(t, err, "on "+node.Config.NodeID+" run touchstone ctl")
 	runRemedy(t, onNode, err)
 	require.Greater(t, sizeAt(t, claim.TargetPath), before+64<<20, "want: the filesystem has grown")
 
@@ -161,6 +162,6 @@ func TestExpandNamesTheNodesCommand(t *testing.T) {
 	require.NoError(t, node.Unstage(t.Context(), claim))
 
 	_, err = onNode("volume", "expand", claim.VolumeID, "--size", "512Mi")
-	require.ErrorContains(t, err, "not in use on the node of this socket")
+	errtext.Require(t, err, "not in use on the node of this socket")
 	require.NoError(t, controller.Detach(t.Context(), volume))
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // eachCommand are command lines of all commands that call a driver, with the calls whose failure is
@@ -241,7 +242,7 @@ func TestEachCallOfACommandFailsOnce(t *testing.T) {
 			case command.endless:
 				require.ErrorIs(t, command.run(t, endpoint, &limited{err: errFull}), errFull)
 			case command.finds != "":
-				require.ErrorContains(t, command.run(t, endpoint, &limited{}), command.finds)
+				errtext.Require(t, command.run(t, endpoint, &limited{}), command.finds)
 			default:
 				require.NoError(t, command.run(t, endpoint, &limited{}))
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestHealthPrintsTables(t *testing.T) {
@@ -93,7 +94,7 @@ HEALTHY  -       -
 			require.Equal(t, test.code, ctl.ExitCode(err), err)
 
 			if test.says != "" {
-				require.ErrorContains(t, err, test.says)
+				errtext.Require(t, err, test.says)
 			}
 
 			require.Equal(t, test.want, "\n"+out)
@@ -206,7 +207,7 @@ volume-3  -         it is raw block
 			require.Equal(t, test.code, ctl.ExitCode(err), err)
 
 			if test.says != "" {
-				require.ErrorContains(t, err, test.says)
+				errtext.Require(t, err, test.says)
 			}
 
 			require.Equal(t, test.asked, driver.asked)
@@ -260,11 +261,11 @@ func TestCheckRefusesOtherDrivers(t *testing.T) {
 
 	for _, args := range [][]string{{"--all"}, {"volume-1"}} {
 		_, err := check(t, append(args, "--endpoint", endpoint)...)
-		require.ErrorContains(t, err, "it is not Touchstone")
+		errtext.Require(t, err, "it is not Touchstone")
 		require.Equal(t, 2, ctl.ExitCode(err), "want: a driver that is not Touchstone exits with 2")
 	}
 
 	_, err := check(t, "volume-1", "--endpoint", "unix:///nowhere/csi.sock")
-	require.ErrorContains(t, err, "UNAVAILABLE")
+	errtext.Require(t, err, "UNAVAILABLE")
 	require.Equal(t, 2, ctl.ExitCode(err), "want: a driver that does not answer exits with 2")
 }

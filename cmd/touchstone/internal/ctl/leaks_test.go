@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestLeaksNamesWhatIsLeftAndTheMissingCall of a volume in use, one that is attached elsewhere, and snapshots.
@@ -20,7 +21,7 @@ func TestLeaksNamesWhatIsLeftAndTheMissingCall(t *testing.T) {
 	_, endpoint := startComplete(t, 0)
 
 	out, err := run(t, "leaks", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "left objects behind")
+	errtext.Require(t, err, "left objects behind")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: a leak fails the command")
 
 	for _, row := range []string{
@@ -45,11 +46,11 @@ func TestLeaksNamesWhatIsLeftAndTheMissingCall(t *testing.T) {
 func TestUnknownLeaksAreAnError(t *testing.T) {
 	_, endpoint := startFake(t)
 	_, err := run(t, "leaks", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "does not report the volumes in use")
+	errtext.Require(t, err, "does not report the volumes in use")
 
 	_, endpoint = startReporting(t)
 	_, err = run(t, "leaks", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "LIST_VOLUMES")
+	errtext.Require(t, err, "LIST_VOLUMES")
 }
 
 // starting is a driver that is ready at the third Probe.
@@ -69,8 +70,8 @@ func TestWaitIsForADriverThatIsStarting(t *testing.T) {
 	endpoint := "unix://" + socket
 
 	_, err := run(t, "node", "info", "--wait", "50ms", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "wait until the driver is ready")
-	require.ErrorContains(t, err, "is the driver running?")
+	errtext.Require(t, err, "wait until the driver is ready")
+	errtext.Require(t, err, "is the driver running?")
 
 	ended := make(chan error, 1)
 

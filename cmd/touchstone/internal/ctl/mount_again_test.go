@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -59,17 +60,17 @@ func TestMountCompletesMissingMounts(t *testing.T) {
 	harness.Unmount(t, path)
 	require.NoError(t, os.WriteFile(filepath.Join(path, "beneath"), nil, 0o600))
 	_, err := run("volume", "mount", "data", path)
-	require.ErrorContains(t, err, "not empty")
+	errtext.Require(t, err, "not empty")
 	require.NoError(t, os.Remove(filepath.Join(path, "beneath")))
 	requireSays("again", "volume", "mount", "data", path)
 
 	require.NoError(t, unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	_, err = run("volume", "mount", "data", path)
-	require.ErrorContains(t, err, "mounted read-only, not for writing")
+	errtext.Require(t, err, "mounted read-only, not for writing")
 
 	requireSays("unmounted", "volume", "umount", "data")
 	out, err := run("volume", "rm", "data", "data")
-	require.ErrorContains(t, err, "data: nothing to delete")
+	errtext.Require(t, err, "data: nothing to delete")
 	require.Equal(t, "deleted data\n", out)
 }
 
@@ -103,7 +104,7 @@ func TestMountRefusesAnotherAccess(t *testing.T) {
 		{"it is published at " + path, []string{"data", path + "2", "--mount-flag", "noatime"}},
 	} {
 		_, err := run(append([]string{"volume", "mount"}, test.args...)...)
-		require.ErrorContains(t, err, test.want)
+		errtext.Require(t, err, test.want)
 	}
 
 	requireSays("already", "volume", "mount", "data", path, "--create", "--size", "64Mi", "--mount-flag", "noatime")
@@ -134,7 +135,7 @@ func TestCreateObservesTheVolume(t *testing.T) {
 
 		return err != nil
 	}, await.Limit, time.Millisecond, "want: the missing image fails the creation")
-	require.ErrorContains(t, err, "volume data exists: not healthy: INACCESSIBLE BackingFileMissing")
+	errtext.Require(t, err, "volume data exists: not healthy: INACCESSIBLE BackingFileMissing")
 
 	require.NoError(t, os.Rename(images[0]+".away", images[0]))
 	requireSays("deleted", "volume", "rm", "data")
@@ -156,7 +157,7 @@ func TestUmountCompletesAFailedUmount(t *testing.T) {
 	busy, err := os.Open(staging)
 	require.NoError(t, err)
 	_, err = run("volume", "umount", "data")
-	require.ErrorContains(t, err, "not detached: touchstone ctl volume unpublish")
+	errtext.Require(t, err, "not detached: touchstone ctl volume unpublish")
 	require.NoError(t, busy.Close())
 
 	requireSays("data is unmounted", "volume", "umount", "data")
@@ -172,7 +173,7 @@ func TestUmountCompletesAFailedUmount(t *testing.T) {
 	require.NoError(t, d.Attach(t.Context(), claim))
 
 	_, err = run("volume", "mount", "data", filepath.Join(t.TempDir(), "data"))
-	require.ErrorContains(t, err, "--allow-path")
+	errtext.Require(t, err, "--allow-path")
 
 	listed, err = d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -64,18 +65,18 @@ func TestVolumesAreManagedByName(t *testing.T) {
 	// A second mount keeps the volume attached when the first ends.
 	requireSays("is mounted", "volume", "mount", "data", path+"2", "--access-mode", mode)
 	_, err := says("volume", "umount", "data")
-	require.ErrorContains(t, err, "several paths")
+	errtext.Require(t, err, "several paths")
 	requireSays("unmounted from "+path, "volume", "umount", path)
 	harness.RequireFile(t, filepath.Join(path+"2", "file"), "kept")
 	requireSays("data is unmounted from "+path+"2", "volume", "umount", "data")
 
 	_, err = says("volume", "mount", "data", filepath.Join(elsewhere, "data"))
-	require.ErrorContains(t, err, "--allow-path "+elsewhere)
+	errtext.Require(t, err, "--allow-path "+elsewhere)
 	require.NoDirExists(t, filepath.Join(elsewhere, "data"))
 
 	requireSays("deleted data", "volume", "rm", "data")
 	_, err = says("volume", "rm", "data")
-	require.ErrorContains(t, err, "nothing to delete")
+	errtext.Require(t, err, "nothing to delete")
 
 	hidden, err := filepath.Glob(filepath.Join(d.Config.KubeletDir, ".touchstone-*"))
 	require.NoError(t, err)
@@ -121,9 +122,9 @@ func TestPersistentMount(t *testing.T) {
 	require.Contains(t, out, "VolumeUnmounted")
 	require.Contains(t, out, path+" is not empty, and its files would be hidden; move them away; mount it again: "+path)
 	_, err = run("volume", "mount", "data", path)
-	require.ErrorContains(t, err, "its files would be hidden")
+	errtext.Require(t, err, "its files would be hidden")
 	_, err = run("volume", "rm", "data")
-	require.ErrorContains(t, err, "FAILED_PRECONDITION")
+	errtext.Require(t, err, "FAILED_PRECONDITION")
 
 	require.NoError(t, os.Remove(file))
 	requireSays("again: a mount of it was missing, and at each start", "volume", "mount", "data", path)

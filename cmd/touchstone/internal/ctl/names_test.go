@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // startNamed serves a driver that lists names and reports health.
@@ -78,7 +79,7 @@ func TestCheckResolvesNames(t *testing.T) {
 	require.Contains(t, out, "data  ")
 
 	_, err = check(t, "dat", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "did you mean data?")
+	errtext.Require(t, err, "did you mean data?")
 	require.Equal(t, 2, ctl.ExitCode(err), "want: an unknown volume exits with 2")
 }
 
@@ -86,7 +87,7 @@ func TestUnknownNamesAreNotFound(t *testing.T) {
 	driver, endpoint := startNamed(t)
 
 	out, err := run(t, "volume", "delete", "dat", "raw", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "dat: nothing to delete: not found: no volume has the name or id dat; did you mean data?")
+	errtext.Require(t, err, "dat: nothing to delete: not found: no volume has the name or id dat; did you mean data?")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: an unknown volume exits with 1")
 	require.Equal(t, "deleted raw\n", out)
 	require.Len(t, requests[*csi.DeleteVolumeRequest](driver), 1, "want: the known volume alone is deleted")
@@ -95,7 +96,7 @@ func TestUnknownNamesAreNotFound(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = run(t, "snapshot", "get", "friday", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "no snapshot has the name or id friday")
+	errtext.Require(t, err, "no snapshot has the name or id friday")
 }
 
 func TestListPrintsNames(t *testing.T) {
@@ -124,7 +125,7 @@ raw   volume-2  2.0 GiB  -        raw block  default  -           DEGRADED IOErr
 
 func TestMissingSocketFails(t *testing.T) {
 	_, err := run(t, "volume", "list", "--endpoint", "unix://"+t.TempDir()+"/csi.sock")
-	require.ErrorContains(t, err, "is the driver running?")
+	errtext.Require(t, err, "is the driver running?")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: a missing socket exits with 1")
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestOperationsAreListed(t *testing.T) {
@@ -57,21 +58,21 @@ func TestOperationsAreAwaitedAndCancelled(t *testing.T) {
 
 	for _, verb := range []string{"wait", "cancel"} {
 		_, err = run(t, "operation", verb, "sunday", "--endpoint", endpoint)
-		require.ErrorContains(t, err, "sunday: no such copy is running")
+		errtext.Require(t, err, "sunday: no such copy is running")
 		require.Equal(t, 1, ctl.ExitCode(err), "want: the exit code is that of a failure")
 	}
 
 	task = driver.tasks.Start("restore", "volume-8", "lost", gibi)
 
 	_, err = run(t, "operation", "wait", "--timeout", "300ms", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "restore of lost: context deadline exceeded; the driver continues to copy")
+	errtext.Require(t, err, "restore of lost: context deadline exceeded; the driver continues to copy")
 
 	go func() { ended <- runError(t, "operation", "wait", "--endpoint", endpoint) }()
 
 	before := len(requests[*emptypb.Empty](driver))
 	require.Eventually(t, func() bool { return len(requests[*emptypb.Empty](driver)) > before+1 }, time.Minute, time.Millisecond, "want: it waits")
 	task.End(nil)
-	require.ErrorContains(t, await.Receive(t, ended, "the wait"), "the copy has failed, or was cancelled")
+	errtext.Require(t, await.Receive(t, ended, "the wait"), "the copy has failed, or was cancelled")
 }
 
 func runError(t *testing.T, args ...string) error {

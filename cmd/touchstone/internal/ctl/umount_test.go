@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestUmountFindsTheMount by a name, id or path, and keeps other mounts.
@@ -44,7 +45,7 @@ func TestUmountFindsTheMount(t *testing.T) {
 
 			out, err := run(t, "volume", "umount", test.given, "--endpoint", endpoint)
 			if test.unpublished+test.unstaged == "" {
-				require.ErrorContains(t, err, test.says)
+				errtext.Require(t, err, test.says)
 			} else {
 				require.NoError(t, err)
 				require.Contains(t, out, test.says)
@@ -88,7 +89,7 @@ func TestMountRefusesToHideFiles(t *testing.T) {
 			fake, endpoint := startFake(t, driver.register)
 
 			_, err := run(t, append([]string{"volume", "mount", "--endpoint", endpoint}, test.args...)...)
-			require.ErrorContains(t, err, test.says)
+			errtext.Require(t, err, test.says)
 			require.Equal(t, test.code, ctl.ExitCode(err), "want: the exit code of this failure")
 			require.Empty(t, requests[*csi.NodePublishVolumeRequest](fake), "want: nothing is mounted")
 		})
@@ -102,7 +103,7 @@ func TestPersistNeedsTouchstone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 
 	out, err := run(t, "volume", "mount", "volume-1", path, "--persist", "--endpoint", endpoint)
-	require.ErrorContains(t, err, "the volume is mounted, but no start of the driver mounts it again")
+	errtext.Require(t, err, "the volume is mounted, but no start of the driver mounts it again")
 	require.Equal(t, 1, ctl.ExitCode(err), "want: what was asked for is not done")
 	require.NotContains(t, out, "is mounted", "want: no word of success")
 	require.Len(t, requests[*csi.NodePublishVolumeRequest](fake), 1, "want: the volume is mounted")

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func TestRunStepPrintsALine(t *testing.T) {
@@ -22,7 +24,7 @@ func TestRunStepPrintsALine(t *testing.T) {
 	require.NoError(t, d.runStep(t.Context(), step{command: "create", do: func(*demo, context.Context) (string, error) {
 		return "0ffee\n", nil
 	}}))
-	require.ErrorContains(t, d.runStep(t.Context(), step{command: "mount", do: func(*demo, context.Context) (string, error) {
+	errtext.Require(t, d.runStep(t.Context(), step{command: "mount", do: func(*demo, context.Context) (string, error) {
 		return "mounted", errors.New("INTERNAL: no")
 	}}), "step 2: INTERNAL: no")
 	require.NoError(t, d.out.Flush())

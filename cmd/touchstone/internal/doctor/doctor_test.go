@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -111,7 +112,7 @@ func TestChildWithoutAReportFails(t *testing.T) {
 
 func TestServeChildRefusesInvalidInput(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, doctor.ServeChild(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "configuration of the checks")
+	errtext.Require(t, doctor.ServeChild(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "configuration of the checks")
 }
 
 // TestAsUnprivilegedUser runs without privileges, as a user without sudo or an unprivileged pod.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 const (
@@ -274,7 +275,7 @@ func TestWhatCannotBeTranslatedIsRefused(t *testing.T) {
 			got, _, err := translate(t, test.flags, test.request, nil)
 			require.Nil(t, got, "want: the driver is not called")
 			require.Equal(t, test.code, status.Code(err))
-			require.ErrorContains(t, err, test.says)
+			errtext.Require(t, err, test.says)
 		})
 	}
 }

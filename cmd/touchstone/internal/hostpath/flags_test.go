@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/hostpath"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 func parse(t *testing.T, text string) (*hostpath.Flags, error) {
@@ -84,7 +85,7 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 	} {
 		_, err := parse(t, given)
 		require.ErrorIs(t, err, hostpath.ErrFlag, given)
-		require.ErrorContains(t, err, says, given)
+		errtext.Require(t, err, says, given)
 	}
 
 	_, err := parse(t, "--help")
