@@ -24,12 +24,14 @@ func TestTextKeepsTheEndsOfPaths(t *testing.T) {
 		text string
 		want []string
 	}{
-		"a short text":    {"not mounted any more: /staging", []string{"not mounted any more: /staging"}},
-		"a target":        {"not mounted any more; restart its pod: " + target, []string{"not mounted any more; restart its pod: …", pod, volume}},
-		"a staging path":  {"not mounted any more; stage it again: " + stage, []string{"6b86b273ff34", "/globalmount"}},
-		"a long cause":    {"not unmounted: process 4194303 (touchstone) in mount namespace 4026532999 keeps it in use: " + target, []string{"…", "/mount"}},
-		"in the middle":   {"its mount " + target + " was made read-only", []string{"its mount …", volume + " was made read-only"}},
-		"two paths":       {"gone: " + target + "; gone: " + stage, []string{"gone: …", volume, "/globalmount"}},
+		"a short text":   {"not mounted any more: /staging", []string{"not mounted any more: /staging"}},
+		"a target":       {"not mounted any more; restart its pod: " + target, []string{"not mounted any more; restart its pod: …", pod, volume}},
+		"a staging path": {"not mounted any more; stage it again: " + stage, []string{"6b86b273ff34", "/globalmount"}},
+		"a long cause":   {"not unmounted: process 4194303 (touchstone) in mount namespace 4026532999 keeps it in use: " + target, []string{"…", "/mount"}},
+		"in the middle":  {"its mount " + target + " was made read-only", []string{"its mount …", volume + " was made read-only"}},
+		"two paths":      {"gone: " + target + "; gone: " + stage, []string{"gone: …", volume, "/globalmount"}},
+		// Its first three bytes would make room for an ellipsis of three.
+		"a short path":    {"it is /" + strings.Repeat("p", 34) + " " + strings.Repeat("x", 100), []string{"it is /ppp"}},
 		"no path":         {strings.Repeat("x", 200), []string{"xxx…"}},
 		"runes in a path": {"gone: /" + strings.Repeat("ü", 100) + "/end", []string{"gone: …ü", "/end"}},
 	} {
