@@ -27,6 +27,8 @@ type copier struct {
 	calls int
 	// fails is how the calls of a snapshot's creation end, in order.
 	fails []error
+	// unlisted is how each listing ends, unless it is nil.
+	unlisted error
 	// left receives the reason why a stream's client ended.
 	left chan error
 }
@@ -68,8 +70,12 @@ func (*copier) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*csi
 	return &csi.GetSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: req.GetSnapshotId(), SizeBytes: 1}}, nil
 }
 
-func (*copier) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+func (c *copier) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	const last = 3
+
+	if c.unlisted != nil {
+		return nil, c.unlisted
+	}
 
 	if id := req.GetSnapshotId(); id != "" && id != "s1" {
 		return &csi.ListSnapshotsResponse{}, nil
@@ -201,6 +207,18 @@ func TestSnapshotsAreListedAndGroupsFound(t *testing.T) {
 	members, err := co.GroupMembers(t.Context(), "g")
 	require.NoError(t, err)
 	require.Equal(t, []string{"s2", "s3"}, members)
+}
+
+// TestAFailedListIsNoEmptyOne: what cannot be listed is neither missing nor without members.
+func TestAFailedListIsNoEmptyOne(t *testing.T) {
+	driver, co := startCopier(t)
+	driver.unlisted = status.Error(codes.Unavailable, "the pool is busy")
+
+	_, err := co.FindSnapshot(t.Context(), csiclient.Capabilities{}, "s1")
+	rpccode.Require(t, err, codes.Unavailable, "FindSnapshot")
+
+	_, err = co.GroupMembers(t.Context(), "g")
+	rpccode.Require(t, err, codes.Unavailable, "GroupMembers")
 }
 
 func TestFindSnapshotListsOrGets(t *testing.T) {

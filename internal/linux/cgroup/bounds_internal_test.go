@@ -86,6 +86,25 @@ func TestDeviceLineIsFound(t *testing.T) {
 	}
 }
 
+// TestLimitsThatCannotBeReadAreAnError, wherever they stand in the line.
+func TestLimitsThatCannotBeReadAreAnError(t *testing.T) {
+	t.Parallel()
+
+	cgroup, device := t.TempDir(), Device{Major: 7, Minor: 5}
+
+	for text, want := range map[string]Limits{
+		"7:5 rbps=1 wbps=2 riops=max wiops=4": {ReadBytesPerSecond: 1, WriteBytesPerSecond: 2, WriteIOPS: 4},
+		"7:5 rbps=x wbps=2 riops=3 wiops=4":   {},
+		"7:5 rbps=1 wbps=2 riops=3 wiops=":    {},
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(cgroup, ruleFile), []byte(text), 0o600))
+
+		got, err := v2{}.get(cgroup, device)
+		require.Equal(t, want == Limits{}, err != nil, "%s: %v", text, err)
+		require.Equal(t, want, got, text)
+	}
+}
+
 // TestCgroupsOfAPodAreItsOwn, and those beneath.
 func TestCgroupsOfAPodAreItsOwn(t *testing.T) {
 	t.Parallel()

@@ -51,6 +51,7 @@ func TestStatusReportsTheAttachment(t *testing.T) {
 		"buffered":  {Buffered: true},
 		"small":     {BlockSize: 512},
 		"autoclear": {AutoClear: true},
+		"thick":     {NoDiscard: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.PreferredNumber = -1
@@ -67,6 +68,7 @@ func TestStatusReportsTheAttachment(t *testing.T) {
 			require.Equal(t, o.ReadOnly, status.ReadOnly, "want: the device is read-only as asked")
 			require.Equal(t, o.AutoClear, status.AutoClear, "want: the device has AUTOCLEAR as asked")
 			require.Equal(t, device.DirectIO, status.DirectIO, "want: status and attachment agree on direct I/O")
+			require.Equal(t, o.NoDiscard, discards(t, device) == "0", "want: the device takes discards unless asked not to")
 
 			if o.BlockSize == 0 {
 				o.BlockSize = loop.DefaultBlockSize
@@ -90,6 +92,16 @@ func TestStatusReportsTheAttachment(t *testing.T) {
 			})
 		})
 	}
+}
+
+// discards returns how many bytes a discard of the device may have.
+func discards(t *testing.T, device *loop.Device) string {
+	t.Helper()
+
+	limit, err := os.ReadFile("/sys/block/" + filepath.Base(device.Path) + "/queue/discard_max_bytes")
+	require.NoError(t, err)
+
+	return strings.TrimSpace(string(limit))
 }
 
 // tmpfs can do direct I/O only since 6.6; ext4 of every age can.

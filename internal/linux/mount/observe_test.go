@@ -409,3 +409,16 @@ func TestMountsWithUnusualNames(t *testing.T) {
 		}
 	})
 }
+
+// TestRootPathOfNFS is the path on the server: the kernel shows "/" as the root of each mount.
+func TestRootPathOfNFS(t *testing.T) {
+	t.Parallel()
+
+	for want, point := range map[string]mount.Point{
+		"/export/pool": {FSType: "nfs4", Root: "/", Source: "server:/export/pool"},
+		"/old":         {FSType: "nfs", Root: "/", Source: "[fd00::1]:/old"},
+		"/images/a":    {FSType: "ext4", Root: "/images/a//deleted", Source: "server:/export"},
+	} {
+		require.Equal(t, want, point.RootPath())
+	}
+}
