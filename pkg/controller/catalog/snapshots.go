@@ -85,7 +85,9 @@ func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fre
 				return err
 			}
 
-			return in(c, tx).put(group, fresh)
+			in(c, tx).put(group, fresh)
+
+			return nil
 		})
 	})
 	if err != nil {
@@ -186,7 +188,9 @@ func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done
 			ready = append(ready, each.InPhase(record.PhaseReady))
 		}
 
-		return in(c, tx).put(group.InPhase(record.PhaseReady), ready)
+		in(c, tx).put(group.InPhase(record.PhaseReady), ready)
+
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("record: %w", err)
@@ -205,9 +209,7 @@ func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot)
 		copying = inPhase(record.PhaseCopying, failed, records.Get)
 
 		for _, each := range copying {
-			if err := records.Put(each.ID, each.InPhase(record.PhaseFailed)); err != nil {
-				return err
-			}
+			_ = records.Put(each.ID, each.InPhase(record.PhaseFailed)) // its error fails the transaction
 		}
 
 		return nil
@@ -234,13 +236,14 @@ func inPhase(
 func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapshot, keep bool) (kept []*record.Snapshot, err error) {
 	err = c.store.UpdateLazily(func(tx *state.Tx) error {
 		created := inPhase(record.PhaseCreating, failed, c.Snapshots.In(tx).Get)
-		if !keep {
-			return in(c, tx).delete(group, created)
+		if keep {
+			kept = created
+			in(c, tx).mark(group, created)
+		} else {
+			in(c, tx).delete(group, created)
 		}
 
-		kept = created
-
-		return in(c, tx).mark(group, created)
+		return nil
 	})
 
 	return kept, err
@@ -249,7 +252,7 @@ func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapsho
 // DeleteSnapshots makes snapshots be gone for every CO, and the group that they are all of. Their names are
 // free.
 func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.Update(ctx, func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }); err != nil {
+	if err := c.store.Update(ctx, func(tx *state.Tx) error { in(c, tx).mark(group, gone); return nil }); err != nil {
 		return fmt.Errorf("record the deletion: %w", err)
 	}
 
@@ -258,12 +261,12 @@ func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone
 
 // FreeSnapshotNames is DeleteSnapshots for what no CO knows, or knows to be deleted. It does not wait for the disk.
 func (c *Catalog) FreeSnapshotNames(group *record.Group, gone []*record.Snapshot) error {
-	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }))
+	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { in(c, tx).mark(group, gone); return nil }))
 }
 
 // ForgetSnapshots does not wait for the disk, as ForgetVolume does not.
 func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).delete(group, gone) }); err != nil {
+	if err := c.store.UpdateLazily(func(tx *state.Tx) error { in(c, tx).delete(group, gone); return nil }); err != nil {
 		return fmt.Errorf("forget snapshots: %w", err)
 	}
 
@@ -271,7 +274,7 @@ func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) 
 }
 
 // mark records that snapshots are to be removed, and the group that they are all of.
-func (t transaction) mark(group *record.Group, gone []*record.Snapshot) error {
+func (t transaction) mark(group *record.Group, gone []*record.Snapshot) {
 	deleting := make([]*record.Snapshot, 0, len(gone))
 
 	for _, each := range gone {
@@ -280,34 +283,27 @@ func (t transaction) mark(group *record.Group, gone []*record.Snapshot) error {
 		}
 	}
 
-	return t.put(group.InPhase(record.PhaseDeleting), deleting)
+	t.put(group.InPhase(record.PhaseDeleting), deleting)
 }
 
-// put stores copies of the records, since the caller goes on to change its own.
-func (t transaction) put(group *record.Group, snapshots []*record.Snapshot) error {
+// put stores copies of the records, since the caller goes on to change its own. An error fails the
+// transaction, as in delete.
+func (t transaction) put(group *record.Group, snapshots []*record.Snapshot) {
 	for _, each := range snapshots {
-		if err := t.snapshots.Put(each.ID, each.InPhase(each.Phase)); err != nil {
-			return err
-		}
+		_ = t.snapshots.Put(each.ID, each.InPhase(each.Phase))
 	}
 
-	if group == nil {
-		return nil
+	if group != nil {
+		_ = t.groups.Put(group.ID, group.InPhase(group.Phase))
 	}
-
-	return t.groups.Put(group.ID, group.InPhase(group.Phase))
 }
 
-func (t transaction) delete(group *record.Group, gone []*record.Snapshot) error {
+func (t transaction) delete(group *record.Group, gone []*record.Snapshot) {
 	for _, each := range gone {
-		if err := t.snapshots.Delete(each.ID); err != nil {
-			return err
-		}
+		_ = t.snapshots.Delete(each.ID)
 	}
 
-	if group == nil {
-		return nil
+	if group != nil {
+		_ = t.groups.Delete(group.ID)
 	}
-
-	return t.groups.Delete(group.ID)
 }

@@ -144,9 +144,7 @@ func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) erro
 				durable.Attachments[i].UnsyncedIn = ""
 			}
 
-			if err := c.Volumes.In(tx).Put(v.ID, durable); err != nil {
-				return err
-			}
+			_ = c.Volumes.In(tx).Put(v.ID, durable) // its error fails the transaction
 		}
 
 		return nil
@@ -172,9 +170,7 @@ func (c *Catalog) FreeVolumeNames(unfinished ...*record.Volume) error {
 			changed := current.Clone()
 			changed.Phase = record.PhaseDeleting
 
-			if err := records.Put(v.ID, changed); err != nil {
-				return err
-			}
+			_ = records.Put(v.ID, changed) // its error fails the transaction
 		}
 
 		return nil
