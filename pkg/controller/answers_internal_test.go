@@ -210,6 +210,9 @@ func TestGetCapacity(t *testing.T) {
 
 	everywhere := newSite(t)
 
+	_, err = everywhere.GetCapacity(t.Context(), &csi.GetCapacityRequest{AccessibleTopology: &csi.Topology{}})
+	require.NoError(t, err, "want: an empty topology is none")
+
 	_, err = everywhere.GetCapacity(t.Context(), &csi.GetCapacityRequest{AccessibleTopology: &csi.Topology{Segments: map[string]string{zoneKey: "a"}}})
 	rpccode.Require(t, err, codes.InvalidArgument)
 	everywhere.failPool("default")
@@ -364,6 +367,8 @@ func TestCheckMounts(t *testing.T) {
 	s := newSite(t)
 	p, directory := s.served(), pool.Object{ID: s.create("directory", with("backing", "directory")), Backing: volume.BackingDirectory}
 
+	snapshotID := s.snapshot("snapshot", directory.ID)
+
 	require.NoError(t, objects.CheckMounts(p, directory))
 	require.NoError(t, objects.CheckMounts(nil, pool.Object{Backing: volume.BackingImage}), "nothing is mounted in an image")
 	require.NoError(t, os.Remove(p.ObjectPath(directory)))
@@ -374,6 +379,16 @@ func TestCheckMounts(t *testing.T) {
 	errtext.Require(t, objects.CheckMounts(p, directory), "too many links")
 	rpccode.Require(t, s.remove(t.Context(), directory.ID), codes.Internal)
 	require.NoError(t, os.Remove(p.ObjectPath(directory)))
+
+	taken, _ := s.catalog.Snapshots.Get(snapshotID)
+	require.NoError(t, os.Remove(p.ObjectPath(taken.Object())))
+	require.NoError(t, os.Symlink(taken.ID, p.ObjectPath(taken.Object())))
+	require.ErrorContains(t, s.copies.Remove(t.Context(), nil, taken), "too many links")
+	require.NoError(t, os.Remove(p.ObjectPath(taken.Object())))
+
+	found, err := s.catalog.FindSnapshot(snapshotID)
+	require.NoError(t, err, "want: it is not deleted")
+	require.NoError(t, s.copies.Remove(t.Context(), nil, found))
 	require.NoError(t, s.remove(t.Context(), directory.ID))
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -20,6 +21,9 @@ func TestParseCapability(t *testing.T) {
 		readers = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 		writers = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	)
+
+	advertised, err := capability.Without("SINGLE_NODE_MULTI_WRITER")
+	require.NoError(t, err)
 
 	image := volume.Parameters{Backing: volume.BackingImage, FSType: "ext4"}
 	directory := volume.Parameters{Backing: volume.BackingDirectory}
@@ -56,11 +60,12 @@ func TestParseCapability(t *testing.T) {
 		"a mount flag that moves another mount": {false, image, mounted(single, "bind"), true},
 		"no access type":                        {false, image, &csi.VolumeCapability{AccessMode: mounted(single).GetAccessMode()}, true},
 		"no access mode":                        {false, image, mounted(csi.VolumeCapability_AccessMode_UNKNOWN), true},
+		"a mode that is not advertised":         {false, image, mounted(csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s := &parser{shared: test.shared}
+			s := &parser{shared: test.shared, capabilities: advertised}
 
 			_, err := s.parseCapability(test.capability, test.parameters)
 			if test.refused {

@@ -299,6 +299,10 @@ func TestUnhealthyVolumesAreListed(t *testing.T) {
 	unhealthy(ids[3])
 	unhealthy(newID(t)) // it was deleted
 
+	hidden := s.create("hidden")
+	unhealthy(hidden)
+	s.hide(hidden)
+
 	first, err := s.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{MaxEntries: 2})
 	require.NoError(t, err)
 	require.Len(t, first.GetEntries(), 2, "want: a page has what was asked for")

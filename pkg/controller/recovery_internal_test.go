@@ -97,7 +97,11 @@ func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
 	require.NoFileExists(t, s.imagePath(lost), "it was durable: no power failure has taken it")
 
-	for id, want := range map[string]bool{detached: true, short: false, staged: false, other: false} {
+	unreachable := s.create("unreachable", with("pool", "fast"))
+	require.NoError(t, s.publish(t.Context(), unreachable, ownNode))
+	s.failPool("fast")
+
+	for id, want := range map[string]bool{detached: true, short: false, staged: false, other: false, unreachable: false} {
 		require.NoError(t, s.unpublish(t.Context(), id, ownNode))
 
 		v, err := s.catalog.FindVolume(id)

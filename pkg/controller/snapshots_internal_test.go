@@ -163,6 +163,17 @@ func TestSnapshotsAreListedInOrder(t *testing.T) {
 
 	rpccode.Require(t, rpc.Status(s.catalog.ReserveSnapshots(t.Context(), nil, s.renamed(first, "second"))), codes.AlreadyExists)
 	rpccode.Require(t, rpc.Status(s.catalog.ReserveSnapshots(t.Context(), &record.Group{ID: newID(t), Name: "group"})), codes.AlreadyExists)
+
+	// A member is deleted with its group, of which the CO may hear later.
+	s.setPhase(members[0].GetSnapshotId(), record.PhaseDeleting)
+	_, err := s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: members[0].GetSnapshotId()})
+	require.NoError(t, err, "want: it is gone for the CO")
+
+	s.failPool("default")
+	rpccode.Require(t, rpc.Status(s.catalog.ReserveSnapshots(t.Context(), nil, s.renamed(first, "third"))), codes.Unavailable)
+
+	_, err = s.catalog.Pool("x", "volume y")
+	require.ErrorContains(t, err, `volume y: bad configuration: pool "x" is not configured`)
 }
 
 // renamed returns another snapshot with a name.
@@ -398,17 +409,33 @@ func TestListSnapshots(t *testing.T) {
 		require.Equal(t, test.want, got, name)
 		require.Equal(t, test.token, answer.GetNextToken(), name)
 	}
+}
 
-	for name, test := range map[string]struct {
-		request *csi.ListSnapshotsRequest
-		want    codes.Code
-	}{
-		"negative":   {&csi.ListSnapshotsRequest{MaxEntries: -1}, codes.InvalidArgument},
-		"no token":   {&csi.ListSnapshotsRequest{StartingToken: "x"}, codes.Aborted},
-		"zero is no": {&csi.ListSnapshotsRequest{MaxEntries: 0}, codes.OK},
+// TestPagesAreAskedForRightly: each list refuses a page that is none before it waits for anything.
+func TestPagesAreAskedForRightly(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+
+	for name, list := range map[string]func(most int32, token string) error{
+		"ListVolumes": func(most int32, token string) error {
+			_, err := s.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: most, StartingToken: token})
+
+			return err
+		},
+		"ListSnapshots": func(most int32, token string) error {
+			_, err := s.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{MaxEntries: most, StartingToken: token})
+
+			return err
+		},
+		"ControllerListVolumeHealth": func(most int32, token string) error {
+			_, err := s.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{MaxEntries: most, StartingToken: token})
+
+			return err
+		},
 	} {
-		_, err := s.ListSnapshots(t.Context(), test.request)
-		rpccode.Require(t, err, test.want, "%s", name)
+		rpccode.Require(t, list(-1, ""), codes.InvalidArgument, "%s of -1 entries", name)
+		rpccode.Require(t, list(0, "x"), codes.Aborted, "%s from a token that is none", name)
 	}
 }
 

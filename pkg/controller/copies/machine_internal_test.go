@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -372,6 +373,11 @@ func TestFailuresOfTheState(t *testing.T) {
 	require.ErrorIs(t, b.taking(nil, copying).undo(t.Context(), errBroken), state.ErrNotOpen)
 	require.ErrorIs(t, b.taking(nil, creating).undo(t.Context(), errBroken), state.ErrNotOpen)
 	require.ErrorIs(t, b.Recover(), state.ErrNotOpen)
+
+	unserved := b.taking(nil, creating)
+	unserved.pool = func(string, string) (*pool.Pool, error) { return nil, errBroken }
+	unserved.sources = []*record.Volume{source}
+	require.ErrorIs(t, unserved.prepare(t.Context()), errBroken)
 	require.ErrorIs(t, b.Remove(t.Context(), nil, copying), state.ErrNotOpen)
 }
 

@@ -3,7 +3,6 @@ package copies
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
@@ -108,10 +107,6 @@ func (m *Machine) Recover() error {
 	var gone []*record.Snapshot
 
 	members, err := m.recoverGroups()
-	if err != nil {
-		return fmt.Errorf("recover group snapshots: %w", err)
-	}
-
 	m.Catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		if each.Phase.IsUnfinished() && !members[id] {
 			m.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
@@ -126,11 +121,7 @@ func (m *Machine) Recover() error {
 		m.Remover.Queue.Add(m.Remover.Snapshots(nil, []*record.Snapshot{each}))
 	}
 
-	if err := m.Catalog.FreeSnapshotNames(nil, gone); err != nil {
-		return fmt.Errorf("recover snapshots: %w", err)
-	}
-
-	return nil
+	return errors.Join(err, m.Catalog.FreeSnapshotNames(nil, gone))
 }
 
 // recoverGroups schedules the removal of groups that are not ready, and returns

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 var errLeft = errors.New("the caller has left")
@@ -131,4 +133,29 @@ func TestAStoppedCopyIsNotWaitedFor(t *testing.T) {
 		require.True(t, copies.Has("b"), "want: the other copy runs")
 		end()
 	})
+}
+
+// TestAnAcknowledgementThatIsNotRecordedFailsTheCall: the CO must not hear of a snapshot that a start forgets.
+func TestAnAcknowledgementThatIsNotRecordedFailsTheCall(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	b.Grace = time.Millisecond
+	taken := b.snapshot("taken", b.create("source"), record.PhaseCreating)
+	_, end := b.Running.Start(t.Context(), taken.ID, taken.Name)
+	t.Cleanup(end)
+	require.NoError(t, b.store.Close())
+
+	turns := 0
+	_, err := b.Await(t.Context(), taken.Name, func(ctx context.Context) (*record.Snapshot, error) {
+		turns++
+		if turns > 1 {
+			return taken, nil
+		}
+
+		<-ctx.Done()
+
+		return nil, ctx.Err()
+	})
+	require.ErrorIs(t, err, state.ErrNotOpen)
 }

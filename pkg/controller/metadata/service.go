@@ -200,14 +200,13 @@ func (m *Service) send(stream context.Context, found *tuples, walk func(context.
 
 	select {
 	case err := <-ended:
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
+		if ctx.Err() == nil {
+			return err
 		}
-
-		return err
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+
+	return context.Cause(ctx)
 }
 
 // limitSends ends the stream when one message takes longer than idle.

@@ -2,12 +2,14 @@ package objects
 
 import (
 	"errors"
+	"io/fs"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -97,4 +99,28 @@ func TestOtherWritersAreFound(t *testing.T) {
 		use := &Use{Node: node{ownNode: test.served}, NodeID: ownNode, Shared: test.shared}
 		require.Equal(t, test.want, use.WrittenElsewhere(&record.Volume{}) != "", "want: %s", name)
 	}
+}
+
+// TestGrowthIsCheckedOfImages that no guest has, unless they are missing, which is reported later.
+func TestGrowthIsCheckedOfImages(t *testing.T) {
+	t.Parallel()
+
+	p, err := pool.Open("default", t.TempDir())
+	require.NoError(t, err)
+
+	check := func(v record.Volume, parameters volume.Parameters) error {
+		v.ID, v.Properties = volume.NewID(), &record.Properties{Parameters: parameters}
+
+		return (&Use{Node: node{}, Attaches: true}).CheckGrowth(p, &v, 1<<20)
+	}
+	attached := record.Volume{Attachments: []record.Attachment{{NodeID: nextNode}}}
+	image := volume.Parameters{Backing: volume.BackingImage}
+	guest := volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}
+
+	require.NoError(t, check(attached, image), "want: it is missing")
+	require.NoError(t, p.Close())
+	require.ErrorIs(t, check(attached, image), fs.ErrClosed)
+	require.ErrorIs(t, check(record.Volume{}, guest), fs.ErrClosed)
+	require.NoError(t, check(attached, guest), "want: a guest may have it")
+	require.NoError(t, check(attached, volume.Parameters{Backing: volume.BackingDirectory}), "want: a directory has no limit of its own")
 }
