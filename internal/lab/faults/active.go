@@ -143,11 +143,7 @@ func (s *ruleSet) changed(rules ...Rule) {
 
 // activate makes a rule active.
 func (s *ruleSet) activate(rule Rule, source string) *active {
-	text, err := yaml.Marshal(rule)
-	if err != nil {
-		text = []byte(err.Error())
-	}
-
+	text, _ := yaml.Marshal(rule) // it was read from YAML
 	name := fnv.New64a()
 	_, _ = name.Write([]byte(rule.Name))
 

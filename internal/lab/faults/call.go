@@ -112,10 +112,9 @@ func (h hit) refusal(request proto.Message) error {
 }
 
 func hasSecret(request proto.Message, key string) bool {
-	field := fieldOf(request, "secrets")
+	with, ok := request.(interface{ GetSecrets() map[string]string })
 
-	return field != nil && request.ProtoReflect().Get(field).Map().Get(protoreflect.ValueOfString(key).MapKey()).IsValid() &&
-		request.ProtoReflect().Get(field).Map().Get(protoreflect.ValueOfString(key).MapKey()).String() != ""
+	return ok && with.GetSecrets()[key] != ""
 }
 
 // fail makes the error of a rule.
@@ -134,9 +133,7 @@ func (h hit) fail(with *Failure) error {
 		}
 	}
 
-	if detailed, err := made.WithDetails(details...); err == nil {
-		made = detailed
-	}
+	made, _ = made.WithDetails(details...) // only a success has none
 
 	return made.Err()
 }
@@ -176,7 +173,7 @@ func (e *effects) after(ctx context.Context, hits []hit, failure error) error {
 
 // hang waits until the caller gives up.
 func (e *effects) hang(ctx context.Context, of hit) error {
-	if err := e.await(ctx, of, nil); err != nil {
+	if err := await[struct{}](ctx, e, of, nil); err != nil {
 		return status.FromContextError(err).Err()
 	}
 

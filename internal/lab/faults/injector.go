@@ -300,9 +300,6 @@ func (i *Injector) decide(ctx context.Context, of occurrence) []hit {
 
 	// Names are asked for without the mutex.
 	rules = slices.DeleteFunc(rules, func(a *active) bool { return !of.matches(a) })
-	if len(rules) == 0 {
-		return nil
-	}
 
 	i.mu.Lock()
 	defer i.mu.Unlock()

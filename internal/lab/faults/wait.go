@@ -63,10 +63,11 @@ func (e *effects) wait(ctx context.Context, of hit, long time.Duration) error {
 	timer := time.NewTimer(long)
 	defer timer.Stop()
 
-	return e.await(ctx, of, timer.C)
+	return await(ctx, e, of, timer.C)
 }
 
-func (e *effects) await(ctx context.Context, of hit, over <-chan time.Time) error {
+// await waits for over, or until the call, the rule or the driver ends. Error: ctx's.
+func await[T any](ctx context.Context, e *effects, of hit, over <-chan T) error {
 	select {
 	case <-over:
 	case <-of.cleared:
@@ -93,15 +94,7 @@ func (e *effects) hold(ctx context.Context, of hit) error {
 
 	defer of.holding.Add(-1)
 
-	select {
-	case <-released:
-	case <-of.cleared:
-	case <-e.closed:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-
-	return nil
+	return await(ctx, e, of, released)
 }
 
 // end ends the process. It returns only in tests.

@@ -161,11 +161,7 @@ func (p *Program) Lines(ctx context.Context, input any) ([]string, error) {
 			continue
 		}
 
-		line, err := gojq.Marshal(output)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrProgram, err)
-		}
-
+		line, _ := gojq.Marshal(output) // each output has a JSON text
 		lines = append(lines, string(line))
 	}
 
@@ -182,9 +178,7 @@ func FromJSON(value any) (input any, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber() // an int64 is not rounded
 
-	if err := decoder.Decode(&input); err != nil {
-		return nil, fmt.Errorf("decode the input: %w", err)
-	}
+	err = decoder.Decode(&input)
 
-	return input, nil
+	return input, err
 }

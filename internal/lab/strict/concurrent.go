@@ -48,10 +48,6 @@ func (r *runningCalls) begin(c *call) (key string) {
 }
 
 func (r *runningCalls) end(c *call, key string) {
-	if key == "" {
-		return
-	}
-
 	left := slices.DeleteFunc(r.byKey[key], func(each *running) bool { return each.request == c.request })
 	if len(left) == 0 {
 		delete(r.byKey, key)
@@ -63,12 +59,7 @@ func (r *runningCalls) end(c *call, key string) {
 // check compares the request with those that run. One whose caller has given up is none: the
 // spec lets a CO go on after a timeout. An identical one is a repetition.
 func (r *runningCalls) check(c *call) []finding {
-	key := runningKey(c.request)
-	if key == "" {
-		return nil
-	}
-
-	for _, other := range r.byKey[key] {
+	for _, other := range r.byKey[runningKey(c.request)] {
 		if other.ctx.Err() == nil && other.digest != c.digest && r.conflict(c.request, other.request) {
 			return []finding{{concurrentRequests, objectOf(c.request), path.Base(other.method) + " runs"}}
 		}
@@ -100,10 +91,8 @@ func (r *runningCalls) conflict(a, b any) bool {
 		_, ok := b.(*csi.NodeStageVolumeRequest)
 
 		return ok
-	case *csi.NodeUnpublishVolumeRequest:
-		return targetOf(b) == a.GetTargetPath()
-	case *csi.NodePublishVolumeRequest:
-		return targetOf(b) == a.GetTargetPath()
+	case *csi.NodeUnpublishVolumeRequest, *csi.NodePublishVolumeRequest:
+		return targetOf(b) == targetOf(a)
 	default: // expansion and modification: of different values, at once
 		return rank(a) == rank(b)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -107,8 +108,7 @@ type call struct {
 	request proto.Message
 	digest  fingerprint
 	// token is the starting_token that it has taken from the issued ones, if it has one.
-	token  string
-	isList bool
+	token string
 	// name is the name of the volume that a violation is about, if it is known.
 	name string
 }
@@ -170,14 +170,8 @@ func (m *Monitor) BeginStream(ctx context.Context, number uint64, method string)
 
 // check returns the violations that a request shows.
 func (m *Monitor) check(c *call) []finding {
-	found := m.advertised.checkCall(c)
-	found = append(found, m.advertised.checkFields(c.request)...)
-	found = append(found, checkSecrets(c)...)
-	found = append(found, m.pages.check(c)...)
-	found = append(found, m.failures.check(c)...)
-	found = append(found, m.running.check(c)...)
-
-	return append(found, m.lifecycle.check(c.request)...)
+	return slices.Concat(m.advertised.checkCall(c), m.advertised.checkFields(c.request), checkSecrets(c), m.pages.check(c),
+		m.failures.check(c), m.running.check(c), m.lifecycle.check(c.request))
 }
 
 // finish takes what a call has done, and returns the violations that only its end shows.

@@ -2,6 +2,7 @@ package strict
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -187,8 +188,7 @@ func (l *lifecycle) checkPublish(request *csi.NodePublishVolumeRequest) []findin
 		return found
 	}
 
-	found = append(found, l.checkContext(request)...)
-	found = append(found, l.checkPublishContext(known, request.GetPublishContext())...)
+	found = slices.Concat(found, l.checkContext(request), l.checkPublishContext(known, request.GetPublishContext()))
 
 	if l.advertised.attaches() && known.attachedTo(l.nodeID) == no {
 		found = append(found, finding{publishBeforeAttach, known.id, "it is not attached to node " + l.nodeID})

@@ -104,9 +104,7 @@ func (v *violations) forgetOldest() {
 		}
 	}
 
-	if oldest != nil {
-		delete(v.byKey, *oldest)
-	}
+	delete(v.byKey, *oldest)
 }
 
 // List returns the violations since the start or the last Clear, ordered by their first occurrence.

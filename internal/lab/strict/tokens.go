@@ -39,18 +39,18 @@ func (p *pages) of(method string) *tokens {
 	return known
 }
 
-func startingToken(request any) (string, bool) {
+func startingToken(request any) string {
 	with, ok := request.(interface{ GetStartingToken() string })
 	if !ok {
-		return "", false
+		return ""
 	}
 
-	return with.GetStartingToken(), true
+	return with.GetStartingToken()
 }
 
 func (p *pages) check(c *call) []finding {
-	token, isList := startingToken(c.request)
-	if !isList || token == "" {
+	token := startingToken(c.request)
+	if token == "" {
 		return nil
 	}
 
@@ -69,10 +69,7 @@ func (p *pages) check(c *call) []finding {
 
 // begin takes the token of a request.
 func (p *pages) begin(c *call) {
-	c.token, c.isList = startingToken(c.request)
-	if c.token == "" {
-		return
-	}
+	c.token = startingToken(c.request)
 
 	known := p.of(c.method)
 	if _, issued := known.unused[c.token]; issued {
@@ -82,10 +79,6 @@ func (p *pages) begin(c *call) {
 
 // end gives a token back whose page the CO has not got, and takes the next one.
 func (p *pages) end(c *call, response any, err error) []finding {
-	if !c.isList {
-		return nil
-	}
-
 	known := p.of(c.method)
 	unused, issued := known.unused[c.token]
 
