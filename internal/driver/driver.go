@@ -264,7 +264,7 @@ func unannounce(readyFile string) error {
 		return fmt.Errorf("%w: ready-file %s: something else is there, move it away", ErrConfig, readyFile)
 	}
 
-	if err := os.Remove(readyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(readyFile); err != nil {
 		return fmt.Errorf("remove the ready-file: %w", err)
 	}
 

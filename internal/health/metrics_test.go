@@ -176,22 +176,25 @@ func TestMetricsOfSourcesAndEvents(t *testing.T) {
 
 func TestLatencyIncludesInconclusiveProbes(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		registry, w, errs := prometheus.NewRegistry(), newFakes("a"), newSource("errors")
-		config := w.config()
-		config.Metrics = health.NewMetrics(registry)
-		config.Sources = []health.Source{errs}
-		run(t, health.New(config))
-		w.change(func() { w.errs["a"] = health.ErrKeep })
-		errs.report(health.IOError, "a")
-		time.Sleep(450 * time.Millisecond)
-		w.change(func() { delete(w.errs, "a") })
-		time.Sleep(time.Minute)
 
-		measured := gather(t, registry, "touchstone_health_event_latency_seconds")["errors/node"]
-		require.InDelta(t, 1, measured.value, 0, "want: one latency is measured")
-		require.InDelta(t, 0.5, measured.sum, 0.01, "want: the latency lasts until the probe that can decide")
-	})
+	for first, want := range map[error]float64{health.ErrKeep: 0.5, errors.New("broken"): 0} {
+		synctest.Test(t, func(t *testing.T) {
+			registry, w, errs := prometheus.NewRegistry(), newFakes("a"), newSource("errors")
+			config := w.config()
+			config.Metrics = health.NewMetrics(registry)
+			config.Sources = []health.Source{errs}
+			run(t, health.New(config))
+			w.change(func() { w.errs["a"] = first })
+			errs.report(health.IOError, "a")
+			time.Sleep(450 * time.Millisecond)
+			w.change(func() { delete(w.errs, "a") })
+			time.Sleep(time.Minute)
+
+			measured := gather(t, registry, "touchstone_health_event_latency_seconds")["errors/node"]
+			require.InDelta(t, 1, measured.value, 0, "want: one latency is measured")
+			require.InDelta(t, want, measured.sum, 0.01, "want: the latency lasts until the probe that can decide, or fails")
+		})
+	}
 }
 
 // stage is a monitor with one event source.

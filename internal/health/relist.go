@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -144,10 +145,6 @@ func (s *relistSchedule) untilNext() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.began.IsZero() {
-		return 0
-	}
-
 	period := s.period
 	if s.allConnected() {
 		period = s.eventedPeriod
@@ -163,13 +160,7 @@ func (s *relistSchedule) untilNext() time.Duration {
 
 // allConnected reports whether there are sources and all are connected.
 func (s *relistSchedule) allConnected() bool {
-	for i := range s.sources {
-		if !s.sources[i].Connected {
-			return false
-		}
-	}
-
-	return len(s.sources) > 0
+	return len(s.sources) > 0 && !slices.ContainsFunc(s.sources, func(each sourceStatus) bool { return !each.Connected })
 }
 
 // connected records that a source is connected. A relist finds what happened before.
@@ -197,17 +188,12 @@ func (s *relistSchedule) failed(source *sourceStatus, err error) time.Duration {
 	return up
 }
 
-// lost requests a relist because events were lost.
+// lost requests a relist because events were lost: now, or lostGap after the newest one.
 func (s *relistSchedule) lost() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	next := s.began.Add(lostGap)
-	if now := time.Now(); next.Before(now) {
-		next = now
-	}
-
-	s.request(next)
+	s.request(s.began.Add(lostGap))
 }
 
 // request has a relist started at a time, if none is due before.

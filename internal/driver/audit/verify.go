@@ -277,15 +277,12 @@ func (c *comparison) findScratch(ctx context.Context, p *pool.Inspection) (err e
 
 		return nil
 	})
-	if err != nil {
-		return err
-	}
 
-	return p.ListForeign(ctx, func(path string) error {
+	return errors.Join(err, p.ListForeign(ctx, func(path string) error {
 		c.note(path, "this is none of Touchstone's; it is left alone")
 
 		return nil
-	})
+	}))
 }
 
 // findLost adds a finding for each record whose object is missing in its pool.

@@ -91,6 +91,9 @@ func TestLeftoverDeviceIsReported(t *testing.T) {
 
 	// The mount is listed; only a driver could confirm it.
 	finds(t, look(t, c, "leftover-mounts", ""), doctor.Skipped, target)
+
+	mountAt(t, "none", "/sys", "tmpfs", 0, "size=64k")
+	finds(t, look(t, c, "leftover-devices", ""), doctor.Problem, "/sys/block")
 }
 
 // use starts a driver with an ext4 volume, a raw block volume and a directory in use.

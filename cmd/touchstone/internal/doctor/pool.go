@@ -279,11 +279,9 @@ func tryAttach(ctx context.Context, image *os.File) (direct bool, err error) {
 	cleanUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpLimit)
 	defer cancel()
 
-	if left := errors.Join(device.Close(), loops.Detach(cleanUp, device.Number)); left != nil {
-		return direct, errors.Join(err, left)
-	}
+	err = errors.Join(err, device.Close(), loops.Detach(cleanUp, device.Number))
 
-	// It fails harmlessly while another process, such as udev, has the free device open.
+	// It fails harmlessly while another process, such as udev, has the device open.
 	_ = loops.Remove(cleanUp, device.Number)
 
 	return direct, err
