@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
@@ -138,7 +139,7 @@ func TestCopiesPrintJSON(t *testing.T) {
 	require.Empty(t, *list.NextToken, "want: the document of all pages has no token of a next one")
 }
 
-func TestCopyFlagsSetTheRequest(t *testing.T) {
+func TestFlagsSetTheRequest(t *testing.T) {
 	driver, endpoint := startFake(t)
 	must := func(args ...string) {
 		t.Helper()
@@ -163,6 +164,26 @@ func TestCopyFlagsSetTheRequest(t *testing.T) {
 	must("group", "create", "volume-1", "volume-2", "both", "--param", "consistency=none")
 	requireAsked(t, driver, &csi.CreateVolumeGroupSnapshotRequest{
 		Name: "both", SourceVolumeIds: []string{"volume-1", "volume-2"}, Parameters: map[string]string{"consistency": "none"},
+	})
+
+	writer := csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+
+	must("capacity", "--param", "pool=fast", "--topology", "zone=a,rack=1", "--block")
+	requireAsked(t, driver, &csi.GetCapacityRequest{
+		Parameters: map[string]string{"pool": "fast"}, VolumeCapabilities: []*csi.VolumeCapability{writer},
+		AccessibleTopology: &csi.Topology{Segments: map[string]string{"zone": "a", "rack": "1"}},
+	})
+
+	must("volume", "stats", "volume-1", "--path", "/target", "--staging", "/staging")
+	requireAsked(t, driver, &csi.NodeGetVolumeStatsRequest{VolumeId: "volume-1", VolumePath: "/target", StagingTargetPath: "/staging"})
+
+	must("volume", "expand", "volume-1", "--size", "2Gi", "--limit", "3Gi", "--path", "/target", "--staging", "/staging", "--block")
+	requireAsked(t, driver, &csi.ControllerExpandVolumeRequest{
+		VolumeId: "volume-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * gibi, LimitBytes: 3 * gibi}, VolumeCapability: writer,
+	})
+	requireAsked(t, driver, &csi.NodeExpandVolumeRequest{
+		VolumeId: "volume-1", VolumePath: "/target", StagingTargetPath: "/staging", VolumeCapability: writer,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * gibi},
 	})
 
 	members := []string{"snapshot-2", "snapshot-3"}
