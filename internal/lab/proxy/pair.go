@@ -33,19 +33,14 @@ func Pair(ctx context.Context, near, far net.Listener) error {
 				return err
 			}
 
-			if !open.add(caller) {
-				return nil
-			}
+			open.add(caller)
 
 			server, err := far.Accept()
 			if err != nil {
 				return errors.Join(err, caller.Close())
 			}
 
-			if !open.add(server) {
-				return nil
-			}
-
+			open.add(server)
 			group.Go(func() error {
 				join(caller, server)
 				open.remove(caller, server)
@@ -85,20 +80,16 @@ type connections struct {
 	closed bool
 }
 
-// add returns false, and closes the connection, once close was called.
-func (c *connections) add(conn net.Conn) bool {
+// add closes the connection once close was called.
+func (c *connections) add(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	if c.closed {
 		_ = conn.Close()
-
-		return false
+	} else {
+		c.open[conn] = true
 	}
-
-	c.open[conn] = true
-
-	return true
 }
 
 func (c *connections) remove(ended ...net.Conn) {
