@@ -50,6 +50,13 @@ func TestChangeRequestsAreMerged(t *testing.T) {
 			require.Equal(t, test.want, got)
 		})
 	}
+
+	for name, change := range map[string]Request{
+		"ControllerExpandVolume": {Size: 8}, "ControllerModifyVolume": {Mutable: fast},
+		"ControllerExpandVolume with ControllerModifyVolume": {Size: 8, Mutable: fast},
+	} {
+		require.Equal(t, name, change.call("id").Method)
+	}
 }
 
 // TestPublishedParametersAreNotWrittenAgain: only what differs is written.
