@@ -60,6 +60,7 @@ func layouts() map[int32]layout {
 		unix.SYS_UNLINKAT:        byPath("unlinkat", 0, 1),
 		unix.SYS_SYMLINKAT:       byPath("symlinkat", 1, 2),
 		unix.SYS_FCHMODAT:        byPath("fchmodat", 0, 1),
+		unix.SYS_FCHMODAT2:       byPath("fchmodat2", 0, 1),
 		unix.SYS_FCHOWNAT:        byPath("fchownat", 0, 1),
 		unix.SYS_UTIMENSAT:       byPath("utimensat", 0, 1),
 		unix.SYS_READLINKAT:      byPath("readlinkat", 0, 1),
