@@ -114,7 +114,7 @@ func (t *trash) move(ctx context.Context, directory *os.Root, name, id string) (
 	}
 	defer to.Close()
 
-	return tree.Move(from, name, to, id)
+	return true, tree.Move(from, name, to, id)
 }
 
 // purge removes removing/<id>. Errors: tree.ErrMounted, ctx's.

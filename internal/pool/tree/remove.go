@@ -55,30 +55,25 @@ func RemoveName(directory *os.File, name string) (removed bool, err error) {
 
 // Move renames a directory to target/renamed. If that exists already, the directory is moved into
 // it under a unique name, so that both are removed together. Errors: ErrMounted.
-func Move(from *os.File, name string, target *os.File, renamed string) (moved bool, err error) {
+func Move(from *os.File, name string, target *os.File, renamed string) error {
 	for {
-		err = moveDirectory(from, name, target, renamed)
+		err := moveDirectory(from, name, target, renamed)
 		if !isNotEmpty(err) {
-			return true, err
+			return err
 		}
 
 		earlier, err := openWithin(target, renamed)
-		if errors.Is(err, unix.ENOENT) {
-			continue
+		if err == nil {
+			err = moveDirectory(from, name, earlier, uniqueName())
+			_ = earlier.Close()
+		} else {
+			err = removalError(target, renamed, err)
 		}
 
-		if err != nil {
-			return false, removalError(target, renamed, err)
+		// Another process may just have removed target/renamed.
+		if !errors.Is(err, unix.ENOENT) || !exists(from, name) {
+			return err
 		}
-
-		err = moveDirectory(from, name, earlier, uniqueName())
-		_ = earlier.Close()
-
-		if errors.Is(err, unix.ENOENT) && exists(from, name) {
-			continue // another process has just removed target/renamed
-		}
-
-		return true, err
 	}
 }
 
