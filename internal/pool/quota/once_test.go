@@ -36,6 +36,8 @@ type site struct {
 	// of Grown.
 	evaded map[string]bool
 	grown  []string
+	// interrupted means that a call has failed.
+	interrupted bool
 }
 
 func openSite(directory string) (*site, error) {
@@ -159,6 +161,23 @@ var onceOperations = map[string]syscallfault.Operation{
 		}
 
 		return syscallfault.Differs("evaded", map[string]bool{"volume": true, "other": false}, s.evaded)
+	}),
+	"confine what names a group twice": onSite(func(s *site) error {
+		err := s.confine("volume")
+		s.interrupted = s.interrupted || err != nil
+
+		if s.interrupted {
+			return err // the other volume's group may not have been made again
+		}
+
+		return s.in("other", func(directory *os.File) error {
+			usage, limited, err := s.Usage(directory)
+			if err != nil {
+				return err
+			}
+
+			return syscallfault.Differs("limited, limit", []any{true, int64(limitBytes)}, []any{limited, usage.LimitBytes})
+		})
 	}),
 	"grown": onSite(func(s *site) error {
 		found, err := s.Grown()
@@ -334,14 +353,8 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 	}
 
 	cases := map[string]*syscallfault.Case{
-		"open": {Reported: []string{"openat", "fstatfs", "ioctl"}},
-		"make": {Reported: []string{"openat", "ioctl"}, Verify: func(t *testing.T, directory string) {
-			t.Helper()
-
-			info, err := os.Stat(filepath.Join(directory, "made"))
-			require.NoError(t, err)
-			require.Equal(t, os.FileMode(mode), info.Mode().Perm(), "want: the umask does not change the mode")
-		}},
+		"open":  {Reported: []string{"openat", "fstatfs", "ioctl"}},
+		"make":  {Reported: []string{"openat", "ioctl"}, Verify: verifyMade},
 		"limit": {}, "first limit": {}, "usage": {},
 		"limit of a plain directory": {Verify: func(t *testing.T, directory string) {
 			t.Helper()
@@ -362,6 +375,16 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 
 			requireParents(t, directory, "volume", "volume/another's", "volume/another's/innermost")
 			requireParents(t, directory, "other", "other/own")
+		}},
+		"confine what names a group twice": {Prepare: func(t *testing.T, directory string) {
+			t.Helper()
+			prepare(t, directory)
+
+			other := btrfs.GroupOf(1, idOf(t, filepath.Join(directory, "other")))
+			require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "volume"), "twice", 0, other, other))
+		}, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+			requireParents(t, directory, "volume", "volume/twice", "volume/another's")
 		}},
 		"grown": {},
 		"remove": {Reported: []string{"openat", "fstat ", "fstatfs", "ioctl"}, Prepare: func(t *testing.T, directory string) {

@@ -61,11 +61,16 @@ func openProjects(pool *os.File) (Directories, bool, error) {
 		return nil, false, os.NewSyscallError("fstatfs", err)
 	}
 
-	if stat.Type != unix.XFS_SUPER_MAGIC && stat.Type != unix.EXT4_SUPER_MAGIC {
+	return (&projects{projectCalls: kernelProjects(), pool: pool}).on(stat.Type)
+}
+
+// on returns what makes directories on a filesystem of this type.
+func (p *projects) on(kind int64) (Directories, bool, error) {
+	if kind != unix.XFS_SUPER_MAGIC && kind != unix.EXT4_SUPER_MAGIC {
 		return nil, false, nil
 	}
 
-	p := &projects{projectCalls: kernelProjects(), pool: pool, shares: stat.Type == unix.XFS_SUPER_MAGIC}
+	p.shares = kind == unix.XFS_SUPER_MAGIC
 
 	reason, err := p.reasonWithout()
 	if err != nil {

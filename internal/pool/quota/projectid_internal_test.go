@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
 )
@@ -110,4 +111,54 @@ func TestPlainDirectoriesHaveNoSnapshots(t *testing.T) {
 	swept, err := made.Sweep(t.Context(), directory)
 	require.NoError(t, err)
 	require.False(t, swept, "want: nothing is limited")
+}
+
+// TestProjectsAreOfXFSAndExt4, where they can be used.
+func TestProjectsAreOfXFSAndExt4(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		kind    int64
+		change  func(k *fakeKernel)
+		support Support
+		fails   error
+		// counted reports whether the space of a directory is known.
+		counted bool
+	}{
+		"ext4":    {kind: unix.EXT4_SUPER_MAGIC, support: Support{Kind: Project, Limited: true}, counted: true},
+		"XFS":     {kind: unix.XFS_SUPER_MAGIC, support: Support{Kind: Project, Limited: true}},
+		"another": {kind: unix.TMPFS_MAGIC},
+		"off":     {kind: unix.XFS_SUPER_MAGIC, change: func(k *fakeKernel) { k.off = true }, support: Support{Kind: Plain}},
+		"failing": {kind: unix.XFS_SUPER_MAGIC, change: func(k *fakeKernel) { k.failing = 1 }, fails: errCall},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			k, p, root := newFakeKernel(t)
+			if test.change != nil {
+				test.change(k)
+			}
+
+			made, found, err := p.on(test.kind)
+			require.ErrorIs(t, err, test.fails)
+			require.Equal(t, test.support.Kind != "", found, "want: directories are made on XFS and ext4")
+
+			if !found {
+				require.Nil(t, made, "want: nothing is made elsewhere")
+
+				return
+			}
+
+			support := made.Support()
+			require.Equal(t, test.support.Kind == Plain, support.Reason != "", "want: a reason why sizes are not limited")
+			support.Reason = ""
+			require.Equal(t, test.support, support)
+
+			require.NoError(t, made.Make(root, projectName, 0o700))
+
+			_, counted, err := made.Allocated(openDirectory(t, k, projectName))
+			require.NoError(t, err)
+			require.Equal(t, test.counted, counted, "want: the space is known where files share no blocks")
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package quota_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -57,6 +58,10 @@ func TestStaleGroupsAreThoseOfRemovedVolumes(t *testing.T) {
 		}
 	}
 
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.RemoveStale(ended), context.Canceled)
+	require.Contains(t, groupsOf(t, directory, false), btrfs.GroupOf(1, gone), "want: what has ended removes nothing")
 	require.NoError(t, s.RemoveStale(t.Context()))
 
 	after := groupsOf(t, directory, false)
@@ -148,6 +153,54 @@ func TestGrownVolumesAreFoundOnce(t *testing.T) {
 	grown()
 	require.NoError(t, s.Make(s.root, "made", mode))
 	grown()
+
+	// One that is being removed may be one that is being made: what was made since is found again until it is gone.
+	require.NoError(t, s.Make(s.root, "ending", mode))
+	require.NoError(t, s.in(".", func(parent *os.File) error { return btrfs.Destroy(parent, "ending") }))
+	require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "unlimited"), "later", 0))
+	grown("unlimited")
+	grown("unlimited")
+	groupsOf(t, directory, true)
+	grown("unlimited")
+	grown()
+	require.NoError(t, s.close())
+}
+
+// TestForeignSubvolumes are those inside of another volume, which has evaded its limit then.
+func TestForeignSubvolumes(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	directory := harness.BtrfsPool(t, 256*mebi)
+	prepare(t, directory)
+
+	s, err := openSite(directory)
+	require.NoError(t, err)
+	require.NoError(t, s.Make(s.root, "ending", mode))
+
+	id := func(name string) uint64 { return idOf(t, filepath.Join(directory, name)) }
+	ending := id("ending")
+	require.NoError(t, s.in(".", func(parent *os.File) error { return btrfs.Destroy(parent, "ending") }))
+
+	for _, each := range []struct {
+		id, volume      uint64
+		foreign, exists bool
+	}{
+		{id("volume/another's"), id("volume"), false, true},
+		{id("volume/another's/innermost"), id("volume"), false, true},
+		{id("volume/another's/innermost"), id("other"), true, true},
+		{id("volume"), id("other"), true, true},
+		{id("other/own"), id("volume"), true, true},
+		{ending, id("other"), false, true},
+		{1 << 40, id("other"), false, false},
+	} {
+		foreign, exists, err := quota.IsForeign(s.Directories, each.id, each.volume)
+		require.NoError(t, err)
+		require.Equal(t, []bool{each.foreign, each.exists}, []bool{foreign, exists}, "want: whether %d is foreign to %d, and exists", each.id, each.volume)
+	}
+
+	require.NoError(t, s.confine("other"))
+	require.True(t, s.evaded["other"], "want: the volume around a foreign one has evaded its limit")
 	require.NoError(t, s.close())
 }
 
