@@ -47,3 +47,34 @@ func TestWriteSparse(t *testing.T) {
 		}
 	}
 }
+
+// TestAShorterSourceEndsTheCopy: it was truncated since its size was read.
+func TestAShorterSourceEndsTheCopy(t *testing.T) {
+	t.Parallel()
+
+	content := bytes.Repeat([]byte("content"), bufferBytes/5) // more than one buffer, and no whole one
+	directory := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "source"), content, 0o600))
+
+	source, err := os.Open(filepath.Join(directory, "source"))
+	require.NoError(t, err)
+
+	target, err := os.Create(filepath.Join(directory, "target"))
+	require.NoError(t, err)
+
+	copier := Copier{buffer: make([]byte, bufferBytes)}
+	length := int64(len(content))
+
+	for at, want := range map[int64]int64{0: length, 1000: length - 1000, length: 0, length + 1: 0} {
+		copied, err := copier.copyBuffered(target, source, at, 4*bufferBytes)
+		require.NoError(t, err)
+		require.Equal(t, want, copied, "want: what the source has from %d on is copied", at)
+	}
+
+	written, err := os.ReadFile(target.Name())
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(content, written), "want: the target has what the source had")
+
+	require.NoError(t, source.Close())
+	require.NoError(t, target.Close())
+}

@@ -154,7 +154,8 @@ func TestCopyFails(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(other)) })
 
-	source := newFile(t, t.TempDir(), 0, random(8192))
+	// With a hole to be skipped.
+	source := newFile(t, t.TempDir(), 0, append(append(random(8192), make([]byte, 4096)...), random(4096)...))
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -166,6 +167,8 @@ func TestCopyFails(t *testing.T) {
 
 		return file
 	}
+
+	require.ErrorIs(t, filecopy.Unshare(ended, source), context.Canceled)
 
 	for name, test := range map[string]struct {
 		ctx    context.Context //nolint:containedctx // one of a case
@@ -181,7 +184,7 @@ func TestCopyFails(t *testing.T) {
 
 			var copier filecopy.Copier
 
-			require.ErrorIs(t, copier.Copy(test.ctx, test.target, source, 8192), test.fails)
+			require.ErrorIs(t, copier.Copy(test.ctx, test.target, source, 16384), test.fails)
 		})
 	}
 
