@@ -33,6 +33,8 @@ type imageType struct {
 	// repair and findSuperblock are the commands, with %s for the image, that repair a damaged
 	// filesystem and one whose superblock is overwritten.
 	repair, findSuperblock string
+	// tools is the implementation, of a row that typeByName returns.
+	tools filesystem.Filesystem
 }
 
 // imageTypes is the table of all filesystems that an image may have.
@@ -68,11 +70,13 @@ func typeByName(name string) (imageType, error) {
 		return imageType{}, fmt.Errorf("%w %q of an embedded pool; there are %s", filesystem.ErrUnknown, name, strings.Join(Filesystems(), ", "))
 	}
 
-	return imageTypes[i], nil
-}
+	found := imageTypes[i]
 
-// tools returns the implementation of the filesystem.
-func (t imageType) tools() (filesystem.Filesystem, error) { return filesystem.ByName(t.name, nil) }
+	var err error
+	found.tools, err = filesystem.ByName(name, nil)
+
+	return found, err
+}
 
 // withQuotas calls do with the flags to mount the image with, and again without project quotas if the
 // kernel has none.

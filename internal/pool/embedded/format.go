@@ -43,12 +43,7 @@ func (s *mounter) makeImage(ctx context.Context, size int64) error {
 		return err
 	}
 
-	tools, err := s.kind.tools()
-	if err != nil {
-		return err
-	}
-
-	err = tools.Make(ctx, image.Name(), filesystem.MakeOptions{BlockSize: loop.DefaultBlockSize, Options: s.kind.mkfsOptions})
+	err = s.kind.tools.Make(ctx, image.Name(), filesystem.MakeOptions{BlockSize: loop.DefaultBlockSize, Options: s.kind.mkfsOptions})
 	if err != nil {
 		return err
 	}

@@ -132,21 +132,16 @@ func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, err
 
 // check replays the log and checks the unmounted filesystem.
 func (s *mounter) check(ctx context.Context, device *loop.Device) error {
-	tools, err := s.kind.tools()
-	if err != nil {
-		return err
-	}
-
 	replayed := false
 
 	verdict, err := filesystem.CheckReplayed(func() (filesystem.Verdict, error) {
-		return tools.Check(ctx, device.Path)
+		return s.kind.tools.Check(ctx, device.Path)
 	}, func() error {
 		replayed = true
 
 		// With the same flags: after a mount without quotas, the next one counts all inodes.
 		return s.kind.withQuotas(func(flags []string) error {
-			return mount.Replay(device.Path, s.kind.name, flags, tools.FinishReplay)
+			return mount.Replay(device.Path, s.kind.name, flags, s.kind.tools.FinishReplay)
 		})
 	})
 
@@ -254,12 +249,7 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 		s.Log.InfoContext(ctx, "an embedded pool grows", "image", s.path(layout.EmbeddedImage), "bytes", device.SizeBytes)
 	}
 
-	tools, err := s.kind.tools()
-	if err != nil {
-		return err
-	}
-
-	return tools.GrowMounted(ctx, root, device.SizeBytes)
+	return s.kind.tools.GrowMounted(ctx, root, device.SizeBytes)
 }
 
 // tooFullToGrow says whether the new metadata would not fit: the filesystem takes that for
