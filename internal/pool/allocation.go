@@ -142,21 +142,24 @@ func (a *Allocation) addFile(ctx context.Context, pinned *os.File, names uint32)
 
 // addExtents adds nothing on a filesystem without FIEMAP.
 func (a *Allocation) addExtents(ctx context.Context, file *os.File, links uint32) error {
-	err := extent.Allocated(ctx, file, func(found extent.Extent) {
-		switch {
-		case found.Encoded:
-			// Its length is that of the data, not of the blocks.
-		case found.Shared && found.Located:
-			a.addShared(span{uint64(found.Physical), uint64(found.Physical + found.End - found.Start)})
-		case !found.Shared:
-			a.bytes += (found.End - found.Start) / int64(links)
-		}
-	})
+	err := extent.Allocated(ctx, file, func(found extent.Extent) { a.addExtent(found, links) })
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
 
 	return err
+}
+
+// addExtent adds an extent of a file with so many hard links.
+func (a *Allocation) addExtent(found extent.Extent, links uint32) {
+	switch {
+	case found.Encoded:
+		// Its length is that of the data, not of the blocks.
+	case found.Shared && found.Located:
+		a.addShared(span{uint64(found.Physical), uint64(found.Physical + found.End - found.Start)})
+	case !found.Shared:
+		a.bytes += (found.End - found.Start) / int64(links)
+	}
 }
 
 func (a *Allocation) addShared(at span) {

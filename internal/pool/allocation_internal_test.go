@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
 func TestMergeSpans(t *testing.T) {
@@ -39,4 +41,35 @@ func TestAllocationHasALimit(t *testing.T) {
 
 	require.Len(t, sum.shared, maxShared, "want: the shared extents are limited")
 	require.EqualValues(t, maxShared, sum.Bytes(), "too little, never too much")
+}
+
+// TestExtentsOfAnAllocation: shared blocks count once, and those of a file with several links in part for each.
+func TestExtentsOfAnAllocation(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		extents []extent.Extent
+		links   uint32
+		want    int64
+	}{
+		"one":                         {[]extent.Extent{{Start: 4, End: 10}}, 1, 6},
+		"of three links":              {[]extent.Extent{{Start: 4, End: 10}}, 3, 2},
+		"compressed":                  {[]extent.Extent{{Start: 4, End: 10, Encoded: true}}, 1, 0},
+		"compressed and shared":       {[]extent.Extent{{Start: 4, End: 10, Encoded: true, Shared: true, Located: true}}, 1, 0},
+		"shared, at an unknown place": {[]extent.Extent{{Start: 4, End: 10, Shared: true}}, 1, 0},
+		"shared": {[]extent.Extent{
+			{Start: 4, End: 10, Shared: true, Located: true, Physical: 100}, {Start: 0, End: 6, Shared: true, Located: true, Physical: 100},
+		}, 3, 6},
+		"shared in part": {[]extent.Extent{
+			{Start: 4, End: 10, Shared: true, Located: true, Physical: 100}, {Start: 0, End: 6, Shared: true, Located: true, Physical: 104},
+		}, 1, 10},
+	} {
+		var sum Allocation
+
+		for _, each := range test.extents {
+			sum.addExtent(each, test.links)
+		}
+
+		require.Equal(t, test.want, sum.Bytes(), "want: the space of the extents: %s", name)
+	}
 }

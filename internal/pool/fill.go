@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -118,8 +117,8 @@ func (i *Images) resizeFilled(id string, old, fresh *os.File, size int64, thick 
 // copyOwner gives the new image the owner of the old one: an unprivileged controller must be able
 // to grow what a node, as root, has filled.
 func copyOwner(old os.FileInfo, fresh *os.File) error {
-	owner, ok := old.Sys().(*syscall.Stat_t)
-	if !ok || int(owner.Uid) == os.Geteuid() && int(owner.Gid) == os.Getegid() {
+	owner := statOf(old)
+	if int(owner.Uid) == os.Geteuid() && int(owner.Gid) == os.Getegid() {
 		return nil
 	}
 

@@ -169,3 +169,15 @@ func TestSpaceErrors(t *testing.T) {
 	require.NoError(t, p.spaceError(nil))
 	require.Equal(t, unix.EIO, p.spaceError(unix.EIO))
 }
+
+// TestLockErrors: a filesystem without locks is another error than one that fails.
+func TestLockErrors(t *testing.T) {
+	t.Parallel()
+
+	for cause, without := range map[error]bool{unix.EOPNOTSUPP: true, unix.ENOLCK: true, unix.ENOSYS: true, unix.EIO: false} {
+		err := lockError("/pool/images/one.img", cause)
+		require.ErrorIs(t, err, cause)
+		require.ErrorContains(t, err, "/pool/images/one.img")
+		require.Equal(t, without, errors.Is(err, ErrNoLocks), "want: whether %s says that there are no locks", cause)
+	}
+}

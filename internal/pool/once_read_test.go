@@ -96,6 +96,18 @@ var onceReads = map[string]syscallfault.Operation{
 	"usage of a directory": inPool(func(ctx context.Context, p *pool.Pool) error {
 		return measureOnce(ctx, p, directoryOf(onceID), 5)
 	}),
+	"quota of a directory": inPool(func(_ context.Context, p *pool.Pool) error {
+		_, limited, err := p.Directories.Quota(onceID)
+		if err == nil {
+			err = p.Directories.Confine(onceID)
+		}
+
+		if err != nil {
+			return err
+		}
+
+		return syscallfault.Differs("limited", false, limited)
+	}),
 	"size of an image": inPool(func(_ context.Context, p *pool.Pool) error {
 		size, err := p.Size(imageOf(onceID))
 		if err != nil {
@@ -236,9 +248,13 @@ func TestEachReadFailsOnce(t *testing.T) {
 	cases := map[string]*syscallfault.Case{
 		// What may be there keeps its attributes.
 		"unused attributes": {Lossy: []string{"attributes"}, Reported: []string{"openat", "getdents64", "unlinkat"}},
-		"empty orphans":     {Lossy: []string{"images"}},
-		"known identity":    {Lossy: []string{"scratch/#*"}, Reported: []string{"read"}},
-		"read identity":     {Reported: []string{"openat", "read"}},
+		"empty orphans": {Lossy: []string{"images"}, Prepare: prepared(func(t *testing.T, p *pool.Pool) {
+			t.Helper()
+			onceRead(t, p)
+			require.NoError(t, p.Images.Create(onceCopyID, onceBytes, false))
+		})},
+		"known identity": {Lossy: []string{"scratch/#*"}, Reported: []string{"read"}},
+		"read identity":  {Reported: []string{"openat", "read"}},
 		// A failure to release a lock is none of the check.
 		"detached image": {Reported: []string{"openat", "flock images/" + onceID + ".img#1"}},
 		// A full pool is locked, too, without the name of its owner.
@@ -257,7 +273,11 @@ func TestEachReadFailsOnce(t *testing.T) {
 			c.Reported = []string{""}
 		}
 
-		c.Operation, c.Prepare = name, prepared(onceRead)
+		if c.Prepare == nil {
+			c.Prepare = prepared(onceRead)
+		}
+
+		c.Operation = name
 		c.Verify = func(*testing.T, string) {}
 
 		t.Run(name, func(t *testing.T) {

@@ -162,7 +162,8 @@ var onceOperations = map[string]syscallfault.Operation{
 
 		return err
 	}),
-	"attributes": inPool(func(_ context.Context, p *pool.Pool) error { return p.SetMutable(onceID, onceMutable) }),
+	"attributes":      inPool(func(_ context.Context, p *pool.Pool) error { return p.SetMutable(onceID, onceMutable) }),
+	"group of images": inPool(onceGroup),
 	"snapshot of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
 		return onceCopy(ctx, p, imageOf(onceID), onceTarget(volume.BackingImage, true), pool.CopyOptions{SourceBytes: onceBytes})
 	}),

@@ -209,12 +209,7 @@ func statIn(root *os.Root, name string) (*syscall.Stat_t, error) {
 		return nil, err
 	}
 
-	found, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return nil, fmt.Errorf("stat %s: %w", name, errors.ErrUnsupported)
-	}
-
-	return found, nil
+	return statOf(info), nil
 }
 
 // VolumeDirectories returns the absolute paths of the directories that contain volumes: those of

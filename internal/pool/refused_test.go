@@ -83,6 +83,11 @@ var byID = map[string]struct {
 
 		return err
 	}},
+	"group copy": {pool.ErrNoGroupCopy, func(_ context.Context, p *pool.Pool, id string) error {
+		_, err := p.NewGroupCopy(id, nil)
+
+		return err
+	}},
 	"detached image": {nil, func(ctx context.Context, p *pool.Pool, id string) error { return p.Images.CheckDetached(ctx, id) }},
 	"attributes": {nil, func(_ context.Context, p *pool.Pool, id string) error {
 		_, err := p.Mutable(id)

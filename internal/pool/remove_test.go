@@ -210,6 +210,7 @@ func TestRemovalOfAnImmutableImage(t *testing.T) {
 	p := newPool(t, plain, roomy)
 	object := newImage(t, p, mebi)
 	setFlags(t, placeOf(p, object), immutable)
+	require.NoError(t, p.Images.CheckDetached(t.Context(), object.ID), "want: whether it is attached is known")
 	require.NoError(t, p.Remove(t.Context(), object))
 	require.NoFileExists(t, placeOf(p, object))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -68,20 +67,13 @@ func (s *scratch) claim(id string, file *os.File) (bool, error) {
 		return false, err
 	case !os.SameFile(held, current):
 		return false, nil
-	case hasOtherName(held):
+	case statOf(held).Nlink > 1:
+		// After a power failure a renamed file of btrfs may have both names: a sync of the new directory does
+		// not make the removal from the old one durable (Linux 6.18).
 		return false, s.root.Remove(id + layout.ImageSuffix)
 	default:
 		return true, errors.Join(s.discardDirectories(id), file.Truncate(0))
 	}
-}
-
-// hasOtherName reports whether a file in scratch is in place, too. After a power failure a renamed
-// file of btrfs may have both names: a sync of the new directory does not make the removal from the
-// old one durable (Linux 6.18).
-func hasOtherName(file fs.FileInfo) bool {
-	stat, ok := file.Sys().(*syscall.Stat_t)
-
-	return ok && stat.Nlink > 1
 }
 
 func (s *scratch) lock(id string) (*os.File, error) {

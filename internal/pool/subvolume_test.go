@@ -171,6 +171,24 @@ func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
 	require.Equal(t, before, groupsOf(t, p))
 }
 
+// TestARepairedPoolKeepsItsQuotas: they are not turned on.
+func TestARepairedPoolKeepsItsQuotas(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	directory := filesystemOf(t, cow, 512*mebi, "mkfs.btrfs", "-q")
+
+	for _, test := range []struct {
+		options []pool.Option
+		limited bool
+	}{{[]pool.Option{pool.KeepQuotas}, false}, {nil, true}, {[]pool.Option{pool.KeepQuotas}, true}} {
+		p, err := pool.Open("a", directory, test.options...)
+		require.NoError(t, err)
+		require.Equal(t, test.limited, p.Directories.Support().Limited, "want: sizes are limited once quotas are on")
+		require.NoError(t, p.Close())
+	}
+}
+
 func TestRemovalOfSubvolumesLeavesNoQuotaGroup(t *testing.T) {
 	p := newPool(t, cow, 512*mebi)
 	before := groupsOf(t, p)

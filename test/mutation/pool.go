@@ -76,7 +76,7 @@ func poolMutants() []regression {
 		},
 		{
 			name: "pool/kept-scratch-name-is-a-leftover", in: "pool.scratch.claim",
-			old:    `case hasOtherName(held):`,
+			old:    `case statOf(held).Nlink > 1:`,
 			new:    `case false:`,
 			breaks: "a new image is emptied after a power failure on btrfs",
 			tests:  in("internal/pool", "TestImageWithAScratchNameIsRecovered"),
@@ -181,7 +181,7 @@ func poolMutants() []regression {
 			tests:  in("test/driver/pools", "TestForeignDataIsNotProvisioned"),
 		},
 		{
-			name: "pool/shared-blocks-are-counted-twice", in: "pool.Allocation.addExtents",
+			name: "pool/shared-blocks-are-counted-twice", in: "pool.Allocation.addExtent",
 			old:    `case found.Shared && found.Located:`,
 			new:    `case false:`,
 			breaks: "blocks that a snapshot shares are not counted as the volumes' own",

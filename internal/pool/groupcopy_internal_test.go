@@ -1,0 +1,69 @@
+package pool
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+)
+
+// TestMembersOfAGroupAreImagesOfItsPool that are copied at one point in time.
+func TestMembersOfAGroupAreImagesOfItsPool(t *testing.T) {
+	t.Parallel()
+
+	p, _ := newQuotaPool(t)
+	source := Object{ID: quotaID, Backing: volume.BackingImage}
+
+	for name, test := range map[string]struct {
+		scratch *scratch
+		of      contents
+		want    string
+	}{
+		"an image":                            {p.scratch, &imageCopy{within: true, reflinks: true}, "its filesystem is not btrfs"},
+		"an image of a pool without reflinks": {p.scratch, &imageCopy{within: true}, source.String()},
+		"an image of another pool":            {p.scratch, &imageCopy{reflinks: true}, source.String()},
+		"an image to another pool":            {&scratch{}, &imageCopy{within: true, reflinks: true}, source.String()},
+		"a directory":                         {p.scratch, &treeCopy{snapshots: true}, source.String()},
+	} {
+		member := &Copy{transfer: &transfer{scratch: test.scratch, source: source}, contents: test.of}
+		_, err := p.NewGroupCopy(quotaOtherID, []*Copy{member})
+		require.ErrorIs(t, err, ErrNoGroupCopy, name)
+		require.ErrorContains(t, err, test.want, name)
+		require.ErrorContains(t, err, `pool "fake"`, name)
+	}
+}
+
+// TestAGroupIsCopiedFromTheDirectoryOfItsPool: another one may be mounted there.
+func TestAGroupIsCopiedFromTheDirectoryOfItsPool(t *testing.T) {
+	t.Parallel()
+
+	p, _ := newQuotaPool(t)
+	member := &Copy{transfer: &transfer{scratch: p.scratch, source: Object{ID: quotaOtherID, Backing: volume.BackingImage}}, contents: &imageCopy{}}
+	image := &imageCopy{transfer: member.transfer}
+	g := &GroupCopy{id: quotaID, members: []*Copy{member}, copies: []*imageCopy{image}, stored: p.Images, images: "images"}
+	taken := filepath.Join(p.Path(), layout.Scratch, quotaID, "images")
+
+	err := g.CopyData(t.Context())
+	require.ErrorIs(t, err, fs.ErrNotExist, "want: there is no snapshot")
+	require.ErrorContains(t, err, `pool "fake"`)
+
+	require.NoError(t, os.MkdirAll(taken, directoryMode))
+	err = g.CopyData(t.Context())
+	require.ErrorIs(t, err, ErrNoGroupCopy, "want: it is another directory")
+	require.ErrorContains(t, err, "images in the snapshot is another directory")
+
+	// A snapshot has the same inode.
+	require.NoError(t, os.Remove(taken))
+	require.NoError(t, os.Rename(p.Images.root.Name(), taken))
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, g.CopyData(ended), context.Canceled)
+	require.ErrorIs(t, g.CopyData(t.Context()), ErrMissing, "want: the image is missing in the snapshot")
+}

@@ -1,0 +1,83 @@
+package pool_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"regexp"
+	"testing"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
+)
+
+// onceGroupID is the id of a group copy.
+const onceGroupID = "01a20000-0000-7000-8000-000000000003"
+
+// onceGroup copies an image as the only one of a group.
+func onceGroup(ctx context.Context, p *pool.Pool) error {
+	member, err := p.NewCopy(p, imageOf(onceID), onceTarget(volume.BackingImage, true), pool.CopyOptions{SourceBytes: onceBytes})
+	if err != nil {
+		return err
+	}
+
+	group, err := p.NewGroupCopy(onceGroupID, []*pool.Copy{member})
+	if err == nil {
+		if err = group.Take(); err == nil {
+			err = group.CopyData(ctx)
+		}
+
+		err = errors.Join(err, group.Close())
+	}
+
+	if err == nil {
+		_, err = member.Commit(ctx)
+	}
+
+	return errors.Join(err, member.Abort())
+}
+
+// TestEachCallFailsOnceOnBtrfs is TestEachCallFailsOnce for what is done in another way on a filesystem with
+// subvolumes, whose directories are removed at once.
+func TestEachCallFailsOnceOnBtrfs(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	within := harness.BtrfsPool(t, 1024*mebi)
+
+	// A hint to write dirty pages may fail, a directory that may be no subvolume is copied as a tree, and a
+	// subvolume that cannot be removed at once (BTRFS_IOC_SNAP_DESTROY) is removed as one.
+	const destroy = `ioctl\+0x5000940f (directories|scratch)#`
+
+	unreported := map[string]string{
+		"group of images":         `syncfs images#|` + destroy,
+		"snapshot of a directory": `fstat(fs)? directories/`,
+		"removal of a directory":  destroy,
+	}
+
+	for _, c := range []*syscallfault.Case{
+		{
+			// The copy of a member is that of the next case.
+			Operation: "group of images", Except: regexp.MustCompile(`-0*2\.img`), Prepare: prepared(onceImage), Verify: onceCopied(imageOf(onceID), onceTarget(volume.BackingImage, true)),
+		},
+		{
+			Operation: "snapshot of an image", Prepare: prepared(onceImage), Verify: onceCopied(imageOf(onceID), onceTarget(volume.BackingImage, true)),
+		},
+		{
+			Operation: "snapshot of a directory", Prepare: prepared(onceDirectory),
+			Verify: onceCopied(directoryOf(onceID), onceTarget(volume.BackingDirectory, true)),
+		},
+		{Operation: "removal of a directory", Prepare: prepared(onceDirectory), Verify: onceGone(directoryOf(onceID))},
+	} {
+		t.Run(c.Operation, func(t *testing.T) {
+			t.Parallel()
+
+			c.Within, c.Causes, c.Reported, c.Lossy = within, true, []string{""}, []string{"*", "*/*", "*/*/*", "*/*/*/*"}
+			c.Unreported = regexp.MustCompile("^(" + onceUnreported[""] + "|" + cmp.Or(unreported[c.Operation], "$") + ")")
+			syscallfault.EachCallFailsOnce(t, c)
+		})
+	}
+}
