@@ -75,3 +75,12 @@ func TestImageSizesAreMultiplesOfABlock(t *testing.T) {
 		require.Equal(t, want, roundUpToBlock(size), "of %d bytes", size)
 	}
 }
+
+// TestSpaceToGrow is a fixed part and a share of the new bytes.
+func TestSpaceToGrow(t *testing.T) {
+	t.Parallel()
+
+	for bytes, want := range map[int64]int64{0: 16 << 20, 1 << 30: 17 << 20, 1 << 40: 1040 << 20} {
+		require.Equal(t, want, spaceToGrow(bytes), "want: the space to grow by %d bytes", bytes)
+	}
+}

@@ -227,7 +227,7 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 		s.Log.WarnContext(ctx, "the embedded pool is larger than asked and stays so: it never shrinks",
 			"image", s.path(layout.EmbeddedImage), "bytes", size, "asked", wanted)
 	case wanted > size:
-		if short, err := s.tooFullToGrow(wanted - size); err != nil || short {
+		if free, err := s.hostFree(); err != nil || free < spaceToGrow(wanted-size) {
 			s.Log.ErrorContext(ctx, "the embedded pool does not grow: its directory's filesystem is full; free some space and restart",
 				"image", s.path(layout.EmbeddedImage), "bytes", size, "asked", wanted, "error", err)
 
@@ -252,13 +252,11 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 	return s.kind.tools.GrowMounted(ctx, root, device.SizeBytes)
 }
 
-// tooFullToGrow says whether the new metadata would not fit: the filesystem takes that for
-// a broken device and shuts down.
-func (h *host) tooFullToGrow(bytes int64) (bool, error) {
+// spaceToGrow is what the new metadata of a filesystem takes that grows by so many bytes. Without that space the
+// filesystem takes it for a broken device and shuts down.
+func spaceToGrow(bytes int64) int64 {
 	// Each allocation group of an XFS, of at least 16 MiB, gets some blocks. A btrfs writes less.
 	const groundwork, share = 16 << 20, 1024
 
-	free, err := h.hostFree()
-
-	return free < groundwork+bytes/share, err
+	return groundwork + bytes/share
 }
