@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestMembersOfAGroupAreImagesOfItsPool that are copied at one point in time.
@@ -34,8 +35,8 @@ func TestMembersOfAGroupAreImagesOfItsPool(t *testing.T) {
 		member := &Copy{transfer: &transfer{scratch: test.scratch, source: source}, contents: test.of}
 		_, err := p.NewGroupCopy(quotaOtherID, []*Copy{member})
 		require.ErrorIs(t, err, ErrNoGroupCopy, name)
-		require.ErrorContains(t, err, test.want, name)
-		require.ErrorContains(t, err, `pool "fake"`, name)
+		errtext.Require(t, err, test.want, name)
+		errtext.Require(t, err, `pool "fake"`, name)
 	}
 }
 
@@ -51,12 +52,12 @@ func TestAGroupIsCopiedFromTheDirectoryOfItsPool(t *testing.T) {
 
 	err := g.CopyData(t.Context())
 	require.ErrorIs(t, err, fs.ErrNotExist, "want: there is no snapshot")
-	require.ErrorContains(t, err, `pool "fake"`)
+	errtext.Require(t, err, `pool "fake"`)
 
 	require.NoError(t, os.MkdirAll(taken, directoryMode))
 	err = g.CopyData(t.Context())
 	require.ErrorIs(t, err, ErrNoGroupCopy, "want: it is another directory")
-	require.ErrorContains(t, err, "images in the snapshot is another directory")
+	errtext.Require(t, err, "images in the snapshot is another directory")
 
 	// A snapshot has the same inode.
 	require.NoError(t, os.Remove(taken))

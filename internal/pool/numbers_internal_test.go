@@ -177,7 +177,7 @@ func TestLockErrors(t *testing.T) {
 	for cause, without := range map[error]bool{unix.EOPNOTSUPP: true, unix.ENOLCK: true, unix.ENOSYS: true, unix.EIO: false} {
 		err := lockError("/pool/images/one.img", cause)
 		require.ErrorIs(t, err, cause)
-		require.ErrorContains(t, err, "/pool/images/one.img")
+		errtext.Require(t, err, "/pool/images/one.img")
 		require.Equal(t, without, errors.Is(err, ErrNoLocks), "want: whether %s says that there are no locks", cause)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // TestADiscardWaitsForItsRemoval for a limited time, and no longer than its caller.
@@ -66,7 +67,7 @@ func TestADiscardWaitsForItsRemoval(t *testing.T) {
 		require.Len(t, failures, 1, "want: the failed removal is reported")
 		require.Equal(t, "discarded files of "+quotaID, failures[0].Object)
 		require.ErrorIs(t, failures[0].Cause, os.ErrClosed)
-		require.ErrorContains(t, failures[0].Cause, "discarded files of "+quotaID+` from pool "a"`)
+		errtext.Require(t, failures[0].Cause, "discarded files of "+quotaID+` from pool "a"`)
 
 		stop()
 		<-stopped

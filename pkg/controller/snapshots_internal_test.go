@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -173,7 +174,7 @@ func TestSnapshotsAreListedInOrder(t *testing.T) {
 	rpccode.Require(t, rpc.Status(s.catalog.ReserveSnapshots(t.Context(), nil, s.renamed(first, "third"))), codes.Unavailable)
 
 	_, err = s.catalog.Pool("x", "volume y")
-	require.ErrorContains(t, err, `volume y: bad configuration: pool "x" is not configured`)
+	errtext.Require(t, err, `volume y: bad configuration: pool "x" is not configured`)
 }
 
 // renamed returns another snapshot with a name.

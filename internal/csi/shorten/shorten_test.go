@@ -30,7 +30,7 @@ func TestTextKeepsTheEndsOfPaths(t *testing.T) {
 		"a long cause":   {"not unmounted: process 4194303 (touchstone) in mount namespace 4026532999 keeps it in use: " + target, []string{"…", "/mount"}},
 		"in the middle":  {"its mount " + target + " was made read-only", []string{"its mount …", volume + " was made read-only"}},
 		"two paths":      {"gone: " + target + "; gone: " + stage, []string{"gone: …", volume, "/globalmount"}},
-		// Its first three bytes would make room for an ellipsis of three.
+		// Its first three bytes would be replaced by an ellipsis, which has three, too.
 		"a short path":    {"it is /" + strings.Repeat("p", 34) + " " + strings.Repeat("x", 100), []string{"it is /ppp"}},
 		"no path":         {strings.Repeat("x", 200), []string{"xxx…"}},
 		"runes in a path": {"gone: /" + strings.Repeat("ü", 100) + "/end", []string{"gone: …ü", "/end"}},
