@@ -286,7 +286,7 @@ func TestUnhealthyVolumesAreListed(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, monitored)
-	ids := []string{s.create("a"), s.create("b"), s.create("c"), s.create("d"), s.create("e")}
+	ids := []string{s.create("a"), s.create("b"), s.create("c"), s.create("d"), s.create("e"), s.create("f")}
 	require.NoError(t, s.publish(t.Context(), ids[1], nextNode))
 	s.watch()
 
@@ -336,7 +336,7 @@ func TestUnhealthyVolumesAreListed(t *testing.T) {
 
 	behind, err := s.ListVolumes(t.Context(), &csi.ListVolumesRequest{StartingToken: ids[2]})
 	require.NoError(t, err)
-	require.Len(t, behind.GetEntries(), 2, "want: the volumes behind the token")
+	require.Len(t, behind.GetEntries(), 3, "want: the volumes behind the token")
 	require.Equal(t, wire(t, listed.GetEntries()[3].GetStatus()), wire(t, behind.GetEntries()[0].GetStatus()))
 }
 
