@@ -417,20 +417,22 @@ func TestPagesAreAskedForRightly(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
+	ended, end := context.WithCancel(t.Context())
+	end()
 
 	for name, list := range map[string]func(most int32, token string) error{
 		"ListVolumes": func(most int32, token string) error {
-			_, err := s.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: most, StartingToken: token})
+			_, err := s.ListVolumes(ended, &csi.ListVolumesRequest{MaxEntries: most, StartingToken: token})
 
 			return err
 		},
 		"ListSnapshots": func(most int32, token string) error {
-			_, err := s.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{MaxEntries: most, StartingToken: token})
+			_, err := s.ListSnapshots(ended, &csi.ListSnapshotsRequest{MaxEntries: most, StartingToken: token})
 
 			return err
 		},
 		"ControllerListVolumeHealth": func(most int32, token string) error {
-			_, err := s.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{MaxEntries: most, StartingToken: token})
+			_, err := s.ControllerListVolumeHealth(ended, &csi.ControllerListVolumeHealthRequest{MaxEntries: most, StartingToken: token})
 
 			return err
 		},

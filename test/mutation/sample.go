@@ -101,7 +101,7 @@ func isGenerated(text string) bool {
 // its path: the longest one counts.
 var nearestTests = map[string][]string{
 	"cmd/touchstone":                 {"test/driver/modes"},
-	"cmd/touchstone/internal/ctl":    {"test/demo"},
+	"cmd/touchstone/internal/ctl":    {"cmd/touchstone", "test/demo"},
 	"internal/csi/csiclient":         {"test/driver/publishing"},
 	"cmd/touchstone/internal/demo":   {"test/demo"},
 	"internal/driver/audit":          {"cmd/touchstone"},

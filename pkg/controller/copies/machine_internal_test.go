@@ -368,6 +368,7 @@ func TestFailuresOfTheState(t *testing.T) {
 	source := b.create("source")
 	copying := b.snapshot("copying", source, record.PhaseCopying)
 	creating := b.snapshot("creating", source, record.PhaseCreating)
+	kept := b.snapshot("kept", source, record.PhaseReady)
 	require.NoError(t, b.store.Close())
 
 	require.ErrorIs(t, b.taking(nil, copying).undo(t.Context(), errBroken), state.ErrNotOpen)
@@ -378,7 +379,8 @@ func TestFailuresOfTheState(t *testing.T) {
 	unserved.pool = func(string, string) (*pool.Pool, error) { return nil, errBroken }
 	unserved.sources = []*record.Volume{source}
 	require.ErrorIs(t, unserved.prepare(t.Context()), errBroken)
-	require.ErrorIs(t, b.Remove(t.Context(), nil, copying), state.ErrNotOpen)
+	require.ErrorIs(t, b.Remove(t.Context(), nil, kept), state.ErrNotOpen)
+	require.Equal(t, []string{kept.ID + ".img"}, b.stored("snapshots"), "want: nothing is removed whose deletion is not recorded")
 }
 
 // TestRecoveryFromEachRecord: what a start, and then the pool that it opens, make of the records.

@@ -314,6 +314,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		"expand to what":             {[]string{"volume", "expand", "volume-1"}, "a flag is missing: --size", 2},
 		"publish without a target":   {[]string{"volume", "publish", "volume-1"}, "a flag is missing: --target", 2},
 		"publish without staging":    {[]string{"volume", "publish", "volume-1", "--target", "/t"}, "a staging path is needed", 2},
+		"capacity of which place":    {[]string{"capacity", "--topology", "zone"}, "must be KEY=VALUE", 2},
 		"statistics of which volume": {[]string{"volume", "stats", "--path", "/x"}, "an argument is missing", 2},
 	} {
 		t.Run(name, func(t *testing.T) {

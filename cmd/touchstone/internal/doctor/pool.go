@@ -159,8 +159,6 @@ func skippedWithoutPool(err error) Finding {
 const fewInodesPart = 20
 
 func checkPoolSpace(_ context.Context, _ *Config, s poolLocation) Finding {
-	const cure = "delete volumes and snapshots, or enlarge the filesystem"
-
 	capacity, err := pool.CapacityOf(s.name, s.root, s.image)
 	usage, usageErr := usageOf(s.root)
 
@@ -168,7 +166,12 @@ func checkPoolSpace(_ context.Context, _ *Config, s poolLocation) Finding {
 		return problem(err.Error(), "see what the kernel's log says of its disk")
 	}
 
-	inodes := usage.Inodes
+	return judgeSpace(capacity, usage.Inodes)
+}
+
+func judgeSpace(capacity pool.Capacity, inodes mount.Amount) Finding {
+	const cure = "delete volumes and snapshots, or enlarge the filesystem"
+
 	seen := fmt.Sprintf("%s of %s available", formatBytes(capacity.Available), formatBytes(capacity.Total))
 	if inodes.Total > 0 {
 		seen += fmt.Sprintf(", %s of %s inodes", humanize.Comma(inodes.Available), humanize.Comma(inodes.Total))
