@@ -233,23 +233,27 @@ func compareCopy(super, copied []byte) (ofIt, older bool) {
 	return ofIt, blocks < now
 }
 
-// xfsDamagedLog is what xfs_logprint says of a log that is damaged, of which xfs_repair says more.
-const xfsDamagedLog = "failed to find head and tail"
+const (
+	// xfsLogState begins what xfs_logprint says of a log: that it is CLEAN or DIRTY.
+	xfsLogState = "state: <"
+	// xfsDamagedLog is what it says of one that is damaged, of which xfs_repair says more.
+	xfsDamagedLog = "failed to find head and tail"
+)
 
 // logIsDirty says whether the log holds changes; it fills in what is to be run. A damaged one holds none.
 func (x *xfs) logIsDirty(ctx context.Context, path string, command Command) (bool, error) {
 	command.Tool, command.Package, command.Args = "xfs_logprint", xfsPackage, []string{"-t", "--", path}
 
-	result, err := x.run.Run(ctx, command)
+	result, err := runReader(ctx, x.run, path, command)
+	if err == nil && result.ExitCode != 0 && !strings.Contains(result.Output, xfsLogState) && !strings.Contains(result.Output, xfsDamagedLog) {
+		err = toolError(command, result)
+	}
+
 	if err != nil {
 		return false, fmt.Errorf("read the log of %s: %w", path, err)
 	}
 
-	if result.ExitCode != 0 && !strings.Contains(result.Output, xfsDamagedLog) {
-		return false, fmt.Errorf("read the log of %s: %w", path, toolError(command, result))
-	}
-
-	return strings.Contains(result.Output, "state: <DIRTY>"), nil
+	return strings.Contains(result.Output, xfsLogState+"DIRTY>"), nil
 }
 
 const (
