@@ -377,3 +377,17 @@ func TestClearingEndsWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestACallThatIsGivenUpEndsItsWait, and goes no further.
+func TestACallThatIsGivenUpEndsItsWait(t *testing.T) {
+	t.Parallel()
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+
+	for _, act := range []string{"hold: here", "delay: {before: 1h}", "delay: {after: 1h}", "lose: hang"} {
+		i := faults.New(faults.Config{})
+		add(t, i, "{act: {"+act+"}}")
+		rpccode.Require(t, deleteVolume(ended, i, "v"), codes.Canceled, "%s", act)
+	}
+}
