@@ -59,6 +59,7 @@ func TestParse(t *testing.T) {
 		"a pool and a size":      {map[string]string{volume.KeyPool: "fast", volume.KeySize: "64Mi"}, "fast", "ext4", 64 * mebibyte},
 		"a size is rounded up":   {map[string]string{volume.KeySize: "67108865"}, "default", "ext4", 64*mebibyte + sizeStep},
 		"a size below the least": {map[string]string{volume.KeyFSType: "xfs", volume.KeySize: "1Mi"}, "default", "xfs", 300 * mebibyte},
+		"the largest size":       {map[string]string{volume.KeySize: "1Ti"}, "default", "ext4", 1 << 40},
 		"a directory has no least": {
 			map[string]string{volume.KeyBacking: "directory", volume.KeySize: "1"}, "default", volume.DefaultFSType, sizeStep,
 		},
