@@ -110,6 +110,18 @@ func requireNothingLeft(t *testing.T, dir string) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	require.NoError(t, err)
 	require.Empty(t, mounts, "mounts")
+	requireNoLoopDevices(t, dir)
+
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, files, "files")
+
+	require.Empty(t, processesNaming(t, dir), "processes")
+}
+
+// requireNoLoopDevices requires that no loop device has an image below dir.
+func requireNoLoopDevices(t *testing.T, dir string) {
+	t.Helper()
 
 	images, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	require.NoError(t, err)
@@ -123,12 +135,6 @@ func requireNothingLeft(t *testing.T, dir string) {
 		require.NoError(t, err)
 		require.NotContains(t, string(text), dir, image)
 	}
-
-	files, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Empty(t, files, "files")
-
-	require.Empty(t, processesNaming(t, dir), "processes")
 }
 
 // processesNaming finds those with the directory in their command line.

@@ -34,8 +34,8 @@ var ownTests = map[string]string{
 
 // TestShellBlocks runs each block of each page, as it is printed. The word after sh says what one needs that is not
 // run here: driver, one that runs and has the volume data in use; own, a test of its own; cluster, where make
-// e2e-install runs it; machine, which it changes; make, the time of a target. Of the last three the files, targets,
-// commands and flags are checked.
+// e2e-install runs it; machine, which it changes (TestMachineBlocks runs it); make, the time of a target. Of the last
+// three the files, targets, commands and flags are checked.
 func TestShellBlocks(t *testing.T) {
 	const repository = "../.."
 
@@ -60,6 +60,8 @@ func TestShellBlocks(t *testing.T) {
 		name, err := filepath.Rel(repository, path)
 		require.NoError(t, err)
 
+		machines := 0
+
 		for i, match := range fencedBlock.FindAllStringSubmatch(string(page), -1) {
 			language, mark, _ := strings.Cut(match[1], " ")
 			if language == "" {
@@ -68,6 +70,11 @@ func TestShellBlocks(t *testing.T) {
 
 			if language == "sh" {
 				ran[mark]++
+
+				if mark == "machine" {
+					machines++
+					requireMachine(t, name, machines)
+				}
 
 				// Not #1 for a second one of that name: the path of a socket is a URL.
 				t.Run(fmt.Sprintf("%s %d", name, i), func(t *testing.T) { testBlock(t, repository, name, mark, match[2]) })

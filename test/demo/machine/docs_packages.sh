@@ -1,0 +1,11 @@
+# shellcheck shell=bash
+service
+touchstone ctl volume create data --size 64Mi
+block 2
+echo kept >/mnt/data/notes
+systemctl stop touchstone
+umount /mnt/data
+systemctl start touchstone
+grep kept /mnt/data/notes
+touchstone ctl volume umount data
+touchstone ctl volume delete data

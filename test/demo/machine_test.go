@@ -1,0 +1,125 @@
+package demo_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/child"
+)
+
+// unrunBlocks are blocks with the mark machine that no test runs, by page and number, and why.
+var unrunBlocks = map[string]string{
+	"docs/install.md 1":         "needs kind, minikube or k3s; make e2e-install runs the same scripts on a cluster",
+	"docs/packages.md 1":        "make packages downloads nfpm",
+	"docs/testing-your-co.md 1": "go get needs a published module; the tests of pkg/touchstonetest build what it gets",
+	"docs/testing.md 1":         "make sanity runs this suite",
+}
+
+// pageScript is the script beside machine/run.sh that runs the blocks of a page.
+func pageScript(page string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(page, ".md"), "/", "_")
+}
+
+// requireMachine checks that a script runs each block of a page with the mark machine, or that it is known not to.
+func requireMachine(t *testing.T, page string, number int) {
+	t.Helper()
+
+	block := fmt.Sprintf("block %d", number)
+	text, err := os.ReadFile(filepath.Join("machine", pageScript(page)+".sh"))
+	isRun := err == nil && strings.Contains(string(text), block)
+	require.NotEqual(t, isRun, unrunBlocks[fmt.Sprintf("%s %d", page, number)] != "",
+		"want: machine/%s.sh runs %s of %s, or unrunBlocks has the reason", pageScript(page), block, page)
+}
+
+// TestMachineBlocks runs the blocks with the mark machine as they are printed, those of each page on a machine of
+// its own (machine/run.sh), by a script that prepares it and checks what they have done.
+func TestMachineBlocks(t *testing.T) {
+	workDir(t)
+	needTools(t, "bash", "jq", "unshare", "ip", "setpriv", "mkfs.btrfs")
+
+	for _, page := range []string{
+		"docs/deployment.md", "docs/directory-volumes.md", "docs/doctor.md", "docs/hostpath.md", "docs/packages.md",
+		"docs/state-format.md", "docs/uninstall.md", "examples/backup/README.md",
+	} {
+		t.Run(pageScript(page), func(t *testing.T) { runOnMachine(t, page) })
+	}
+}
+
+func runOnMachine(t *testing.T, page string) {
+	t.Helper()
+
+	dir := workDir(t)
+	t.Cleanup(func() { removeMachine(t, dir) })
+
+	text, err := os.ReadFile("../../" + page)
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "blocks"), 0o755))
+	require.NoError(t, os.Symlink(binary, filepath.Join(dir, "touchstone")))
+
+	number := 0
+
+	for _, match := range fencedBlock.FindAllStringSubmatch(string(text), -1) {
+		if match[1] == "sh machine" {
+			number++
+			path := filepath.Join(dir, "blocks", strconv.Itoa(number))
+			require.NoError(t, os.WriteFile(path, []byte(match[2]+"\n"), 0o600))
+		}
+	}
+
+	caches, err := child.Command(t, "go", "env", "GOCACHE", "GOMODCACHE").Output()
+	require.NoError(t, err)
+
+	paths := strings.Fields(string(caches))
+	command := child.Command(t, "unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "machine/run.sh", dir, pageScript(page))
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// The flags of the driver's build, so that builds use the same packages of the cache.
+	command.Env = append(os.Environ(), "GOCACHE="+paths[0], "GOMODCACHE="+paths[1], "CGO_ENABLED=0",
+		"GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath")
+
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+}
+
+// removeMachine unmounts what is mounted below dir, and detaches the loop devices whose images are there. Its
+// processes have ended with their namespace.
+func removeMachine(t *testing.T, dir string) {
+	t.Helper()
+
+	images, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	require.NoError(t, err)
+
+	var devices []string
+
+	for _, image := range images {
+		if text, err := os.ReadFile(image); err == nil && strings.HasPrefix(string(text), dir+"/") {
+			devices = append(devices, "/dev/"+filepath.Base(filepath.Dir(filepath.Dir(image))))
+		}
+	}
+
+	// A device that is busy keeps its image's filesystem busy.
+	require.Eventually(t, func() bool {
+		mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+		require.NoError(t, err)
+
+		for _, mount := range slices.Backward(mounts) {
+			_ = syscall.Unmount(mount.Mountpoint, 0)
+		}
+
+		for _, device := range devices {
+			_ = child.Command(t, "losetup", "-d", device).Run()
+		}
+
+		return len(mounts) == 0
+	}, waitLimit, waitStep, "want: the machine's mounts are gone")
+	require.NoError(t, os.RemoveAll(dir))
+	requireNoLoopDevices(t, dir)
+}
