@@ -55,10 +55,7 @@ func (c *controllerLock) LockAsController(owner string) error {
 func writeOwner(file *os.File, owner string) {
 	name := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.ReplaceAll(owner, "\n", " "))
 
-	written, err := file.WriteAt([]byte(name), 0)
-	if err != nil {
-		written = 0
-	}
+	written, _ := file.WriteAt([]byte(name), 0)
 
 	// The rest belongs to a longer name.
 	_ = file.Truncate(int64(written))

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
@@ -180,4 +183,21 @@ func TestLockErrors(t *testing.T) {
 		errtext.Require(t, err, "/pool/images/one.img")
 		require.Equal(t, without, errors.Is(err, ErrNoLocks), "want: whether %s says that there are no locks", cause)
 	}
+}
+
+// TestCheckFree compares what ranges need with the free space.
+func TestCheckFree(t *testing.T) {
+	t.Parallel()
+
+	file, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	require.NoError(t, checkFree(file, nil))
+	require.NoError(t, checkFree(file, []extent.Range{{Length: 1}, {Length: 1}}))
+
+	err = checkFree(file, []extent.Range{{Length: 1 << 61}, {Length: 1}})
+	require.ErrorIs(t, err, unix.ENOSPC)
+	errtext.Require(t, err, "2305843009213693953 bytes have to be allocated")
 }

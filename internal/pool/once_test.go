@@ -69,6 +69,15 @@ func onceCopy(ctx context.Context, p *pool.Pool, source, target pool.Object, opt
 	return errors.Join(err, making.Abort())
 }
 
+func abortOnce(ctx context.Context, p *pool.Pool, source pool.Object) error {
+	making, err := p.NewCopy(p, source, onceTarget(source.Backing, false), pool.CopyOptions{})
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(making.CopyData(ctx), making.Abort())
+}
+
 func onceTarget(backing volume.Backing, snapshot bool) pool.Object {
 	return pool.Object{ID: onceCopyID, Backing: backing, Snapshot: snapshot}
 }
@@ -177,6 +186,12 @@ var onceOperations = map[string]syscallfault.Operation{
 	"clone of a directory": inPool(func(ctx context.Context, p *pool.Pool) error {
 		return onceCopy(ctx, p, directoryOf(onceID), onceTarget(volume.BackingDirectory, false),
 			pool.CopyOptions{SizeBytes: onceBytes, Progress: func(int64, int64) {}})
+	}),
+	"aborted copy of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return abortOnce(ctx, p, imageOf(onceID))
+	}),
+	"aborted copy of a directory": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return abortOnce(ctx, p, directoryOf(onceID))
 	}),
 	"removal of an image": inPool(func(ctx context.Context, p *pool.Pool) error {
 		return errors.Join(p.Remove(ctx, imageOf(onceID)), p.SyncRemovals())
@@ -293,13 +308,14 @@ func onceGone(object pool.Object) func(t *testing.T, directory string) {
 // Those without a name are of any operation: the removal of what is missing, the reading of the end of a
 // directory, of the path of an open file and of a missing one.
 var onceUnreported = map[string]string{
-	"":                       `unlinkat (attributes|scratch)/|getdents64 removing/\S+#[23]$|readlinkat |fstatat attributes/\S+\.json#`,
-	"filled image":           `flock images/\S+#[23]$|fallocate scratch/`,
-	"removal of a directory": `(unlinkat|getdents64|openat2|fstat) removing/`,
-	"discarded directory":    `(unlinkat|getdents64|openat2|fstat) removing/`,
-	"opened pool":            `fstat|openat\S+ pool/scratch#|pwrite64 |ioctl`,
-	"adopted identity":       `fstat|openat\S+ scratch#|pwrite64 |ioctl|write |renameat2 |unlinkat `,
-	"moved identity":         `fstat|renameat2|unlinkat to/`,
+	"":                            `unlinkat (attributes|scratch)/|getdents64 removing/\S+#[23]$|readlinkat |fstatat attributes/\S+\.json#`,
+	"filled image":                `flock images/\S+#[23]$|fallocate scratch/`,
+	"aborted copy of a directory": `(unlinkat|getdents64|openat2|fstat) removing/`,
+	"removal of a directory":      `(unlinkat|getdents64|openat2|fstat) removing/`,
+	"discarded directory":         `(unlinkat|getdents64|openat2|fstat) removing/`,
+	"opened pool":                 `fstat|openat\S+ pool/scratch#|pwrite64 |ioctl`,
+	"adopted identity":            `fstat|openat\S+ scratch#|pwrite64 |ioctl|write |renameat2 |unlinkat `,
+	"moved identity":              `fstat|renameat2|unlinkat to/`,
 }
 
 // TestEachCallFailsOnce has each system call of a pool's operations fail once: its write, sync, rename,
@@ -418,6 +434,8 @@ func TestEachCallFailsOnce(t *testing.T) {
 			Operation: "clone of a directory", Lossy: scratch, Prepare: prepared(onceDirectory),
 			Verify: onceCopied(directoryOf(onceID), onceTarget(volume.BackingDirectory, false)),
 		},
+		{Operation: "aborted copy of an image", Lossy: scratch, Prepare: prepared(onceImage), Verify: onceGone(onceTarget(volume.BackingImage, false))},
+		{Operation: "aborted copy of a directory", Lossy: scratch, Prepare: prepared(onceDirectory), Verify: onceGone(onceTarget(volume.BackingDirectory, false))},
 		{Operation: "removal of an image", Lossy: scratch, Prepare: prepared(onceImage), Verify: onceGone(imageOf(onceID))},
 		{Operation: "removal of a directory", Lossy: scratch, Prepare: prepared(onceDirectory), Verify: onceGone(directoryOf(onceID))},
 		{Operation: "discarded directory", Lossy: scratch, Prepare: prepared(onceDirectory), Verify: onceGone(directoryOf(onceID))},

@@ -133,6 +133,12 @@ var equivalent = map[string]string{
 	"internal/pool/filecopy Copier.startWriteback: drop: _ = unix.SyncFileRange(int(target.Fd()), 0, 0, unix.SYNC_FIL…": earlyWriteback,
 	"internal/pool/filecopy Copier.Copy: drop: m.startWriteback(target, moved)":                                         earlyWriteback,
 
+	"internal/pool GroupCopy.prepare: drop sync: unix.Syncfs(int(images.Fd()))":                            earlyWriteback,
+	"internal/pool GroupCopy.prepare: drop: _ = unix.Syncfs(int(images.Fd()))":                             earlyWriteback,
+	"internal/pool imageCopy.prepare: never: c.pointInTime()":                                              earlyWriteback,
+	"internal/pool imageCopy.prepare: negate: c.pointInTime()":                                             earlyWriteback,
+	"internal/pool imageCopy.prepare: drop: _ = unix.SyncFileRange(int(c.opened.Fd()), 0, 0, unix.SYNC_F…": earlyWriteback,
+
 	"internal/pool/removal Queue.Run: drop: defer cancel()":            "the context's timer ends by itself after stopLimit",
 	"internal/pool/removal Queue.Run: swap: workers.Wait()":            "both groups are awaited in any order",
 	"internal/pool/removal Queue.conclude: swap: q.entries[at] = done": "both are set while the mutex is held",
