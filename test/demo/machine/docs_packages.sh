@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-service
+on_disk /var/lib/touchstone
+block 1
 touchstone ctl volume create data --size 64Mi
 block 2
 echo kept >/mnt/data/notes

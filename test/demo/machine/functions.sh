@@ -13,11 +13,12 @@ on_disk() {
   mount --bind "/disk$1" "$1"
 }
 
-# service: what the packages install, and the service that runs.
+# service [SETTING...]: what the packages install, with settings beside theirs, and the service that runs.
 service() {
   on_disk /var/lib/touchstone
   install -D -m 0644 deploy/systemd/touchstone.service /usr/lib/systemd/system/touchstone.service
   install -D -m 0644 deploy/systemd/config.yaml /etc/touchstone/config.yaml
+  printf '%s\n' "$@" >>/etc/touchstone/config.yaml
   systemctl start touchstone
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# systemctl COMMAND UNIT, where there is no systemd: the unit's directories, environment, capabilities and ExecStart.
+# systemctl COMMAND UNIT, where there is no systemd: the unit's directories, capabilities and ExecStart.
 # It starts nothing by itself: neither after a failure nor at a boot. A start returns when calls are served.
 set -euo pipefail
 
