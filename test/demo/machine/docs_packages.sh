@@ -1,4 +1,6 @@
 # shellcheck shell=bash
+# nfpm is in the cache (hack/ensure-tools.sh).
+export GOPROXY=file://$GOMODCACHE/cache/download GOSUMDB=off
 on_disk /var/lib/touchstone
 block 1
 touchstone ctl volume create data --size 64Mi
