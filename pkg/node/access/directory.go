@@ -163,3 +163,20 @@ func (d *Directory) DeviceOf(*staged.Volume, staged.Publication) (int, error) {
 // AddFreezeTargets adds nothing: freezing the pool's filesystem would block all volumes, and
 // the driver itself.
 func (d *Directory) AddFreezeTargets(*staged.Volume, *freeze.Targets) error { return nil }
+
+// CheckStored returns NOT_FOUND unless the pool stores the volume's directory.
+func (d *Directory) CheckStored(v *staged.Volume) error {
+	stored, err := d.pools.Of(v)
+	if err != nil {
+		return err
+	}
+
+	directory, err := stored.Directories.Open(v.ObjectID())
+	if err != nil {
+		return err
+	}
+
+	_ = directory.Close()
+
+	return nil
+}

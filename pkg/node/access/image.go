@@ -413,3 +413,6 @@ func (m *Image) openWritable(v *staged.Volume) (*os.File, error) {
 
 	return root, nil
 }
+
+// CheckStored returns NOT_FOUND unless the pool stores the volume's image.
+func (m *Image) CheckStored(v *staged.Volume) error { return m.pools.CheckImage(v) }

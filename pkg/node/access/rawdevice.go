@@ -126,3 +126,6 @@ func (r RawDevice) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) e
 
 	return nil
 }
+
+// CheckStored returns NOT_FOUND unless the pool stores the volume's image.
+func (r RawDevice) CheckStored(v *staged.Volume) error { return r.pools.CheckImage(v) }

@@ -159,13 +159,6 @@ func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 	}
 }
 
-// CheckStored returns NOT_FOUND unless the pool stores the volume.
-func (t *Targets) CheckStored(v *staged.Volume) error {
-	_, err := t.pools.Size(v)
-
-	return err
-}
-
 // IsPublished reports whether the volume is mounted at the target path, also beneath another
 // mount.
 func (t *Targets) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {

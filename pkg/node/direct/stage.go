@@ -3,9 +3,11 @@ package direct
 import (
 	"context"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -36,7 +38,7 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 
 	// Read before the filesystem is grown: a controller in another process may grow the image
 	// at any time.
-	size, err := d.config.Pools.Size(v)
+	size, err := d.imageBytes(v)
 	if err != nil {
 		return err
 	}
@@ -61,6 +63,15 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 	_, err = d.config.Devices.AttachRaw(ctx, v, v.IsReadOnly())
 
 	return err
+}
+
+func (d *Access) imageBytes(v *staged.Volume) (int64, error) {
+	stored, err := d.config.Pools.Of(v)
+	if err != nil {
+		return 0, err
+	}
+
+	return stored.Size(pool.Object{ID: v.ObjectID(), Backing: volume.BackingImage})
 }
 
 // recordFilledBytes records the size of the device that the filesystem fills.

@@ -55,15 +55,16 @@ func (p Pools) OpenImage(v *Volume, flag int) (*os.File, error) {
 	return stored.Images.Open(v.ObjectID(), flag)
 }
 
-// Size returns the size of a volume's image; of a directory it only checks that it exists. Error:
-// NOT_FOUND unless the pool stores the volume.
-func (p Pools) Size(v *Volume) (int64, error) {
-	stored, err := p.Of(v)
+// CheckImage returns NOT_FOUND unless the pool stores the volume's image.
+func (p Pools) CheckImage(v *Volume) error {
+	image, err := p.OpenImage(v, os.O_RDONLY)
 	if err != nil {
-		return 0, err
+		return err
 	}
 
-	return stored.Size(pool.Object{ID: v.ObjectID(), Backing: v.Parameters.Backing})
+	_ = image.Close()
+
+	return nil
 }
 
 // MutableParameters returns the mutable parameters that the pool has of the volume. The controller,
