@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
@@ -76,7 +77,8 @@ func runOnMachine(t *testing.T, page string) {
 	require.NoError(t, err)
 
 	paths := strings.Fields(string(caches))
-	command := child.Command(t, "unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "machine/run.sh", dir, pageScript(page))
+	// Packages and modules are built there.
+	command := child.CommandWithin(t, 5*time.Minute, "unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "machine/run.sh", dir, pageScript(page))
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// The flags of the driver's build, so that builds use the same packages of the cache.
 	command.Env = append(os.Environ(), "GOCACHE="+paths[0], "GOMODCACHE="+paths[1], "CGO_ENABLED=0",

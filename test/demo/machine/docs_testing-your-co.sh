@@ -16,7 +16,7 @@ publish() {
 publish github.com/touchstone-csi/touchstone .
 publish github.com/touchstone-csi/touchstone/pkg/touchstonetest pkg/touchstonetest
 mkdir /disk/co
-pushd /disk/co
+cd /disk/co || exit
 go mod init example.org/co
 block 1
 test "$(go list -m -f '{{if not .Main}}{{.Path}}{{end}}' all | wc -l)" -le 25
