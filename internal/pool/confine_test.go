@@ -105,7 +105,7 @@ func TestSubvolumesCannotStayOutsideOfTheLimit(t *testing.T) {
 				require.NoDirExists(t, placeOf(p, each))
 			}
 
-			require.Equal(t, before, groupsOf(t, p))
+			requireGroups(t, p, before)
 		})
 	}
 }
@@ -159,7 +159,7 @@ func TestSubvolumesCannotKeepVolumesFromBeingRemoved(t *testing.T) {
 					require.NoDirExists(t, placeOf(p, each))
 				}
 
-				require.Equal(t, before, groupsOf(t, p))
+				requireGroups(t, p, before)
 			})
 		}
 	}
