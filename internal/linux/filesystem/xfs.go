@@ -245,12 +245,12 @@ func (x *xfs) logIsDirty(ctx context.Context, path string, command Command) (boo
 	command.Tool, command.Package, command.Args = "xfs_logprint", xfsPackage, []string{"-t", "--", path}
 
 	result, err := runReader(ctx, x.run, path, command)
-	if err == nil && result.ExitCode != 0 && !strings.Contains(result.Output, xfsLogState) && !strings.Contains(result.Output, xfsDamagedLog) {
-		err = toolError(command, result)
-	}
-
 	if err != nil {
 		return false, fmt.Errorf("read the log of %s: %w", path, err)
+	}
+
+	if result.ExitCode != 0 && !strings.Contains(result.Output, xfsLogState) && !strings.Contains(result.Output, xfsDamagedLog) {
+		return false, fmt.Errorf("read the log of %s: %w", path, toolError(command, result))
 	}
 
 	return strings.Contains(result.Output, xfsLogState+"DIRTY>"), nil

@@ -63,11 +63,11 @@ func Move(from *os.File, name string, target *os.File, renamed string) error {
 		}
 
 		earlier, err := openWithin(target, renamed)
-		if err == nil {
+		if err != nil {
+			err = removalError(target, renamed, err)
+		} else {
 			err = moveDirectory(from, name, earlier, uniqueName())
 			_ = earlier.Close()
-		} else {
-			err = removalError(target, renamed, err)
 		}
 
 		// Another process may just have removed target/renamed.
