@@ -85,9 +85,7 @@ func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fre
 				return err
 			}
 
-			in(c, tx).put(group, fresh)
-
-			return nil
+			return in(c, tx).put(group, fresh)
 		})
 	})
 	if err != nil {
@@ -188,9 +186,7 @@ func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done
 			ready = append(ready, each.InPhase(record.PhaseReady))
 		}
 
-		in(c, tx).put(group.InPhase(record.PhaseReady), ready)
-
-		return nil
+		return in(c, tx).put(group.InPhase(record.PhaseReady), ready)
 	})
 	if err != nil {
 		return fmt.Errorf("record: %w", err)
@@ -209,7 +205,9 @@ func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot)
 		copying = inPhase(record.PhaseCopying, failed, records.Get)
 
 		for _, each := range copying {
-			_ = records.Put(each.ID, each.InPhase(record.PhaseFailed)) // its error fails the transaction
+			if err := records.Put(each.ID, each.InPhase(record.PhaseFailed)); err != nil {
+				return err
+			}
 		}
 
 		return nil
@@ -236,14 +234,13 @@ func inPhase(
 func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapshot, keep bool) (kept []*record.Snapshot, err error) {
 	err = c.store.UpdateLazily(func(tx *state.Tx) error {
 		created := inPhase(record.PhaseCreating, failed, c.Snapshots.In(tx).Get)
-		if keep {
-			kept = created
-			in(c, tx).mark(group, created)
-		} else {
-			in(c, tx).delete(group, created)
+		if !keep {
+			return in(c, tx).delete(group, created)
 		}
 
-		return nil
+		kept = created
+
+		return in(c, tx).mark(group, created)
 	})
 
 	return kept, err
@@ -252,7 +249,7 @@ func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapsho
 // DeleteSnapshots makes snapshots be gone for every CO, and the group that they are all of. Their names are
 // free.
 func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.Update(ctx, func(tx *state.Tx) error { in(c, tx).mark(group, gone); return nil }); err != nil {
+	if err := c.store.Update(ctx, func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }); err != nil {
 		return fmt.Errorf("record the deletion: %w", err)
 	}
 
@@ -261,12 +258,12 @@ func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone
 
 // FreeSnapshotNames is DeleteSnapshots for what no CO knows, or knows to be deleted. It does not wait for the disk.
 func (c *Catalog) FreeSnapshotNames(group *record.Group, gone []*record.Snapshot) error {
-	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { in(c, tx).mark(group, gone); return nil }))
+	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }))
 }
 
 // ForgetSnapshots does not wait for the disk, as ForgetVolume does not.
 func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.UpdateLazily(func(tx *state.Tx) error { in(c, tx).delete(group, gone); return nil }); err != nil {
+	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).delete(group, gone) }); err != nil {
 		return fmt.Errorf("forget snapshots: %w", err)
 	}
 
@@ -274,7 +271,7 @@ func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) 
 }
 
 // mark records that snapshots are to be removed, and the group that they are all of.
-func (t transaction) mark(group *record.Group, gone []*record.Snapshot) {
+func (t transaction) mark(group *record.Group, gone []*record.Snapshot) error {
 	deleting := make([]*record.Snapshot, 0, len(gone))
 
 	for _, each := range gone {
@@ -283,27 +280,34 @@ func (t transaction) mark(group *record.Group, gone []*record.Snapshot) {
 		}
 	}
 
-	t.put(group.InPhase(record.PhaseDeleting), deleting)
+	return t.put(group.InPhase(record.PhaseDeleting), deleting)
 }
 
-// put stores copies of the records, since the caller goes on to change its own. An error fails the
-// transaction, as in delete.
-func (t transaction) put(group *record.Group, snapshots []*record.Snapshot) {
+// put stores copies of the records, since the caller goes on to change its own.
+func (t transaction) put(group *record.Group, snapshots []*record.Snapshot) error {
 	for _, each := range snapshots {
-		_ = t.snapshots.Put(each.ID, each.InPhase(each.Phase))
+		if err := t.snapshots.Put(each.ID, each.InPhase(each.Phase)); err != nil {
+			return err
+		}
 	}
 
-	if group != nil {
-		_ = t.groups.Put(group.ID, group.InPhase(group.Phase))
+	if group == nil {
+		return nil
 	}
+
+	return t.groups.Put(group.ID, group.InPhase(group.Phase))
 }
 
-func (t transaction) delete(group *record.Group, gone []*record.Snapshot) {
+func (t transaction) delete(group *record.Group, gone []*record.Snapshot) error {
 	for _, each := range gone {
-		_ = t.snapshots.Delete(each.ID)
+		if err := t.snapshots.Delete(each.ID); err != nil {
+			return err
+		}
 	}
 
-	if group != nil {
-		_ = t.groups.Delete(group.ID)
+	if group == nil {
+		return nil
 	}
+
+	return t.groups.Delete(group.ID)
 }

@@ -144,7 +144,9 @@ func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) erro
 				durable.Attachments[i].UnsyncedIn = ""
 			}
 
-			_ = c.Volumes.In(tx).Put(v.ID, durable) // its error fails the transaction
+			if err := c.Volumes.In(tx).Put(v.ID, durable); err != nil {
+				return err
+			}
 		}
 
 		return nil
@@ -170,7 +172,9 @@ func (c *Catalog) FreeVolumeNames(unfinished ...*record.Volume) error {
 			changed := current.Clone()
 			changed.Phase = record.PhaseDeleting
 
-			_ = records.Put(v.ID, changed) // its error fails the transaction
+			if err := records.Put(v.ID, changed); err != nil {
+				return err
+			}
 		}
 
 		return nil
