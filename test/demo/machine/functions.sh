@@ -1,10 +1,12 @@
 # shellcheck shell=bash
 # What the pages' scripts use on the machine.
 
-# block NUMBER: runs that block of the page with the mark machine as it is printed.
+# block NUMBER [OPTION...]: runs that block of the page with the mark machine as it is printed, with options of
+# bash, and writes down that it was run.
 block() {
   echo "block $1" >&2
-  bash -euo pipefail "/run/blocks/$1"
+  echo "$1" >>/disk/ran
+  bash -euo pipefail "${@:2}" "/run/blocks/$1"
 }
 
 # on_disk DIRECTORY: the directory, on a filesystem for data.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh DIR PAGE: runs PAGE.sh, which runs the blocks of a page as they are printed, on a machine of its own.
+# run.sh DIR SCRIPT: runs SCRIPT, which runs the blocks of a page as they are printed, on a machine of its own.
 # It is the first process of a PID namespace, so that no process outlives it, in a network namespace.
 #
 # The machine is / and the working tree beneath overlays in memory, with processes, /run and /tmp of its own, and
@@ -8,7 +8,7 @@
 # unmounts what is mounted below DIR and detaches the loop devices.
 set -euo pipefail
 
-dir=$1 page=$2
+dir=$1 script=$2
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../../.." && pwd)
 root=$dir/root
@@ -46,4 +46,4 @@ cp "$dir"/blocks/* "$root/run/blocks"
 
 export PATH=/usr/local/bin:$PATH:/usr/sbin:/sbin
 # shellcheck disable=SC2016 # expanded there
-chroot "$root" bash -euo pipefail -c 'cd "$1" && . test/demo/machine/functions.sh && . "test/demo/machine/$2.sh"' bash "$tree" "$page"
+chroot "$root" bash -euo pipefail -c 'cd "$1" && . test/demo/machine/functions.sh && . "test/demo/$2"' bash "$tree" "$script"
