@@ -15,11 +15,9 @@ func Require(t require.TestingT, err error, words string, called ...any) {
 		helper.Helper()
 	}
 
-	about := ""
-	if len(called) > 0 {
-		about = fmt.Sprintf(fmt.Sprint(called[0]), called[1:]...) + ": "
+	if err == nil {
+		require.FailNow(t, fmt.Sprintf("no error, want one that says %q", words), called...)
 	}
 
-	require.Error(t, err, "%swant: an error that says %q", about, words)
-	require.ErrorContains(t, err, words, "%swant: the error says so", about)
+	require.ErrorContains(t, err, words, called...)
 }
