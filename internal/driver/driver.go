@@ -264,7 +264,8 @@ func unannounce(readyFile string) error {
 		return fmt.Errorf("%w: ready-file %s: something else is there, move it away", ErrConfig, readyFile)
 	}
 
-	if err := os.Remove(readyFile); err != nil {
+	// The run before, which ends, may remove it meanwhile.
+	if err := os.Remove(readyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the ready-file: %w", err)
 	}
 
