@@ -23,8 +23,8 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
 cd "$(dirname "$0")/.."
 
-NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
-CYCLONEDX=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+# tool NAME ARGUMENT...: one of the tools in hack/dist/go.mod.
+tool() { go tool -modfile=hack/dist/go.mod "$@"; }
 
 name=dist
 # shellcheck source=hack/builder.sh
@@ -107,7 +107,7 @@ build_packages() {
 		for kind in deb rpm; do
 			say "$kind for $arch"
 			VERSION=$number ARCH=$arch BINARY=$(binary "$arch") MAN=$work/man COMPLETIONS=$work/completions \
-				go run "$NFPM" package --config deploy/packages/nfpm.yaml --packager "$kind" --target "$out/" >/dev/null
+				tool nfpm package --config deploy/packages/nfpm.yaml --packager "$kind" --target "$out/" >/dev/null
 		done
 	done
 }
@@ -159,7 +159,7 @@ if [[ -z $only_packages ]]; then
 	build_archives
 	build_chart
 	say "SBOM"
-	go run "$CYCLONEDX" bin -json -licenses -version "$version" -output "$out/touchstone-$number.cdx.json" "$(binary "${architectures%% *}")" >&2
+	tool cyclonedx-gomod bin -json -licenses -version "$version" -output "$out/touchstone-$number.cdx.json" "$(binary "${architectures%% *}")" >&2
 	[[ -z $images ]] || build_image
 fi
 (cd "$out" && sha256sum -- * >SHA256SUMS)

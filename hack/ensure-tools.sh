@@ -66,11 +66,6 @@ if ! command -v go >/dev/null; then
 	exit 2
 fi
 
-if [[ $purpose == test ]]; then
-	# A test runs `make packages` where there is no network, with these flags.
-	CGO_ENABLED=0 go run -trimpath "$(sed -n 's/^NFPM=//p' "$(dirname "$0")/dist.sh")" --version >/dev/null
-fi
-
 mapfile -t packages < <(missing)
 ((${#packages[@]})) || exit 0
 

@@ -1,6 +1,4 @@
 # shellcheck shell=bash
-# nfpm is in the cache (hack/ensure-tools.sh).
-export GOPROXY=file://$GOMODCACHE/cache/download GOSUMDB=off
 rm -f /var/lib/man-db/auto-update # dpkg would index all manual pages
 on_disk /var/lib/touchstone
 block 1
