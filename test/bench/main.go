@@ -141,9 +141,9 @@ func measureInTurn(ctx context.Context, measured []*bench, chosen *regexp.Regexp
 				b := measured[(round+i)%len(measured)]
 				fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, rounds, topic.name, b.binary)
 
-				before := loops()
+				before := loopDevices()
 
-				if err := errors.Join(topic.measure(ctx, b), removeLoops(before)); err != nil {
+				if err := errors.Join(topic.measure(ctx, b), removeLoops(ctx, before)); err != nil {
 					return fmt.Errorf("%s: %w", topic.name, err)
 				}
 			}
