@@ -209,7 +209,10 @@ func readIdentity(root *os.Root) (string, error) {
 // makeIdentity writes an identity durably, unless there is one. Of several processes that do so
 // concurrently one succeeds, and all return the identity that it has written.
 func makeIdentity(root *os.Root, wanted string) (string, error) {
-	text, _ := json.Marshal(identityFile{Version: identityVersion, ID: wanted}) // of a number and a string it does not fail
+	text, err := json.Marshal(identityFile{Version: identityVersion, ID: wanted})
+	if err != nil {
+		return "", err
+	}
 
 	aside := "." + layout.Identity + "." + uuid.NewString()
 	if err := writeAside(root, aside, append(text, '\n')); err != nil {
