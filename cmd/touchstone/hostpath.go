@@ -114,15 +114,13 @@ func kubeletDirs() ([]string, error) {
 	return append(found, defaultKubeletDir, os.TempDir()), nil
 }
 
-// removeUnused removes the driver's own directory if its pools have no volume, no snapshot and no other file,
-// such as the image of an embedded pool, so that none is left of each of the many drivers that tests deploy
-// on one host directory.
+// removeUnused removes the driver's own directory if it has no volume, no snapshot and no other file, such
+// as the image of an embedded pool, so that none is left of each of the many drivers that tests deploy on
+// one host directory. The pools of an earlier start, with other capacities, are among what is in it.
 func removeUnused(flags *hostpath.Flags) error {
 	err := state.Exclusively(flags.StateDir(), "removes it", func() error {
-		for _, pool := range flags.Pools() {
-			if used, err := isUsed(pool); err != nil || used {
-				return err
-			}
+		if used, err := isUsed(flags.Directory(), flags.StateDir()); err != nil || used {
+			return err
 		}
 
 		return os.RemoveAll(flags.Directory())
@@ -134,21 +132,23 @@ func removeUnused(flags *hostpath.Flags) error {
 	return err
 }
 
-// isUsed reports whether a pool has something in it but its own directories, identity and lock.
-func isUsed(pool string) (used bool, err error) {
+// isUsed reports whether a directory has something in it but that of the state, sockets, and the
+// directories, identities and locks of pools.
+func isUsed(directory, stateDir string) (used bool, err error) {
 	own := []string{layout.Identity, layout.ControllerLock}
-	err = filepath.WalkDir(pool, func(_ string, entry fs.DirEntry, err error) error {
-		if err != nil {
+	err = filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
 			return err
-		}
-
-		if uuid.Validate(entry.Name()) == nil || !entry.IsDir() && !slices.Contains(own, entry.Name()) {
+		case path == stateDir:
+			return fs.SkipDir
+		case uuid.Validate(entry.Name()) == nil, entry.Type()&(fs.ModeDir|fs.ModeSocket) == 0 && !slices.Contains(own, entry.Name()):
 			used = true
 
 			return fs.SkipAll
+		default:
+			return nil
 		}
-
-		return nil
 	})
 
 	return used, err

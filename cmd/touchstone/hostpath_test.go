@@ -149,8 +149,47 @@ func TestHostpathFlags(t *testing.T) {
 	require.Empty(t, arguments(nil), "want: no line has no arguments")
 }
 
-// TestOnlyAnUnusedPoolIsRemoved: one with a file that is not its own stays, also the image of a pool.
-func TestOnlyAnUnusedPoolIsRemoved(t *testing.T) {
+// TestAPoolOfAnEarlierStartIsKept: what a driver without volumes removes may have those of a start with
+// another capacity.
+func TestAPoolOfAnEarlierStartIsKept(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	data, endpoint := filepath.Join(directory, "data"), filepath.Join(directory, "csi.sock")
+	own := filepath.Join(data, "a.example")
+	run := func(capacity string, use func(client *csiclient.Client)) {
+		h := startHostpathplugin(t, directory, "-drivername=a.example", "-endpoint", endpoint, "-nodeid=n", "-statedir="+data, "-capacity="+capacity)
+		awaitLine(t, h.lines, "msg=ready")
+
+		client, err := csiclient.Connect("unix://"+endpoint, await.Calls(t)...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = client.Close() })
+		use(client)
+		h.end(t, "")
+	}
+
+	var made string
+
+	run("slow=1Gi", func(client *csiclient.Client) {
+		answer, err := client.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+			Name: "a", Parameters: map[string]string{"kind": "slow"},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "")},
+		})
+		require.NoError(t, err)
+
+		made = answer.GetVolume().GetVolumeId()
+	})
+	run("fast=1Gi", func(*csiclient.Client) {})
+	require.DirExists(t, filepath.Join(own, "pool-slow"), "want: the pool of the first start is kept")
+	run("slow=1Gi", func(client *csiclient.Client) {
+		_, err := client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: made})
+		require.NoError(t, err, "want: the volume is kept")
+	})
+	require.NoDirExists(t, own, "want: pools without volumes are removed, whatever the start that made them")
+}
+
+// TestOnlyAnUnusedDirectoryIsRemoved: one with a file that is not its own stays, also the image of a pool.
+func TestOnlyAnUnusedDirectoryIsRemoved(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -158,16 +197,18 @@ func TestOnlyAnUnusedPoolIsRemoved(t *testing.T) {
 		isDir bool
 		used  bool
 	}{
-		"an empty directory": {"ephemeral/images", true, false},
-		"its identity":       {"pool.json", false, false},
-		"the locks":          {"ephemeral/controller.lock", false, false},
-		"an empty volume":    {"directories/01890000-0000-7000-8000-000000000001", true, true},
-		"an image":           {"images/01890000-0000-7000-8000-000000000001.img", false, true},
-		"an inline volume":   {"ephemeral/images/01890000-0000-7000-8000-000000000001.img", false, true},
-		"an embedded pool":   {"pool.img", false, true},
-		"a foreign file":     {"removing/notes", false, true},
+		"an empty directory": {"pool/ephemeral/images", true, false},
+		"its identity":       {"pool/pool.json", false, false},
+		"the locks":          {"pool/ephemeral/controller.lock", false, false},
+		"the state":          {"state/state.jsonl", false, false},
+		"an empty volume":    {"pool-a/directories/01890000-0000-7000-8000-000000000001", true, true},
+		"an image":           {"pool/images/01890000-0000-7000-8000-000000000001.img", false, true},
+		"an inline volume":   {"pool/ephemeral/images/01890000-0000-7000-8000-000000000001.img", false, true},
+		"an embedded pool":   {"pool/pool.img", false, true},
+		"a foreign file":     {"pool/removing/notes", false, true},
+		"a file beside":      {"calls.jsonl", false, true},
 	} {
-		directory := filepath.Join(t.TempDir(), "pool")
+		directory := filepath.Join(t.TempDir(), "a.example")
 		path := filepath.Join(directory, test.entry)
 
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -178,11 +219,11 @@ func TestOnlyAnUnusedPoolIsRemoved(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, nil, 0o600))
 		}
 
-		used, err := isUsed(directory)
+		used, err := isUsed(directory, filepath.Join(directory, "state"))
 		require.NoError(t, err)
 		require.Equal(t, test.used, used, name)
 	}
 
-	_, err := isUsed(filepath.Join(t.TempDir(), "none"))
+	_, err := isUsed(filepath.Join(t.TempDir(), "none"), "")
 	require.ErrorIs(t, err, os.ErrNotExist, "want: what cannot be read is not unused")
 }
