@@ -42,10 +42,15 @@ func envNames(flag string) []string {
 }
 
 // applySettings sets the command's flags with the precedence flag, environment, file,
-// default. Unknown environment variables are ignored, because an orchestrator sets
+// default. A client of the driver has only the environment of its endpoint (package ctl). Unknown environment variables are ignored, because an orchestrator sets
 // some of its own; an unknown key of the file is an error.
 func applySettings(command *cobra.Command, lookup func(string) (string, bool)) error {
 	flags := command.Flags()
+
+	// A client's flags are not the driver's of the same name, such as --topology.
+	if flags.Lookup(configFlag) == nil && flags.Lookup("endpoint") != nil {
+		return nil
+	}
 
 	if asksForServes(flags) {
 		applyRunning(flags, firstProcess)

@@ -125,6 +125,17 @@ func TestSpecEndpointVariable(t *testing.T) {
 	conformance.Shows(t, "Probe", "CSI_ENDPOINT in the environment", "the plugin's endpoint is its value")
 }
 
+// TestAClientIgnoresTheDriversVariables: in a container of the chart it has those of the driver, whose
+// --topology is of another meaning.
+func TestAClientIgnoresTheDriversVariables(t *testing.T) {
+	t.Setenv("TOUCHSTONE_TOPOLOGY", "zone=a")
+	t.Setenv("TOUCHSTONE_ENDPOINT", "/nowhere/csi.sock")
+
+	code, out, problems := touchstone("ctl", "volume", "mount", "data", "/mnt/data")
+	require.Equal(t, exitNotWell, code, out+problems)
+	require.Contains(t, problems, "dial unix /nowhere/csi.sock", "want: the driver is asked")
+}
+
 // TestEveryFlagIsAKeyAndAVariable gives each flag a good value in each way: it arrives in its field,
 // and changes no other.
 func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
