@@ -25,7 +25,10 @@ const DriversFile = "drivers-file"
 // examineFlag makes this process the child of doctor.ExamineInChild.
 const examineFlag = "examine"
 
-var errUnknownCheck = errors.New("there is no such check")
+var (
+	errUnknownCheck = errors.New("there is no such check")
+	errNoSocket     = errors.New("the doctor checks the file of the driver's socket; name its path")
+)
 
 // doctorSettings are the settings of the driver that the checks need.
 var doctorSettings = []string{
@@ -74,7 +77,9 @@ run. Warnings are printed, and do not change the exit code.`,
 				return err
 			}
 
-			asked.Endpoint = endpoint
+			if asked.Endpoint = endpoint; !strings.HasPrefix(endpoint, "unix:") && !asked.WithoutDriver {
+				return usage(fmt.Errorf("--endpoint %q: %w", endpoint, errNoSocket))
+			}
 
 			config, err := asked.complete(args)
 			if err != nil {

@@ -161,7 +161,7 @@ func (d driver) awaitEnd(ctx context.Context, running []progress.Entry, ids []st
 
 // showEnded shows what copies have become. A name of the arguments may be that of an earlier one.
 func (s *session) showEnded(ctx context.Context, ended []progress.Entry) error {
-	if err := s.learn(ctx, names.Volume, names.Snapshot); err != nil {
+	if err := s.learn(ctx, names.Volume, names.Snapshot, names.Group); err != nil {
 		return err
 	}
 
@@ -189,11 +189,21 @@ func (s *session) showEnded(ctx context.Context, ended []progress.Entry) error {
 	return s.show(errors.Join(failures...), answers{"complete": complete}, rows, complete...)
 }
 
-// checkComplete returns an error unless a volume, or a snapshot that is ready, has the id.
+// checkComplete returns an error unless a volume, a group, or a snapshot that is ready, has the id.
 func (s *session) checkComplete(ctx context.Context, id string) error {
-	volumes, known, err := s.objects(ctx, names.Volume)
-	if err != nil || slices.ContainsFunc(volumes, func(o names.Object) bool { return o.ID == id }) {
-		return err
+	known := false
+
+	// Only those that are complete are listed.
+	for _, kind := range []names.Kind{names.Volume, names.Group} {
+		var (
+			listed []names.Object
+			err    error
+		)
+
+		listed, known, err = s.objects(ctx, kind)
+		if err != nil || slices.ContainsFunc(listed, func(o names.Object) bool { return o.ID == id }) {
+			return err
+		}
 	}
 
 	snapshot, err := s.snapshot(ctx, id)

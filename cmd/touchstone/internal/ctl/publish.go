@@ -13,6 +13,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
+var errNoTarget = errors.New("--node and --staging need --target; without it the volume is unmounted where the driver reports it")
+
 // definePublication defines the flags for the node and the paths of a volume.
 func definePublication(flags *pflag.FlagSet, claim *csiclient.Publication) {
 	flags.StringVar(&claim.NodeID, "node", "", "the node's id (default: that of the socket's node service)")
@@ -103,6 +105,10 @@ at several paths is refused, and one that is published elsewhere, too, is neithe
 detached.`,
 		flags: func(flags *pflag.FlagSet) { definePublication(flags, &claim) },
 		run: func(ctx context.Context, s *session) error {
+			if claim.TargetPath == "" && claim.NodeID+claim.StagingPath != "" {
+				return usage(errNoTarget)
+			}
+
 			// A volume that is deleted may still have to be unpublished.
 			if err := s.resolve(ctx, names.Volume, &s.args[0]); err != nil && !errors.Is(err, errNoObject) {
 				return err

@@ -170,7 +170,11 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 					return err
 				}
 
-				// Zero is "unknown" here and "no matter" there.
+				// Zero is "unknown" here and "no matter" there, and a range needs one of both.
+				if snapshot.GetSizeBytes() == 0 && what.limit == 0 {
+					return s.create(ctx, kindRestore, request)
+				}
+
 				request.CapacityRange = &csi.CapacityRange{RequiredBytes: snapshot.GetSizeBytes(), LimitBytes: int64(what.limit)}
 			}
 
