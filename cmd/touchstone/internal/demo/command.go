@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ const socketLimit = 107
 var (
 	errRequirement = errors.New("the demo mounts filesystems and attaches loop devices")
 	errSocketPath  = errors.New("the socket's path would be too long: choose a shorter --dir")
+	errShellPath   = errors.New("its commands are lines of sh: choose a --dir without spaces and characters of the shell")
 )
 
 // cannotRunError means that this machine, user or command line does not allow the demo.
@@ -111,6 +113,9 @@ func makeRoot(parent string) (string, error) {
 	}
 	if parent, err = filepath.EvalSymlinks(parent); err != nil {
 		return "", err
+	}
+	if strings.ContainsAny(parent, " \t\n\\\"'`$&;|<>()*?[]#~") {
+		return "", fmt.Errorf("%s: %w", parent, errShellPath)
 	}
 
 	root, err := os.MkdirTemp(parent, "touchstone-demo-")
