@@ -70,7 +70,8 @@ func (s *checkedStream) RecvMsg(into any) error {
 		return err
 	}
 
-	end, refusal := s.monitor.Begin(s.Context(), s.monitor.config.Number(s.Context()), s.method, into)
+	c := &call{ctx: s.Context(), number: s.monitor.config.Number(s.Context()), method: s.method, begun: true}
+	end, refusal := s.monitor.begin(c, into)
 	s.end = end
 
 	return refusal

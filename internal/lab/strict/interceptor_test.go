@@ -101,6 +101,10 @@ func TestStreamsAreChecked(t *testing.T) {
 		require.Equal(t, test.want, status.Code(err), "want: the code of a stream that is %s", name)
 		require.Equal(t, []bool{test.begun, test.handled}, []bool{begun, handled}, "want: the handler of a stream that is %s begins, and gets the request", name)
 		require.Len(t, monitor.List(), test.count, "want: the violations of a stream that is %s", name)
+
+		for _, each := range monitor.List() {
+			require.EqualValues(t, 1, each.Count, "want: a stream that is %s violates it once", name)
+		}
 	}
 }
 

@@ -111,6 +111,8 @@ type call struct {
 	token string
 	// name is the name of the volume that a violation is about, if it is known.
 	name string
+	// begun means that BeginStream has checked whether it may be called.
+	begun bool
 }
 
 func (c *call) rpc() string { return c.method[strings.LastIndexByte(c.method, '/')+1:] }
@@ -118,12 +120,16 @@ func (c *call) rpc() string { return c.method[strings.LastIndexByte(c.method, '/
 // Begin checks a request before its handler runs. With Refuse it returns a FAILED_PRECONDITION
 // status for a violation. Otherwise end has to be called with the response that the CO gets.
 func (m *Monitor) Begin(ctx context.Context, number uint64, method string, request any) (end func(response any, err error), refusal error) {
+	return m.begin(&call{ctx: ctx, number: number, method: method}, request)
+}
+
+func (m *Monitor) begin(c *call, request any) (end func(response any, err error), refusal error) {
 	message, ok := request.(proto.Message)
 	if !ok {
 		return func(any, error) {}, nil
 	}
 
-	c := &call{ctx: ctx, number: number, method: method, request: message, digest: fingerprintOf(method, message)}
+	c.request, c.digest = message, fingerprintOf(c.method, message)
 
 	m.mu.Lock()
 	found := m.check(c)
@@ -139,7 +145,7 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 	}
 	m.mu.Unlock()
 
-	m.violations.report(ctx, c, found)
+	m.violations.report(c.ctx, c, found)
 
 	if !begun {
 		return nil, refused(found[0])
@@ -150,7 +156,7 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 		found := m.finish(c, key, response, err)
 		m.mu.Unlock()
 
-		m.violations.report(ctx, c, found)
+		m.violations.report(c.ctx, c, found)
 	}, nil
 }
 
@@ -170,7 +176,12 @@ func (m *Monitor) BeginStream(ctx context.Context, number uint64, method string)
 
 // check returns the violations that a request shows.
 func (m *Monitor) check(c *call) []finding {
-	return slices.Concat(m.advertised.checkCall(c), m.advertised.checkFields(c.request), checkSecrets(c), m.pages.check(c),
+	var found []finding
+	if !c.begun {
+		found = m.advertised.checkCall(c)
+	}
+
+	return slices.Concat(found, m.advertised.checkFields(c.request), checkSecrets(c), m.pages.check(c),
 		m.failures.check(c), m.running.check(c), m.lifecycle.check(c.request))
 }
 

@@ -224,7 +224,9 @@ func (l *lifecycle) checkNodeExpand(request *csi.NodeExpandVolumeRequest) []find
 	}
 
 	wanted := request.GetCapacityRange().GetRequiredBytes()
-	if known.capacity > 0 && wanted > known.capacity && l.advertised.Has(capability.ControllerService) {
+	// A controller that does not expand leaves it to the node alone.
+	byController := l.advertised.Has(capability.ControllerService) && l.advertised.HasController(capability.ExpandVolume)
+	if known.capacity > 0 && wanted > known.capacity && byController {
 		found = append(found, finding{
 			expandWithoutController, known.id, fmt.Sprintf("%d bytes are required; the controller has returned %d", wanted, known.capacity),
 		})

@@ -170,6 +170,10 @@ var orders = map[string]struct {
 		},
 		want: []string{"expand-without-controller: 101 bytes are required; the controller has returned 100"},
 	},
+	"a larger expansion where the controller does not expand": {
+		disabled: []string{"controller:EXPAND_VOLUME"},
+		run:      func(f *fixture) { f.up(); f.call(expand(f, 200), &csi.NodeExpandVolumeResponse{}) },
+	},
 	"a repeated creation shrinks no volume": {
 		run: func(f *fixture) {
 			f.up()
