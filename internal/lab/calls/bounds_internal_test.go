@@ -12,6 +12,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 )
 
 // sizedCall returns a call, and the bytes of its encoding.
@@ -173,6 +175,8 @@ func TestObjectsOfMessages(t *testing.T) {
 		{nil, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "v"}, []string{"s", "v"}},
 		{[]string{"s", "v"}, &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: "1", SourceVolumeId: "v"}}, []string{"s", "v", "1"}},
 		{nil, &csi.CreateVolumeResponse{}, nil},
+		{nil, &csi.CreateVolumeRequest{Name: "v", VolumeContentSource: csiclient.FromSnapshot("s")}, []string{"v", "s"}},
+		{nil, &csi.CreateVolumeRequest{Name: "v", VolumeContentSource: csiclient.FromVolume("w")}, []string{"v", "w"}},
 		{nil, &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: "v"}}, []string{"v"}},
 		{nil, &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: "g"}}, []string{"g"}},
 		{nil, &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: []string{"a", "b", "a"}}, []string{"g", "a", "b"}},

@@ -75,6 +75,11 @@ func objects(found []string, message any) []string {
 	reflection := typed.ProtoReflect()
 	found = appendObjects(found, typed)
 
+	if creates, ok := message.(*csi.CreateVolumeRequest); ok {
+		source := creates.GetVolumeContentSource()
+		found = appendObjects(appendObjects(found, source.GetVolume()), source.GetSnapshot())
+	}
+
 	// The object that a creation returns.
 	for _, name := range []protoreflect.Name{"volume", "snapshot", "group_snapshot"} {
 		field := reflection.Descriptor().Fields().ByName(name)
