@@ -168,13 +168,18 @@ func (d *Driver) stop() {
 	check(d.tb, d.process.terminate())
 }
 
-// Restart ends the driver as SIGTERM does, and starts it with the same state and the rules that were
-// active. A driver that has crashed by a rule is started without rules. Clients of before are closed; d
+// Restart ends the driver as SIGTERM does, and starts it with the same state and the rules of AddFault that
+// have not ended, which begin anew. A driver that has crashed by a rule is started without rules. Clients of before are closed; d
 // has new ones.
 func (d *Driver) Restart() {
 	d.tb.Helper()
 
-	var listed struct{ Rules []struct{ Rule string } }
+	var listed struct {
+		Rules []struct {
+			Rule, Source string
+			Ended        bool
+		}
+	}
 
 	if err := d.invoke("Faults/List", &emptypb.Empty{}, &listed); d.process.running() {
 		check(d.tb, err)
@@ -187,7 +192,9 @@ func (d *Driver) Restart() {
 	d.run()
 
 	for _, each := range listed.Rules {
-		d.AddFault(each.Rule)
+		if each.Source == "added" && !each.Ended {
+			d.AddFault(each.Rule)
+		}
 	}
 }
 

@@ -167,6 +167,25 @@ func TestFaultsOutliveARestart(t *testing.T) {
 	wantf(t, must(d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{}))(t).GetMaxVolumesPerNode() == 7, "the flag of before")
 }
 
+// TestARestartBringsNoRuleTwice: neither one that has ended, nor those of a file, which the start loads.
+func TestARestartBringsNoRuleTwice(t *testing.T) {
+	t.Parallel()
+
+	file := filepath.Join(t.TempDir(), "faults.yaml")
+	must(0, os.WriteFile(file, []byte("rules: [{match: {method: ListVolumes}, act: {before: {code: INTERNAL}}}]"), 0o600))(t)
+
+	d := touchstonetest.Start(t, touchstonetest.SimulateNode(), touchstonetest.Flags("--faults="+file))
+	d.AddFault(`{match: {method: CreateVolume}, until: {hits: 1}, act: {before: {code: INTERNAL}}}`)
+
+	_, err := d.CreateVolume(t.Context(), request("made"))
+	wantf(t, status.Code(err) == codes.Internal, "the rule holds once: %v", err)
+	d.Restart()
+	create(t, d, "made")
+
+	_, err = d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+	wantf(t, status.Code(err) == codes.Internal, "the file's rule holds: %v", err)
+}
+
 // TestTheDriverCrashes by a rule, and is started again with its volumes and without the rule.
 func TestTheDriverCrashes(t *testing.T) {
 	t.Parallel()
