@@ -123,6 +123,9 @@ func TestSchemaRefusesUnusableValues(t *testing.T) {
 
 	_, err := manifests.Prepared().Render(manifests.ChartDir, map[string]any{"layout": "node-local", "snapshotMetadata": map[string]any{"enabled": true}})
 	require.ErrorContains(t, err, "snapshotMetadata", "want: a refusal")
+
+	_, err = manifests.Prepared().Render(manifests.ChartDir, map[string]any{"layout": "node-local", "directAssign": map[string]any{"byClaim": true}})
+	require.ErrorContains(t, err, "directAssign.byClaim", "want: a refusal")
 }
 
 // TestSettingsBecomeEnvironment in all the shapes that YAML gives them.
