@@ -20,7 +20,8 @@ IMPORT="minikube --profile $cluster image load"
 # on the disk of a container, too.
 POOL=${POOL:-/data/touchstone}
 
-has_cluster() { minikube --profile "$cluster" status >/dev/null 2>&1; }
+# Also one that is stopped, which minikube's status fails for.
+has_cluster() { minikube profile list -o json 2>/dev/null | jq -e --arg name "$cluster" 'any((.valid + .invalid)[]?; .Name == $name)' >/dev/null; }
 create_cluster() { minikube --profile "$cluster" start --wait all ${DRIVER:+--driver "$DRIVER"}; }
 delete_cluster() { minikube --profile "$cluster" delete; }
 

@@ -104,7 +104,7 @@ try_cluster() {
 	if ! has_cluster; then
 		remedy="see $OUT/cluster.log"
 		create_cluster >"$OUT/cluster.log" 2>&1 || die "the cluster can not be created: $(tail -n 1 "$OUT/cluster.log")"
-		touch "$OUT/created" && created=', created now'
+		echo "${cluster:-}" >"$OUT/created" && created=', created now'
 	fi
 	remedy='check the cluster and KUBECONFIG'
 	kube version -o json >"$OUT/version.json" 2>"$OUT/version.error" || die "the cluster does not answer: $(tail -n 1 "$OUT/version.error")"
@@ -224,7 +224,7 @@ try_uninstall() {
 }
 
 try_down() {
-	[[ -e $OUT/created ]] || { proved "the cluster was not created here, and stays" && return; }
+	[[ -e $OUT/created && $(<"$OUT/created") == "${cluster:-}" ]] || { proved "the cluster was not created here, and stays" && return; }
 	remedy="see $OUT/cluster.log"
 	delete_cluster >"$OUT/cluster.log" 2>&1 || die "the cluster can not be deleted: $(tail -n 1 "$OUT/cluster.log")"
 	rm "$OUT/created"
