@@ -42,8 +42,9 @@ func envNames(flag string) []string {
 }
 
 // applySettings sets the command's flags with the precedence flag, environment, file,
-// default. A client of the driver has only the environment of its endpoint (package ctl). Unknown environment variables are ignored, because an orchestrator sets
-// some of its own; an unknown key of the file is an error.
+// default. A client of the driver has only the environment of its endpoint (package ctl). Unknown
+// environment variables are ignored, because an orchestrator sets some of its own; an unknown key of
+// the file is an error.
 func applySettings(command *cobra.Command, lookup func(string) (string, bool)) error {
 	flags := command.Flags()
 

@@ -169,7 +169,7 @@ func (d *Driver) stop() {
 }
 
 // Restart ends the driver as SIGTERM does, and starts it with the same state and the rules of AddFault that
-// have not ended, which begin anew. A driver that has crashed by a rule is started without rules. Clients of before are closed; d
+// have not ended, which begin again. A driver that has crashed by a rule is started without rules. Clients of before are closed; d
 // has new ones.
 func (d *Driver) Restart() {
 	d.tb.Helper()

@@ -16,6 +16,7 @@ import (
 	snapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
 	storage "k8s.io/api/storage/v1"
 	"sigs.k8s.io/yaml"
 
@@ -316,4 +317,24 @@ func onVolume(t *testing.T, of *workload, container *core.Container, prefix stri
 	require.Fail(t, "no volume at "+path, container.Name)
 
 	return ""
+}
+
+// TestAnEmptyListOfReadersAllowsNone: a rule of the policy without sources would allow all.
+func TestAnEmptyListOfReadersAllowsNone(t *testing.T) {
+	t.Parallel()
+
+	for metadata, want := range map[bool]map[string]int{
+		false: {"controller": 0, "node": 0}, true: {"controller": 1, "node": 0},
+	} {
+		objects := renderedWith(t, map[string]any{
+			"networkPolicy": map[string]any{"metricsFrom": []any{}}, "snapshotMetadata": map[string]any{"enabled": metadata},
+		})
+
+		for component, rules := range want {
+			guard, ok := objects["NetworkPolicy touchstone/touchstone-"+component].Typed.(*networking.NetworkPolicy)
+			require.True(t, ok, "want: a policy of the %s", component)
+			require.Len(t, guard.Spec.Ingress, rules, "want: only the backup programs' rule at the %s", component)
+			require.Contains(t, guard.Spec.PolicyTypes, networking.PolicyTypeIngress, "want: what no rule allows is refused")
+		}
+	}
 }

@@ -223,26 +223,6 @@ func TestSidecarsGetTheirOwnValues(t *testing.T) {
 	}
 }
 
-// TestNobodyReadsMetricsOfAnEmptyList: a rule of the policy without sources would allow all.
-func TestNobodyReadsMetricsOfAnEmptyList(t *testing.T) {
-	t.Parallel()
-
-	for metadata, want := range map[bool]map[string]int{
-		false: {"controller": 0, "node": 0}, true: {"controller": 1, "node": 0},
-	} {
-		objects := renderedWith(t, map[string]any{
-			"networkPolicy": map[string]any{"metricsFrom": []any{}}, "snapshotMetadata": map[string]any{"enabled": metadata},
-		})
-
-		for component, rules := range want {
-			guard, ok := objects["NetworkPolicy touchstone/touchstone-"+component].Typed.(*networking.NetworkPolicy)
-			require.True(t, ok, "want: a policy of the %s", component)
-			require.Len(t, guard.Spec.Ingress, rules, "want: only the backup programs' rule at the %s", component)
-			require.Contains(t, guard.Spec.PolicyTypes, networking.PolicyTypeIngress, "want: what no rule allows is refused")
-		}
-	}
-}
-
 // TestTracesReachTheirCollector through the NetworkPolicies, with the collector's name.
 func TestTracesReachTheirCollector(t *testing.T) {
 	t.Parallel()

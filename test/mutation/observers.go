@@ -69,7 +69,7 @@ func observerMutants() []regression {
 			breaks: "a page that the CO has not got cannot be requested again", tests: check("TestLegitimatePatternsAreNoViolations"),
 		},
 		{
-			name: "strict/not-refused", in: "strict.Monitor.Begin",
+			name: "strict/not-refused", in: "strict.Monitor.begin",
 			old:    `begun := m.config.Mode != Refuse || len(found) == 0`,
 			new:    `begun := m.config.Mode != Off || len(found) == 0`,
 			breaks: "--strict=refuse refuses nothing", tests: check("TestRefuseReturnsFailedPrecondition"),
