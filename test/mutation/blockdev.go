@@ -49,8 +49,8 @@ func blockdevMutants() []regression {
 		},
 		{
 			name: "blockdev/detaches-any-image", in: "loop.Loops.requestDetach",
-			old:    `if image != nil && status.Backing != *image {`,
-			new:    `if image == nil && number < 0 {`,
+			old:    `if same, err := l.isSame(node, sequence, observed); err != nil || !same {`,
+			new:    `if _, err := l.isSame(node, sequence, observed); err != nil {`,
 			breaks: "the device of another volume is detached", tests: tests,
 		},
 		{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -15,19 +16,20 @@ import (
 // the device, the kernel completes the detach at the last close: Detach waits
 // for that until ctx ends and then returns ErrInUse.
 //
-// Where the number may have changed hands meanwhile, use DetachImage.
+// Where the number may have changed hands meanwhile, use DetachSame.
 func (l *Loops) Detach(ctx context.Context, number int) error {
 	return l.detach(ctx, number, nil)
 }
 
-// DetachImage is Detach only if the number has this very image. If it has another, this
-// image is detached already, which is fine.
-func (l *Loops) DetachImage(ctx context.Context, number int, image Identity) error {
-	return l.detach(ctx, number, &image)
+// DetachSame is Detach only if the number has the attachment that was observed before. If it has
+// another, that one is gone, which is fine. By the disk sequence it is recognized without its image;
+// before Linux 5.15 by the image, where observed has it.
+func (l *Loops) DetachSame(ctx context.Context, observed Status) error {
+	return l.detach(ctx, observed.Number, &observed)
 }
 
-func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
-	sequence, attached, err := l.requestDetach(number, image)
+func (l *Loops) detach(ctx context.Context, number int, observed *Status) error {
+	sequence, attached, err := l.requestDetach(number, observed)
 	if err != nil {
 		return numberError(opDetach, number, err)
 	}
@@ -70,16 +72,24 @@ func (l *Loops) AwaitDetached(ctx context.Context, number int, sequence uint64) 
 	return nil
 }
 
-// requestDetach asks for the detach and returns which attachment of the number it was.
-func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, attached bool, err error) {
-	node, status, err := l.openStatus(number)
+// requestDetach asks for the detach and returns which attachment of the number it was. It does not ask the
+// image, whose filesystem may be gone, or hang.
+func (l *Loops) requestDetach(number int, observed *Status) (sequence uint64, attached bool, err error) {
+	node, err := l.openAttached(number)
 	if node == nil {
 		return 0, false, err
 	}
 	defer node.Close()
 
-	if image != nil && status.Backing != *image {
-		return 0, false, nil
+	// The open node keeps the attachment.
+	if sequence, err = l.sysfs.sequence(number); err != nil {
+		return 0, false, err
+	}
+
+	if observed != nil {
+		if same, err := l.isSame(node, sequence, observed); err != nil || !same {
+			return 0, false, err
+		}
 	}
 
 	err = unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0)
@@ -87,7 +97,17 @@ func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, att
 		return 0, false, fmt.Errorf("LOOP_CLR_FD: %w", err)
 	}
 
-	return status.Sequence, true, nil
+	return sequence, true, nil
+}
+
+func (l *Loops) isSame(node *os.File, sequence uint64, observed *Status) (bool, error) {
+	if sequence != 0 || observed.Backing == (Identity{}) {
+		return sequence == observed.Sequence, nil
+	}
+
+	now, attached, err := l.statusOf(node, observed.Number)
+
+	return attached && now.Backing == observed.Backing, err
 }
 
 // Remove takes a number without an image, and its node, out of the kernel again: for

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/faults"
 )
 
 func TestDetachOfADetachedDeviceSucceeds(t *testing.T) {
@@ -85,23 +86,96 @@ func TestAttachCancelsAPendingDetach(t *testing.T) {
 	requireAttached(t, loops, two.Number)
 }
 
-func TestDetachImageSparesAnotherImage(t *testing.T) {
+func TestDetachSameSparesAnotherAttachment(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
-	mine, other := newImage(t, mebibyte), newImage(t, mebibyte)
-	device := attach(t, loops, other, none())
+	device := attach(t, loops, newImage(t, mebibyte), none())
 	require.NoError(t, device.Close())
 
-	identity, err := loop.IdentityOf(mine)
-	require.NoError(t, err)
-	require.NoError(t, loops.DetachImage(t.Context(), device.Number, identity))
+	earlier := device.Status
+	earlier.Sequence--
+	require.NoError(t, loops.DetachSame(t.Context(), earlier))
 	requireAttached(t, loops, device.Number)
 
-	identity, err = loop.IdentityOf(other)
-	require.NoError(t, err)
-	require.NoError(t, loops.DetachImage(t.Context(), device.Number, identity))
+	require.NoError(t, loops.DetachSame(t.Context(), device.Status))
 	requireDetached(t, loops, device.Number)
+}
+
+// TestDetachSameWithoutSequences, which kernels before Linux 5.15 lack: the image decides.
+func TestDetachSameWithoutSequences(t *testing.T) {
+	needRoot(t)
+
+	loops := loop.NewLoops(loop.LoopsOptions{First: first})
+	device := attach(t, loops, newImage(t, mebibyte), none())
+	require.NoError(t, device.Close())
+
+	sys := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(sys, "block", filepath.Base(device.Path), "loop"), 0o700))
+
+	old := loop.NewLoops(loop.LoopsOptions{Sys: sys})
+	observed := device.Status
+	observed.Sequence = 0
+
+	another := observed
+	another.Backing.Inode++
+	require.NoError(t, old.DetachSame(t.Context(), another))
+	requireAttached(t, loops, device.Number)
+
+	// In this sysfs it stays attached.
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, old.DetachSame(ended, observed), loop.ErrInUse)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, loops.AwaitDetached(ctx, device.Number, device.Sequence))
+}
+
+// TestDetachWithoutTheFilesystem of the image, whose server is gone, or hangs.
+func TestDetachWithoutTheFilesystem(t *testing.T) {
+	needRoot(t)
+
+	for name, fail := range map[string]func(t *testing.T, served *faults.Directory){
+		"gone": func(t *testing.T, served *faults.Directory) {
+			t.Helper()
+			served.Kill(t)
+		},
+		"hanging": func(t *testing.T, served *faults.Directory) {
+			t.Helper()
+			served.Inject(t, faults.Fault{Name: "lost.img", Hang: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loops := loop.NewLoops(loop.LoopsOptions{First: first})
+			served := faults.Serve(t)
+
+			lost, err := os.Create(filepath.Join(served.Path, "lost.img"))
+			require.NoError(t, err)
+			require.NoError(t, lost.Truncate(mebibyte))
+
+			device := attach(t, loops, lost, none())
+			require.NoError(t, device.Close())
+			require.NoError(t, lost.Close())
+			fail(t, served)
+
+			done := make(chan error, 1)
+
+			go func() { done <- loops.DetachSame(t.Context(), device.Status) }()
+
+			// What hangs does so for twice as long.
+			select {
+			case err := <-done:
+				require.NoError(t, err)
+			case <-time.After(faults.Longest / 2):
+				served.Release(t)
+				require.NoError(t, await.Receive(t, done, "DetachSame to return"))
+				require.Fail(t, "it waits for the image")
+			}
+
+			requireDetached(t, loops, device.Number)
+		})
+	}
 }
 
 func TestAutoClearDetachesAtTheLastClose(t *testing.T) {

@@ -25,7 +25,6 @@ func TestFindBesideAFailedFilesystem(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, lost.Truncate(mebibyte))
 
-	// To go with its last close: detaching it explicitly would query it too.
 	dead := attach(t, loops, lost, loop.AttachOptions{PreferredNumber: -1, AutoClear: true})
 
 	require.NoError(t, lost.Close())

@@ -44,39 +44,35 @@ type Status struct {
 // image whose filesystem hangs, and returns ErrBackingUnresponsive for one whose filesystem is
 // gone: the kernel asks the filesystem for the image's attributes.
 func (l *Loops) Status(number int) (Status, bool, error) {
-	file, status, err := l.openStatus(number)
+	file, err := l.openAttached(number)
 	if file == nil {
 		return Status{}, false, err
 	}
+	defer file.Close()
 
-	return status, true, file.Close()
+	return l.statusOf(file, number)
 }
 
-// openStatus opens an attached device for reading and returns its state; the file is nil where no
-// image is attached. While the file is open another image can't be attached to the number.
-func (l *Loops) openStatus(number int) (*os.File, Status, error) {
+// openAttached opens an attached device for reading, nil where no image is attached. While the file is open
+// another image can't be attached to the number.
+func (l *Loops) openAttached(number int) (*os.File, error) {
 	// Asking sysfs first, since opening a node whose device is not there would
 	// make one.
 	if !l.sysfs.attached(number) {
-		return nil, Status{}, nil
+		return nil, nil //nolint:nilnil // documented
 	}
 
 	// Where the node is missing it is made, but no device in the kernel.
 	file, err := l.nodes.openOrMake(nodeName(number), unix.Mkdev(loopMajor, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
 	if err != nil {
 		if l.sysfs.detachedSince(number, err) {
-			return nil, Status{}, nil
+			return nil, nil //nolint:nilnil // documented
 		}
 
-		return nil, Status{}, numberError(opOpen, number, err)
+		return nil, numberError(opOpen, number, err)
 	}
 
-	status, attached, err := l.statusOf(file, number)
-	if err != nil || !attached {
-		return nil, Status{}, errors.Join(err, file.Close())
-	}
-
-	return file, status, nil
+	return file, nil
 }
 
 // statusOf reads the state of an open device, false when no image is attached to it.

@@ -177,7 +177,7 @@ func (s *mounter) unmount(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 
-	err = s.loops.DetachImage(ctx, status.Number, status.Backing)
+	err = s.loops.DetachSame(ctx, status)
 	if errors.Is(err, loop.ErrInUse) {
 		s.Log.InfoContext(ctx, "the embedded pool's device stays: another mount namespace has it mounted", "device", status.Path)
 

@@ -65,7 +65,7 @@ func overwrite(t *testing.T, path string, block int) (acknowledged []int, failed
 
 	defer func() {
 		require.NoError(t, device.Close())
-		require.NoError(t, loops.DetachImage(context.WithoutCancel(t.Context()), device.Number, device.Backing))
+		require.NoError(t, loops.DetachSame(context.WithoutCancel(t.Context()), device.Status))
 	}()
 
 	raw, err := os.OpenFile(device.Path, os.O_RDWR|unix.O_DIRECT, 0)

@@ -124,21 +124,22 @@ func (d *Devices) detachNew(ctx context.Context, v *staged.Volume, number int) e
 	return d.Detach(ctx, v, number)
 }
 
-// Detach detaches the device and returns when it is gone.
+// Detach detaches the device and returns when it is gone. It does not ask the image, whose filesystem may
+// be gone, or hang.
 func (d *Devices) Detach(ctx context.Context, v *staged.Volume, number int) error {
-	device, attached, err := d.config.Loops.Status(number)
+	device, attached, err := d.config.Loops.Attachment(number)
 	if err != nil || !attached {
 		return err
 	}
 
-	return d.AwaitDetach(ctx, v, device)
+	return d.AwaitDetach(ctx, v, loop.Status{Number: number, Sequence: device.Sequence})
 }
 
-// AwaitDetach detaches the device unless another image is attached to its number by now, and
+// AwaitDetach detaches the device unless its number has another attachment by now, and
 // returns when it is gone.
 func (d *Devices) AwaitDetach(ctx context.Context, v *staged.Volume, device loop.Status) error {
 	return d.await(ctx, v, device.Number, device.Sequence, func(ctx context.Context) error {
-		return d.config.Loops.DetachImage(ctx, device.Number, device.Backing)
+		return d.config.Loops.DetachSame(ctx, device)
 	})
 }
 
@@ -167,12 +168,5 @@ func (d *Devices) await(
 // CloseAndDetach closes a device that is detached with its last user, and returns when it is
 // gone, so that the image can be attached again.
 func (d *Devices) CloseAndDetach(ctx context.Context, v *staged.Volume, device *loop.Device) error {
-	status, attached, err := d.config.Loops.Status(device.Number)
-	err = errors.Join(err, device.Close())
-
-	if attached {
-		err = errors.Join(err, d.AwaitDetach(context.WithoutCancel(ctx), v, status))
-	}
-
-	return err
+	return errors.Join(device.Close(), d.AwaitDetach(context.WithoutCancel(ctx), v, device.Status))
 }

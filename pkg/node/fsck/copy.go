@@ -75,5 +75,5 @@ func (r *run) replay(ctx context.Context, copied *os.File) error {
 	defer cancel()
 
 	// AutoClear detaches it, after which another program may get the number at once.
-	return errors.Join(err, device.Close(), loops.DetachImage(detachCtx, device.Number, device.Backing))
+	return errors.Join(err, device.Close(), loops.DetachSame(detachCtx, device.Status))
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -194,6 +197,45 @@ func TestHealthOfAPoolWithoutAServer(t *testing.T) {
 	d.Leaves("a pool that cannot be listed", leftover.Entry)
 	harness.AwaitStorage(t, d, "dead", health.PoolUnreachable)
 	require.NoError(t, d.Detach(t.Context(), sick.claim))
+}
+
+// TestUnstagingFromAPoolWithoutAServer: a raw block volume, with a second device for its read-only publication,
+// can be unpublished and unstaged although its image answers nothing any more.
+func TestUnstagingFromAPoolWithoutAServer(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	served := faults.Serve(t)
+	d := harness.Start(t, harness.PoolAt("dead", filepath.Join(served.Path, "pool")))
+	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
+		Parameters:         map[string]string{"pool": "dead"},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.MultiWriter)},
+	})
+	harness.BringUp(t, d, claim)
+
+	reader := harness.AnotherTarget(claim, "reader")
+	reader.ReadOnly = true
+	require.NoError(t, d.Publish(t.Context(), reader))
+
+	devices := func() []loop.Attachment {
+		attached, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
+		require.NoError(t, err)
+
+		return slices.DeleteFunc(attached, func(each loop.Attachment) bool {
+			return !strings.Contains(each.BackingPath, claim.VolumeID)
+		})
+	}
+	require.Len(t, devices(), 2, "want: the reader has a device of its own")
+
+	served.Kill(t)
+	d.Leaves("a pool that cannot be listed", leftover.Entry)
+
+	require.NoError(t, d.Unpublish(t.Context(), reader))
+	require.Len(t, devices(), 1, "want: the reader's device has gone with it")
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+	require.NoError(t, d.Unstage(t.Context(), claim))
+	require.Empty(t, devices(), "want: no device is left")
+	require.NoError(t, d.Detach(t.Context(), claim))
 }
 
 // TestHealthOfOneHangingImage has the image of one volume give no answer: the
