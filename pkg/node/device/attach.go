@@ -115,9 +115,10 @@ func (d *Devices) attachOnce(
 	return device, isCurrent, nil
 }
 
-// detachNew detaches a device after an error, unless the volume was in use through it before.
+// detachNew detaches a device after an error, unless the volume was in use through it before. The
+// second device of a volume that exposes a raw device is new beside any publications.
 func (d *Devices) detachNew(ctx context.Context, v *staged.Volume, number int) error {
-	if d.raw.Had(v.VolumeID, number) || len(v.Publications) > 0 {
+	if d.raw.Had(v.VolumeID, number) || !v.ExposesRawDevice() && len(v.Publications) > 0 {
 		return nil
 	}
 

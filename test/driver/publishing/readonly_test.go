@@ -91,6 +91,30 @@ func TestReadOnlyBesideWritable(t *testing.T) {
 	}
 }
 
+// TestFailedReaderLeavesNoDevice: the second device of a raw block volume is attached, but its queue cannot be
+// set, and the CO does not call again.
+func TestFailedReaderLeavesNoDevice(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	claim := harness.NewVolume(t, d, harness.KindRequests(harness.MultiWriter)["block"])
+	harness.BringUp(t, d, claim)
+
+	attributes := filepath.Join(d.Pool(), "attributes", claim.VolumeID+".json")
+	harness.WriteFile(t, attributes, "no JSON")
+
+	reader := harness.AnotherTarget(claim, "reader")
+	reader.ReadOnly = true
+	require.Error(t, d.Publish(t.Context(), reader), "want: its mutable parameters cannot be read")
+	require.Len(t, harness.DevicesOf(t, d, claim.VolumeID), 1, "want: the writer's device alone is left")
+	require.NoError(t, os.Remove(attributes))
+
+	require.NoError(t, harness.WriteThrough(harness.DataPath(claim)))
+	harness.TakeDown(t, d, claim)
+	harness.DeleteVolume(t, d, claim.VolumeID)
+}
+
 func TestReaderOnlyModes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
