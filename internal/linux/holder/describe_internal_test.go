@@ -44,13 +44,13 @@ func TestDescribe(t *testing.T) {
 		"block device /dev/loop7 is made of it":                                {device},
 		"process 7 (fio) has it open, block device /dev/loop7 is made of it, ": {open, device, open},
 	} {
-		require.Contains(t, Describe(found, nil), want)
-		require.NotContains(t, Describe(found, nil), "more")
+		require.Contains(t, describe(found, nil), want)
+		require.NotContains(t, describe(found, nil), "more")
 	}
 
-	require.Contains(t, Describe([]Process{open, open, open, device}, nil), ", 1 more")
-	require.NotContains(t, Describe([]Process{open, open, open, device}, nil), "loop7")
-	require.Equal(t, "its users are unknown: "+unix.EACCES.Error(), Describe([]Process{open}, unix.EACCES))
+	require.Contains(t, describe([]Process{open, open, open, device}, nil), ", 1 more")
+	require.NotContains(t, describe([]Process{open, open, open, device}, nil), "loop7")
+	require.Equal(t, "its users are unknown: "+unix.EACCES.Error(), describe([]Process{open}, unix.EACCES))
 	require.Equal(t, "process 7 (fio) in mount namespace 9", open.Name())
 	require.Equal(t, "block device /dev/loop7", device.Name())
 

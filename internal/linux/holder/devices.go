@@ -41,7 +41,7 @@ func devicesOn(major, minor uint32) []Process {
 // isBacking reports whether the backing file of a loop device is a node of the block device, or in
 // its filesystem. The path is that in the mount namespace of the program that has attached it, or "/"
 // after the end of that: where it leads to no node or file with content here, the loop device is
-// asked. That may hang with an unrelated file's filesystem, so it is the last resort.
+// asked, as the last resort. Both may hang with an unrelated file's filesystem.
 func isBacking(loop, path string, major, minor uint32) bool {
 	var file unix.Statx_t
 

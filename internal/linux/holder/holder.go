@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -76,12 +77,42 @@ func (p Process) IsRunning() bool {
 	return p.PID > 0 && command(p.PID) == p.Command && mountNamespace(p.PID) == p.MountNamespace
 }
 
-// maxDescribed bounds the length of a message.
-const maxDescribed = 3
+const (
+	// maxDescribed bounds the length of a message.
+	maxDescribed = 3
+	// searchLimit bounds the time of a call that a search for its message may take.
+	searchLimit = 2 * time.Second
+)
 
-// Describe names, for a message, the processes that OfDevice or OfMount has returned, or says why
-// they are unknown.
-func Describe(processes []Process, err error) string {
+// searching is the semaphore of Describe: of searches that hang one stays.
+var searching = make(chan struct{}, 1)
+
+// Describe names, for a message, the processes that search finds by OfDevice or OfMount, or says why they
+// are unknown: a search that does not end in time hangs with the filesystem of an unrelated loop device.
+func Describe(search func() ([]Process, error)) string {
+	limit := time.After(searchLimit)
+	described := make(chan string, 1)
+
+	select {
+	case searching <- struct{}{}:
+		go func() {
+			defer func() { <-searching }()
+
+			described <- describe(search())
+		}()
+	case <-limit:
+		return "its users are unknown: another search does not end"
+	}
+
+	select {
+	case text := <-described:
+		return text
+	case <-limit:
+		return "its users are unknown: the search does not end"
+	}
+}
+
+func describe(processes []Process, err error) string {
 	switch {
 	case err != nil:
 		return "its users are unknown: " + err.Error()

@@ -1,6 +1,7 @@
 package holder_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,12 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+// firstLoop is beyond the loop devices of the machine and of other tests.
+const firstLoop = 787_000
+
+func TestMain(m *testing.M) {
+	faults.ServeIfAsked()
+	os.Exit(namespace.Main(m))
+}
 
 func TestProcessIsFoundByItsWorkingDirectory(t *testing.T) {
 	dir := mounted(t)
@@ -29,7 +38,7 @@ func TestProcessIsFoundByItsWorkingDirectory(t *testing.T) {
 	found, err := holder.OfMount(dir)
 	require.NoError(t, err)
 	require.Equal(t, []int{started}, pids(found))
-	require.Equal(t, "process "+strconv.Itoa(started)+" (sleep) has it open", holder.Describe(found, nil))
+	require.Equal(t, "process "+strconv.Itoa(started)+" (sleep) has it open", described(found))
 }
 
 // TestMountNamespaceIsFound by its table of mounts.
@@ -46,7 +55,7 @@ func TestMountNamespaceIsFound(t *testing.T) {
 	require.Equal(t, []int{started}, pids(found))
 	require.Equal(t, dir, found[0].Mount)
 	require.NotZero(t, found[0].MountNamespace, "want: the holder has the mount namespace")
-	require.Contains(t, holder.Describe(found, nil), "has it mounted at "+dir)
+	require.Contains(t, described(found), "has it mounted at "+dir)
 }
 
 // TestLoopDeviceIsFound: its file is in the filesystem, which it keeps mounted without a process.
@@ -68,7 +77,7 @@ func TestLoopDeviceIsFound(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []holder.Process{{Device: device}}, found)
 	require.True(t, found[0].IsRunning(), "want: the holder still runs")
-	require.Equal(t, "block device "+device+" is made of it", holder.Describe(found, nil))
+	require.Equal(t, "block device "+device+" is made of it", described(found))
 
 	require.NoError(t, detach())
 	require.Eventually(t, func() bool { return !found[0].IsRunning() }, await.Limit, time.Millisecond, "want: the holder has ended")
@@ -76,11 +85,52 @@ func TestLoopDeviceIsFound(t *testing.T) {
 }
 
 func TestDescribeWithoutAProcess(t *testing.T) {
-	require.Contains(t, holder.Describe(nil, nil), "no process visible here")
+	require.Contains(t, described(nil), "no process visible here")
 }
 
 func TestDescribeManyProcesses(t *testing.T) {
-	require.Contains(t, holder.Describe(make([]holder.Process, 5), nil), ", 2 more")
+	require.Contains(t, described(make([]holder.Process, 5)), ", 2 more")
+}
+
+// TestDescribeBesideAHangingFilesystem that has the image of a loop device: neither a search that it blocks
+// nor a later one blocks the caller.
+func TestDescribeBesideAHangingFilesystem(t *testing.T) {
+	dir := mounted(t)
+	served := faults.Serve(t)
+
+	image, err := os.Create(filepath.Join(served.Path, "hanging.img"))
+	require.NoError(t, err)
+	require.NoError(t, image.Truncate(1<<20))
+
+	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
+	require.NoError(t, err)
+	require.NoError(t, image.Close())
+	require.NoError(t, os.Remove(image.Name()), "so that no cache answers for it")
+	t.Cleanup(func() {
+		require.NoError(t, device.Close())
+		require.NoError(t, loops.DetachSame(context.WithoutCancel(t.Context()), device.Status))
+	})
+
+	ofMount := func() ([]holder.Process, error) { return holder.OfMount(dir) }
+	require.Contains(t, holder.Describe(ofMount), "no process visible here")
+
+	served.Inject(t, faults.Fault{Ops: faults.Names, Hang: true})
+
+	for _, want := range []string{"the search does not end", "another search does not end"} {
+		began := time.Now()
+		require.Equal(t, "its users are unknown: "+want, holder.Describe(ofMount))
+		require.Less(t, time.Since(began), faults.Longest/2, "want: the caller does not wait for the filesystem")
+	}
+
+	served.Release(t)
+	require.Eventually(t, func() bool { return strings.Contains(holder.Describe(ofMount), "no process visible here") },
+		await.Limit, time.Millisecond, "want: later searches end again")
+}
+
+// described is the message about what a search has found.
+func described(found []holder.Process) string {
+	return holder.Describe(func() ([]holder.Process, error) { return found, nil })
 }
 
 func mounted(t *testing.T) string {

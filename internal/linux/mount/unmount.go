@@ -29,8 +29,10 @@ func (p *Target) Unmount() error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EBUSY):
+		users := holder.Describe(func() ([]holder.Process, error) { return holder.OfMount(p.path) })
+
 		return p.wrapError("unmount", fmt.Errorf(
-			"%w: %s; a mount beneath it keeps it busy too; end that and call again: %w", ErrBusy, holder.Describe(holder.OfMount(p.path)), err))
+			"%w: %s; a mount beneath it keeps it busy too; end that and call again: %w", ErrBusy, users, err))
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 		// These say "not a mount" and "nothing there", but also "a mount that
 		// you may not touch" and "no /proc".

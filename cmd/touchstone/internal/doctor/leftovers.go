@@ -67,12 +67,7 @@ func holdersOf(described string) string {
 		return "lsof " + device
 	}
 
-	found, err := holder.OfDevice(stat.Rdev)
-	if err != nil {
-		return "lsof " + device
-	}
-
-	return device + ": " + holder.Describe(found, nil)
+	return device + ": " + holder.Describe(func() ([]holder.Process, error) { return holder.OfDevice(stat.Rdev) })
 }
 
 // observeTwice returns what two observations have in common, the second only if the first
