@@ -32,6 +32,7 @@ func TestClosedTargetsFail(t *testing.T) {
 		"Open":     func() (any, error) { return target.Open() },
 		"OpenDir":  func() (any, error) { return target.OpenDir() },
 		"OpenRoot": func() (any, error) { return target.OpenRoot(mount.Point{}) },
+		"Layers":   func() (any, error) { return target.Layers() },
 		"Unmount":  func() (any, error) { return nil, target.Unmount() },
 		"Usage":    func() (any, error) { return target.Usage() },
 		"UsageOf":  func() (any, error) { return mount.UsageOf(closed) },
@@ -40,14 +41,6 @@ func TestClosedTargetsFail(t *testing.T) {
 			point, mounted, err := target.Mounted()
 
 			return isMounted{point, mounted}, err
-		},
-		"OpenMount": func() (any, error) {
-			root, point, err := target.OpenMount()
-
-			return struct {
-				root  *os.File
-				point mount.Point
-			}{root, point}, err
 		},
 	} {
 		answer, err := ask()

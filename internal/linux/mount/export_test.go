@@ -3,7 +3,6 @@ package mount
 import (
 	"fmt"
 	"os"
-	"strconv"
 )
 
 // ReadMountinfo makes dirs observe as on a kernel without statmount.
@@ -17,7 +16,7 @@ func ListFromMountinfo() ([]Point, error) { return (&observer{}).list() }
 
 // ParentPath is where the opened parent is now, as the kernel says.
 func ParentPath(target *Target) (string, error) {
-	return os.Readlink("/proc/self/fd/" + strconv.Itoa(target.dir()))
+	return os.Readlink(target.link())
 }
 
 // WithoutValues returns a kernel's message without mount option values.

@@ -138,25 +138,27 @@ func (p *Target) Mounted() (Point, bool, error) {
 	}
 }
 
-// OpenMount opens the root of what is mounted here, for reading and for ioctls,
-// and describes that very mount, whatever is mounted here by now. Where nothing
-// is mounted it is that of the filesystem around. It works by the descriptor
-// alone, so nothing can be exchanged in between.
-func (p *Target) OpenMount() (*os.File, Point, error) {
-	root, err := p.OpenDir()
+// Layers returns all mounts that are exactly here, also those beneath the top one. It reads the whole mount
+// table, but only where something is mounted.
+func (p *Target) Layers() ([]Point, error) {
+	if _, mounted, err := p.Mounted(); err != nil || !mounted {
+		return nil, err
+	}
+
+	points, err := p.List()
 	if err != nil {
-		return nil, Point{}, err
+		return nil, err
 	}
 
-	id, err := mountinfoIDOf(root)
-	if err == nil {
-		var point Point
-		if point, err = p.observer.byMountinfoID(id); err == nil {
-			return root, point, nil
-		}
+	// Points have the kernel's paths, and an allowed directory may be a symlink.
+	parent, err := os.Readlink(p.link())
+	if err != nil {
+		return nil, p.wrapError("list the mounts at", err)
 	}
 
-	return nil, Point{}, errors.Join(p.wrapError("look for the mount at", err), root.Close())
+	path := filepath.Join(parent, p.name)
+
+	return slices.DeleteFunc(points, func(point Point) bool { return point.Path != path }), nil
 }
 
 // OpenRoot opens the root of a mount that Mounted has found here, for reading and

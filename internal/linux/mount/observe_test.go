@@ -38,20 +38,26 @@ func observers(t *testing.T, test func(t *testing.T, dir string, dirs *mount.All
 	})
 }
 
-func TestOpenMountDescribesWhatItOpened(t *testing.T) {
+func TestOpenRootOpensThatMount(t *testing.T) {
 	t.Parallel()
 	observers(t, func(t *testing.T, dir string, dirs *mount.AllowedDirs) {
 		t.Helper()
 
 		target := findDir(t, dirs, dir+"/target")
 
-		for _, source := range []string{"below", "above"} {
-			require.NoError(t, unix.Mount(source, target.Path(), "tmpfs", 0, "size=1m"))
+		var layers []mount.Point
 
-			root, point, err := target.OpenMount()
+		for _, source := range []string{"below", "above"} {
+			found, err := target.Layers()
+			require.NoError(t, err)
+			require.Equal(t, layers, found)
+
+			require.NoError(t, unix.Mount(source, target.Path(), "tmpfs", 0, "size=1m"))
+			layers = append(layers, requireMounted(t, target))
+
+			root, err := target.OpenRoot(layers[len(layers)-1])
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(root.Name()+"/"+source, nil, 0o600))
-			require.Equal(t, requireMounted(t, target), point)
 
 			names, err := root.Readdirnames(-1)
 			require.NoError(t, err)
@@ -59,7 +65,13 @@ func TestOpenMountDescribesWhatItOpened(t *testing.T) {
 			require.NoError(t, root.Close())
 		}
 
-		_, _, err := find(t, dirs, dir+"/nothing").OpenMount()
+		found, err := target.Layers()
+		require.NoError(t, err)
+		require.Equal(t, layers, found)
+
+		_, err = target.OpenRoot(layers[0])
+		require.ErrorIs(t, err, fs.ErrNotExist, "want: the covered mount is not opened")
+		_, err = find(t, dirs, dir+"/nothing").OpenRoot(mount.Point{})
 		require.ErrorIs(t, err, fs.ErrNotExist)
 	})
 }

@@ -206,8 +206,7 @@ var onceOperations = map[string]syscallfault.Operation{
 
 		return answered([]mount.Point{want}, points, err)
 	}),
-	"open root": onSite(func(s *site) error { return rootAs(s.targets["mounted"].OpenRoot(s.mounted)) }),
-	"unmount":   onSite(func(s *site) error { return s.targets["mounted"].Unmount() }),
+	"unmount": onSite(func(s *site) error { return s.targets["mounted"].Unmount() }),
 	"unmount of nothing": onSite(func(s *site) error {
 		return s.targets["directory"].Unmount()
 	}),
@@ -269,11 +268,12 @@ var observations = map[string]func(s *site) error{
 			return !strings.HasPrefix(p.Path, s.directory+"/")
 		}))
 	},
-	"open mount": func(s *site) error {
-		root, point, err := s.targets["mounted"].OpenMount()
+	"layers": func(s *site) error {
+		points, err := s.targets["mounted"].Layers()
 
-		return errors.Join(answered(s.mounted, point, err), rootAs(root, err))
+		return answered([]mount.Point{s.mounted}, points, err)
 	},
+	"open root": func(s *site) error { return rootAs(s.targets["mounted"].OpenRoot(s.mounted)) },
 }
 
 func allOnceOperations() map[string]syscallfault.Operation {

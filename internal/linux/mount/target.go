@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -199,6 +200,10 @@ func (p *Target) statx(mask int) (unix.Statx_t, error) {
 
 // dir returns the parent's descriptor; the caller keeps p.parent alive.
 func (p *Target) dir() int { return int(p.parent.Fd()) }
+
+// link returns the magic link to the parent, which leads to the very directory that was opened, whatever has
+// become of its path.
+func (p *Target) link() string { return "/proc/self/fd/" + strconv.Itoa(p.dir()) }
 
 func (p *Target) wrapError(verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, quote(p.path), err)

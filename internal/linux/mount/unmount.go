@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -18,10 +17,8 @@ import (
 // it: an open file, a working directory, a mount beneath. It is never detached
 // lazily: a volume that is still written to must not look free.
 func (p *Target) Unmount() error {
-	// umount2 has no variant that takes a descriptor. The magic link of the
-	// parent leads to the very directory that was opened, whatever has become
-	// of its path.
-	path := "/proc/self/fd/" + strconv.Itoa(p.dir()) + "/" + p.name
+	// umount2 has no variant that takes a descriptor.
+	path := p.link() + "/" + p.name
 	err := retryBusy(busyAttempts, func() error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) })
 	runtime.KeepAlive(p.parent)
 

@@ -26,8 +26,10 @@ const firstLoop = 780_000
 type fixture struct {
 	*observe.Observer
 
-	t      *testing.T
-	root   string
+	t    *testing.T
+	root string
+	// linked is a symlink to root, as the kubelet's directory may be.
+	linked string
 	image  string
 	device *loop.Device
 }
@@ -39,10 +41,13 @@ func newFixture(t *testing.T) *fixture {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 
-	dirs, err := mount.NewAllowedDirs(root)
+	linked := filepath.Join(t.TempDir(), "linked")
+	require.NoError(t, os.Symlink(root, linked))
+
+	dirs, err := mount.NewAllowedDirs(root, linked)
 	require.NoError(t, err)
 
-	f := &fixture{t: t, root: root, image: filepath.Join(root, "one.img")}
+	f := &fixture{t: t, root: root, linked: linked, image: filepath.Join(root, "one.img")}
 	image, err := os.Create(f.image)
 	require.NoError(t, err)
 
@@ -134,6 +139,9 @@ func TestMountedVolumesAreFound(t *testing.T) {
 			found, covered = mounted("one", test.path)
 			require.False(t, found, "want: the %s is not visible", name)
 			require.True(t, covered, "want: the %s is found beneath the other mount", name)
+
+			_, covered = mounted("one", filepath.Join(f.linked, filepath.Base(test.path)))
+			require.True(t, covered, "want: the %s is found through a symlink, too", name)
 			require.NoError(t, unix.Unmount(test.path, 0))
 		}
 

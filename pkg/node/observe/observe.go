@@ -48,31 +48,41 @@ func IsNoMountTarget(err error) bool {
 
 // IsMountedAt reports whether the visible mount at the path is the volume.
 func (o *Observer) IsMountedAt(volume *staged.Volume, path string) (bool, error) {
-	point, mounted, err := o.MountAt(path)
-	if err != nil || !mounted {
-		return false, Unknown(err, volume, "mounted at "+path)
-	}
+	_, isVolume, err := o.MountOf(volume, path)
 
-	return o.IsMountOf(volume, point)
+	return isVolume, err
 }
 
-// IsCoveredAt reports whether the volume is mounted at the path beneath another mount. It
-// reads the whole mount table, but only where something is mounted at the path.
-func (o *Observer) IsCoveredAt(volume *staged.Volume, path string) (bool, error) {
-	if _, mounted, err := o.MountAt(path); err != nil || !mounted {
-		return false, Unknown(err, volume, "mounted at "+path)
+// MountOf reports whether the visible mount at the path is the volume, and returns the mount.
+func (o *Observer) MountOf(volume *staged.Volume, path string) (mount.Point, bool, error) {
+	point, mounted, err := o.MountAt(path)
+	if err != nil || !mounted {
+		return mount.Point{}, false, Unknown(err, volume, "mounted at "+path)
 	}
 
-	points, err := mount.List()
+	isVolume, err := o.IsMountOf(volume, point)
+
+	return point, isVolume, err
+}
+
+// IsCoveredAt reports whether the volume is mounted at the path beneath another mount.
+func (o *Observer) IsCoveredAt(volume *staged.Volume, path string) (bool, error) {
+	dir, err := o.dirs.Target(path)
+	if IsNoMountTarget(err) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, Unknown(err, volume, "mounted at "+path)
+	}
+	defer dir.Close()
+
+	points, err := dir.Layers()
 	if err != nil {
 		return false, Unknown(err, volume, "mounted at "+path)
 	}
 
 	for _, point := range points {
-		if point.Path != path {
-			continue
-		}
-
 		if found, err := o.IsMountOf(volume, point); found || err != nil {
 			return found, err
 		}

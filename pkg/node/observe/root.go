@@ -47,26 +47,10 @@ func (o *Observer) OpenMounted(v *staged.Volume, at string) (*os.File, mount.Poi
 		return nil, mount.Point{}, err
 	}
 
-	root, point, err := dir.OpenMount()
-	if err != nil {
-		return nil, mount.Point{}, err
+	root, err := dir.OpenRoot(point)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, mount.Point{}, nil // it has just been unmounted, or something mounted over it
 	}
 
-	if isVolume, err := o.IsMountOf(v, point); err != nil || !isVolume {
-		return nil, mount.Point{}, errors.Join(err, root.Close())
-	}
-
-	return root, point, nil
-}
-
-// MountOf reports whether the volume is mounted at the path, and returns the mount.
-func (o *Observer) MountOf(v *staged.Volume, path string) (mount.Point, bool, error) {
-	point, mounted, err := o.MountAt(path)
-	if err != nil || !mounted {
-		return mount.Point{}, false, err
-	}
-
-	isVolume, err := o.IsMountOf(v, point)
-
-	return point, isVolume, err
+	return root, point, err
 }
