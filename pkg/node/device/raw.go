@@ -158,12 +158,14 @@ func (r *Raw) addNotFound(volumeID string) {
 // Attachment returns the device of the volume's staging, false where it has none. It may be
 // one that is detached with its last user (AutoClear).
 func (r *Raw) Attachment(volumeID string) (loop.Attachment, bool, error) {
-	attachments, err := r.Get(volumeID)
-	if err != nil || attachments.Staged == None {
+	attachments, err := r.Found(volumeID)
+	if err != nil {
 		return loop.Attachment{}, false, err
 	}
 
-	return r.config.Loops.Attachment(attachments.Staged)
+	attachment, attached, err := r.config.Loops.Attachment(attachments.Staged)
+
+	return attachment, attached && attachment.Sequence == attachments.StagedSequence, err
 }
 
 // IsStaleNode reports whether the mount is a bind of the node of a loop device that has no
