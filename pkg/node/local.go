@@ -49,7 +49,7 @@ func (l *LocalNode) DescribeHolders(volumeID string) string {
 
 	number := attached[at].Number
 
-	return observe.LoopName(number) + " has it: " + loop.DescribeUsers(number) + "; end it or unmount the volume there"
+	return loop.Name(number) + " has it: " + loop.DescribeUsers(number) + "; end it or unmount the volume there"
 }
 
 // Condition returns the cached condition of a volume that is in use on this node, or that a

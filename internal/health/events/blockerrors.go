@@ -22,9 +22,7 @@ const (
 	blockErrorEvent = "block_rq_error"
 	blockErrorDir   = "events/block/" + blockErrorEvent
 	blockErrorOn    = blockErrorDir + "/enable"
-	// loopMajor is the major number of loop devices; minorBits is the width of the
-	// minor number in the kernel's internal dev_t.
-	loopMajor = 7
+	// minorBits is the width of the minor number in the kernel's internal dev_t.
 	minorBits = 20
 	// tracePipeBytes is what the kernel formats at a time, at least.
 	tracePipeBytes = 4096

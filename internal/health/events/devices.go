@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 const (
@@ -114,7 +115,7 @@ func parseUevent(event string) (uint64, bool) {
 
 	// With loop.max_part partitions have the same major number, and the minor is
 	// not the device's number.
-	if pairs["SUBSYSTEM"] != "block" || pairs["DEVTYPE"] != "disk" || pairs["MAJOR"] != strconv.Itoa(loopMajor) {
+	if pairs["SUBSYSTEM"] != "block" || pairs["DEVTYPE"] != "disk" || pairs["MAJOR"] != strconv.Itoa(loop.Major) {
 		return 0, false
 	}
 
@@ -129,5 +130,5 @@ func parseUevent(event string) (uint64, bool) {
 		return 0, false
 	}
 
-	return unix.Mkdev(loopMajor, uint32(minor)), true
+	return unix.Mkdev(loop.Major, uint32(minor)), true
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 const (
@@ -73,7 +74,7 @@ func holdInstance(root *os.Root, name string) (*traceInstance, error) {
 }
 
 // loopDevices is the filter of an event for loop devices.
-var loopDevices = fmt.Sprintf("dev >= %d && dev < %d", loopMajor<<minorBits, (loopMajor+1)<<minorBits)
+var loopDevices = fmt.Sprintf("dev >= %d && dev < %d", loop.Major<<minorBits, (loop.Major+1)<<minorBits)
 
 // setUp turns the event on, last: what a killed driver has left in the buffer is
 // dropped before.

@@ -31,7 +31,6 @@ const (
 	// firstLoop is where the loop devices of these tests begin, beyond those of
 	// everybody else on the machine.
 	firstLoop = 780_000
-	loopMajor = 7
 	// blkio is the v1 hierarchy of this machine, if it has one.
 	blkio = cgroup.DefaultCgroupRoot + "/blkio"
 	// workVariable makes the test binary the process in a pod.
@@ -96,7 +95,7 @@ func newLoop(t *testing.T) *loop.Device {
 }
 
 func numbers(device *loop.Device) cgroup.Device {
-	return cgroup.Device{Major: loopMajor, Minor: uint32(device.Number)}
+	return cgroup.Device{Major: loop.Major, Minor: uint32(device.Number)}
 }
 
 // newBlkio makes a tree of real cgroups that looks like a machine's own, so

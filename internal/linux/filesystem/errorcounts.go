@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
@@ -58,7 +59,7 @@ func ReadErrors(fsType string, device int, root *os.File) (ErrorCounts, error) {
 
 // ext4ErrorCounts reads the counters that sysfs shows of the ext4 on a loop device.
 func ext4ErrorCounts(device int, _ *os.File) (ErrorCounts, error) {
-	directory := filepath.Join(sysExt4, "loop"+strconv.Itoa(device))
+	directory := filepath.Join(sysExt4, loop.Name(device))
 
 	count, err := readNumber(directory, "errors_count")
 	if err != nil || count == 0 {

@@ -247,11 +247,11 @@ func TestNodes(t *testing.T) {
 		return
 	}
 
-	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|nodeMode, int(unix.Mkdev(loopMajor, 2))))
+	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|nodeMode, int(unix.Mkdev(Major, 2))))
 	require.NoError(t, loops.nodes.removeNode(1))
 	require.FileExists(t, node, "want: the node of another device stays")
 	require.NoError(t, os.Remove(node))
-	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|nodeMode, int(unix.Mkdev(loopMajor, 1))))
+	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|nodeMode, int(unix.Mkdev(Major, 1))))
 	require.NoError(t, loops.nodes.removeNode(1))
 	require.NoFileExists(t, node, "want: the node of the device is removed")
 

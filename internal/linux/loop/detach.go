@@ -135,5 +135,5 @@ func (l *Loops) Remove(ctx context.Context, number int) error {
 
 // DescribeUsers names, for a message, the processes that keep the device in use.
 func DescribeUsers(number int) string {
-	return holder.Describe(func() ([]holder.Process, error) { return holder.OfDevice(unix.Mkdev(loopMajor, uint32(number))) })
+	return holder.Describe(func() ([]holder.Process, error) { return holder.OfDevice(unix.Mkdev(Major, uint32(number))) })
 }

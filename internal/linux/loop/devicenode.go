@@ -11,8 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Major is the major number of all loop devices.
+const Major = 7
+
 const (
-	loopMajor = 7
 	// controlMajor and controlMinor are those of /dev/loop-control: the misc
 	// device number 237 is fixed in the kernel's devices.txt.
 	controlMajor = 10
@@ -20,16 +22,17 @@ const (
 	nodeMode     = 0o600
 )
 
-func nodeName(number int) string { return "loop" + strconv.Itoa(number) }
+// Name returns the kernel's name of a loop device.
+func Name(number int) string { return "loop" + strconv.Itoa(number) }
 
 // nodes are the device nodes of loop devices, in /dev and in the directory for own nodes.
 type nodes struct{ dev, own string }
 
 // path returns where the node of a number is, or will be.
 func (n nodes) path(number int) string {
-	path := filepath.Join(n.dev, nodeName(number))
+	path := filepath.Join(n.dev, Name(number))
 	if _, err := os.Lstat(path); err != nil {
-		return filepath.Join(n.own, nodeName(number))
+		return filepath.Join(n.own, Name(number))
 	}
 
 	return path
@@ -39,9 +42,9 @@ func (n nodes) path(number int) string {
 // that: the device in the kernel, the node in a private /dev. The caller closes
 // the file.
 func (n nodes) open(number, flags int) (*os.File, error) {
-	device := unix.Mkdev(loopMajor, uint32(number))
+	device := unix.Mkdev(Major, uint32(number))
 
-	file, err := openDevice(filepath.Join(n.dev, nodeName(number)), device, unix.S_IFBLK, flags)
+	file, err := openDevice(filepath.Join(n.dev, Name(number)), device, unix.S_IFBLK, flags)
 	if !isMissing(err) {
 		return file, err
 	}
@@ -50,7 +53,7 @@ func (n nodes) open(number, flags int) (*os.File, error) {
 		return nil, everyNumberError{err}
 	}
 
-	return n.openOrMake(nodeName(number), device, unix.S_IFBLK, flags)
+	return n.openOrMake(Name(number), device, unix.S_IFBLK, flags)
 }
 
 // add makes the device in the kernel. One that exists already is fine: devices are kept after
@@ -117,7 +120,7 @@ func (n nodes) openOrMake(name string, device uint64, kind uint32, flags int) (*
 func (n nodes) removeNode(number int) error {
 	var stat unix.Stat_t
 
-	path := filepath.Join(n.own, nodeName(number))
+	path := filepath.Join(n.own, Name(number))
 
 	err := unix.Lstat(path, &stat)
 	if isMissing(err) {
@@ -128,7 +131,7 @@ func (n nodes) removeNode(number int) error {
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 
-	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(loopMajor, uint32(number)) {
+	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(Major, uint32(number)) {
 		return nil
 	}
 

@@ -24,7 +24,7 @@ func (s sysfs) refuseDiscards(number int) error {
 	}
 
 	// It exists, and is written in one call.
-	err := os.WriteFile(filepath.Join(s.root, "block", nodeName(number), discardLimit), []byte(noDiscards), 0)
+	err := os.WriteFile(filepath.Join(s.root, "block", Name(number), discardLimit), []byte(noDiscards), 0)
 	if err != nil {
 		return fmt.Errorf("set the discard limit (is %s mounted read-only?): %w", s.root, err)
 	}

@@ -63,7 +63,7 @@ func (l *Loops) openAttached(number int) (*os.File, error) {
 	}
 
 	// Where the node is missing it is made, but no device in the kernel.
-	file, err := l.nodes.openOrMake(nodeName(number), unix.Mkdev(loopMajor, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
+	file, err := l.nodes.openOrMake(Name(number), unix.Mkdev(Major, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
 	if err != nil {
 		if l.sysfs.detachedSince(number, err) {
 			return nil, nil //nolint:nilnil // documented

@@ -41,7 +41,7 @@ func (s sysfs) numbers() ([]int, error) {
 // says that the device, or the attribute, does not exist. Any other failure says
 // nothing about the device and is an error.
 func (s sysfs) read(number int, attribute string) (string, error) {
-	content, err := os.ReadFile(filepath.Join(s.root, "block", nodeName(number), attribute))
+	content, err := os.ReadFile(filepath.Join(s.root, "block", Name(number), attribute))
 
 	switch {
 	case isMissing(err):
@@ -61,7 +61,7 @@ func (s sysfs) detachedSince(number int, err error) bool {
 
 // attached is true, too, where it is unknown.
 func (s sysfs) attached(number int) bool {
-	_, err := os.Lstat(filepath.Join(s.root, "block", nodeName(number), "loop"))
+	_, err := os.Lstat(filepath.Join(s.root, "block", Name(number), "loop"))
 
 	return !errors.Is(err, fs.ErrNotExist)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 // Point is one mount, as the kernel describes it.
@@ -69,7 +70,7 @@ func (p Point) RootPath() string {
 // LoopDevice returns the number of the loop device that is mounted here, or whose
 // node is bound here.
 func (p Point) LoopDevice() (int, bool) {
-	if p.Major == loopMajor {
+	if p.Major == loop.Major {
 		return int(p.Minor), true
 	}
 
@@ -83,9 +84,6 @@ func (p Point) LoopDevice() (int, bool) {
 
 	return 0, false
 }
-
-// loopMajor is the major number of all loop devices.
-const loopMajor = 7
 
 // List returns the whole mount table of this process's namespace. It costs
 // about a microsecond for each mount of the machine: for start and for relists.

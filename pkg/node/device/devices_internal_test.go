@@ -222,7 +222,7 @@ func TestIsStaleNode(t *testing.T) {
 		"the node of the former device":       {mount.Point{Source: "devtmpfs", Root: "/loop1"}, true},
 		"the node of another device":          {mount.Point{Source: "devtmpfs", Root: "/loop2"}, false},
 		"the node of no device":               {mount.Point{Source: "devtmpfs", Root: "/loop3"}, true},
-		"the filesystem on the former device": {mount.Point{Major: loopMajor, Minor: 1, Source: "/dev/loop1", Root: "/"}, false},
+		"the filesystem on the former device": {mount.Point{Major: loop.Major, Minor: 1, Source: "/dev/loop1", Root: "/"}, false},
 	} {
 		stale, err := d.raw.IsStaleNode(used(idA, rawVolume), test.point)
 		require.NoError(t, err, name)

@@ -78,7 +78,7 @@ func (d *Devices) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
 
 	attachment, attached, err := d.config.Loops.Attachment(v.Device.Number)
 	if err != nil || !attached || attachment.Sequence != v.Device.Sequence {
-		return loop.Attachment{}, false, observe.Unknown(err, v, "attached to "+observe.LoopName(v.Device.Number))
+		return loop.Attachment{}, false, observe.Unknown(err, v, "attached to "+loop.Name(v.Device.Number))
 	}
 
 	// Disk sequences begin again with each boot, so that after one another program's device may have it.

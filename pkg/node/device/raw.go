@@ -9,9 +9,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// loopMajor is the major number of all loop devices.
-const loopMajor = 7
-
 // Raw has the loop devices of raw-block and direct volumes, which are attached until the volume is
 // unstaged. The devices of mounted volumes are found through their mounts. It is safe for concurrent use.
 type Raw struct {
@@ -173,7 +170,7 @@ func (r *Raw) Attachment(volumeID string) (loop.Attachment, bool, error) {
 // attachment.
 func (r *Raw) IsStaleNode(v *staged.Volume, point mount.Point) (bool, error) {
 	number, isLoop := point.LoopDevice()
-	if !isLoop || point.Major == loopMajor {
+	if !isLoop || point.Major == loop.Major {
 		return false, nil
 	}
 
@@ -183,5 +180,5 @@ func (r *Raw) IsStaleNode(v *staged.Volume, point mount.Point) (bool, error) {
 
 	_, attached, err := r.config.Loops.Attachment(number)
 
-	return err == nil && !attached, observe.Unknown(err, v, "attached to "+observe.LoopName(number))
+	return err == nil && !attached, observe.Unknown(err, v, "attached to "+loop.Name(number))
 }

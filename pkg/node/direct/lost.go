@@ -7,6 +7,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
@@ -42,7 +43,7 @@ func (a *Assignments) RemoveUnrecorded(ctx context.Context, id, targetPath strin
 	}
 
 	if err != nil {
-		return observe.Unknown(err, lost, "attached to "+observe.LoopName(number))
+		return observe.Unknown(err, lost, "attached to "+loop.Name(number))
 	}
 
 	if _, known := a.config.Volumes.Get(id); !known {
@@ -146,5 +147,5 @@ func (a *Assignments) lostDevice(v *staged.Volume, publication staged.Publicatio
 
 	_, attached, err := a.config.Loops.Attachment(number)
 
-	return number, err == nil && !attached, observe.Unknown(err, v, "attached to "+observe.LoopName(number))
+	return number, err == nil && !attached, observe.Unknown(err, v, "attached to "+loop.Name(number))
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"strconv"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -148,7 +147,7 @@ func (o *Observer) HasImage(volume *staged.Volume, number int) (bool, error) {
 	// First from sysfs: LOOP_GET_STATUS64 blocks on an image whose filesystem hangs.
 	attachment, attached, err := o.loops.Attachment(number)
 	if err != nil || !attached {
-		return false, Unknown(err, volume, "attached to "+LoopName(number))
+		return false, Unknown(err, volume, "attached to "+loop.Name(number))
 	}
 
 	name := ImageName(volume.ObjectID())
@@ -158,7 +157,7 @@ func (o *Observer) HasImage(volume *staged.Volume, number int) (bool, error) {
 
 	status, attached, err := o.loops.Status(number)
 
-	return err == nil && attached && status.AttachedAs == name, Unknown(err, volume, "attached to "+LoopName(number))
+	return err == nil && attached && status.AttachedAs == name, Unknown(err, volume, "attached to "+loop.Name(number))
 }
 
 // DeviceAt returns the loop device of the volume's image that is mounted at the point, or
@@ -176,7 +175,7 @@ func (o *Observer) DeviceAt(volume *staged.Volume, point mount.Point) (loop.Stat
 	}
 
 	if err != nil {
-		return loop.Status{}, false, Unknown(err, volume, "attached to "+LoopName(number))
+		return loop.Status{}, false, Unknown(err, volume, "attached to "+loop.Name(number))
 	}
 
 	if !attached || status.AttachedAs == ImageName(volume.ObjectID()) {
@@ -191,6 +190,3 @@ func (o *Observer) DeviceAt(volume *staged.Volume, point mount.Point) (loop.Stat
 
 // ImageName returns the name of an image in its pool by its object id (staged.Volume.ObjectID).
 func ImageName(objectID string) string { return objectID + layout.ImageSuffix }
-
-// LoopName returns the kernel's name of a loop device.
-func LoopName(number int) string { return "loop" + strconv.Itoa(number) }

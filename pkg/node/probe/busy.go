@@ -195,7 +195,7 @@ func (b *busyProbe) report(ctx context.Context, mounts map[string]observedMount)
 
 func (b *busyProbe) reportDevice(ctx context.Context) error {
 	process := b.findHolder(ctx, func() ([]holder.Process, error) {
-		found, err := holder.OfDevice(unix.Mkdev(loopMajor, uint32(b.held.device.Number)))
+		found, err := holder.OfDevice(unix.Mkdev(loop.Major, uint32(b.held.device.Number)))
 		// During the search the device may have been detached, and attached to another volume.
 		if attached, _ := b.isAttached(); !attached {
 			return nil, errDetached

@@ -23,7 +23,7 @@ func TestCallsRecordDevices(t *testing.T) {
 	f := newFixture(t)
 
 	record := &staged.Volume{VolumeID: f.id, Content: "content", Ephemeral: true}
-	at := func(number int) []string { return f.observations.atDevice(unix.Mkdev(loopMajor, uint32(number))) }
+	at := func(number int) []string { return f.observations.atDevice(unix.Mkdev(loop.Major, uint32(number))) }
 
 	f.Attached(record, &loop.Device{Status: loop.Status{Number: 3, Sequence: 12}}, 4096, false)
 	f.Attached(record, &loop.Device{Status: loop.Status{Number: 4, Sequence: 13}}, 4096, true)

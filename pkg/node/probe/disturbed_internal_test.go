@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -209,7 +210,7 @@ func TestTheMountsOfAVolumeAreObserved(t *testing.T) {
 	require.Empty(t, changed(), "want: the mounts are as they were observed")
 
 	number := d.used().devices.Staged
-	require.Equal(t, []string{d.kind.id()}, d.observations.atDevice(unix.Mkdev(loopMajor, uint32(number))), "want: the device is known")
+	require.Equal(t, []string{d.kind.id()}, d.observations.atDevice(unix.Mkdev(loop.Major, uint32(number))), "want: the device is known")
 
 	d.unmount("target")
 	require.Equal(t, []string{d.kind.id()}, changed())

@@ -8,10 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
-
-// loopMajor is the major number of all loop devices.
-const loopMajor = 7
 
 // detachedDevice is the volume that a device was attached for, and until when an event may be of that
 // time.
@@ -90,7 +88,7 @@ func (x *index) leaveFilesystem(id string, filesystem [2]int32) {
 
 // detachedFrom returns the volume that was attached to the event's device until shortly before.
 func (x *index) detachedFrom(event health.Event) []string {
-	if unix.Major(event.Device) != loopMajor {
+	if unix.Major(event.Device) != loop.Major {
 		return nil
 	}
 
@@ -103,7 +101,7 @@ func (x *index) detachedFrom(event health.Event) []string {
 }
 
 func (x *index) atDevice(device uint64) []string {
-	if unix.Major(device) != loopMajor {
+	if unix.Major(device) != loop.Major {
 		return nil
 	}
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
@@ -22,11 +23,11 @@ func TestIOErrorsAreOfTheAttachment(t *testing.T) {
 	o := NewObservations()
 	o.set("volume", attached(1))
 
-	event := health.Event{Kind: health.IOError, Device: unix.Mkdev(loopMajor, 3), At: time.Now()}
+	event := health.Event{Kind: health.IOError, Device: unix.Mkdev(loop.Major, 3), At: time.Now()}
 	require.Equal(t, []string{"volume"}, o.recordIOError(event))
 	require.Equal(t, []string{"volume"}, o.withIOErrors())
 
-	event.Device = unix.Mkdev(loopMajor, 4)
+	event.Device = unix.Mkdev(loop.Major, 4)
 	require.Empty(t, o.recordIOError(event), "the device of no volume")
 
 	event.Device = unix.Mkdev(8, 3)
@@ -44,7 +45,7 @@ func TestIOErrorsAreOfTheAttachment(t *testing.T) {
 func TestLateIOErrors(t *testing.T) {
 	t.Parallel()
 
-	late := health.Event{Kind: health.IOError, Device: unix.Mkdev(loopMajor, 3), At: time.Now()}
+	late := health.Event{Kind: health.IOError, Device: unix.Mkdev(loop.Major, 3), At: time.Now()}
 
 	for name, test := range map[string]struct {
 		then  func(o *Observations)
@@ -53,7 +54,7 @@ func TestLateIOErrors(t *testing.T) {
 	}{
 		"soon":                   {func(*Observations) {}, late, []string{"volume"}},
 		"too late":               {func(*Observations) {}, health.Event{Device: late.Device, At: time.Now().Add(2 * lateEvents)}, nil},
-		"another device":         {func(*Observations) {}, health.Event{Device: unix.Mkdev(loopMajor, 4), At: late.At}, nil},
+		"another device":         {func(*Observations) {}, health.Event{Device: unix.Mkdev(loop.Major, 4), At: late.At}, nil},
 		"no loop device":         {func(*Observations) {}, health.Event{Device: unix.Mkdev(8, 3), At: late.At}, nil},
 		"attached for another":   {func(o *Observations) { o.Attach("other", Attachment{Number: 3, Sequence: 2}, 1, false) }, late, []string{"other"}},
 		"a reader of another":    {func(o *Observations) { o.AddReader("other", 3) }, late, []string{"other"}},
@@ -82,14 +83,14 @@ func TestDevicesAreMappedToVolumes(t *testing.T) {
 	o.AddReader("volume", 3)
 
 	for number, want := range map[int][]string{1: {"ephemeral"}, 2: {"volume"}, 3: {"volume"}, 4: nil} {
-		require.Equal(t, want, o.atDevice(unix.Mkdev(loopMajor, uint32(number))), "loop%d", number)
+		require.Equal(t, want, o.atDevice(unix.Mkdev(loop.Major, uint32(number))), "loop%d", number)
 	}
 
 	o.Detach(3)
-	require.Empty(t, o.atDevice(unix.Mkdev(loopMajor, 3)), "a detached device")
+	require.Empty(t, o.atDevice(unix.Mkdev(loop.Major, 3)), "a detached device")
 
 	o.Forget("ephemeral")
-	require.Empty(t, o.atDevice(unix.Mkdev(loopMajor, 1)), "the device of a forgotten volume")
+	require.Empty(t, o.atDevice(unix.Mkdev(loop.Major, 1)), "the device of a forgotten volume")
 }
 
 func TestFilesystemsAreMappedToVolumes(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
@@ -24,9 +25,9 @@ func TestForgottenVolumesLeaveNothing(t *testing.T) {
 	o.set("other", observation{filesystem: one})
 
 	o.DetachAll("volume")
-	require.Empty(t, o.atDevice(unix.Mkdev(loopMajor, 1)), "want: a detached volume has no device")
-	require.Empty(t, o.atDevice(unix.Mkdev(loopMajor, 2)), "want: a detached volume has no second device")
-	require.Equal(t, []string{"other"}, o.atDevice(unix.Mkdev(loopMajor, 3)))
+	require.Empty(t, o.atDevice(unix.Mkdev(loop.Major, 1)), "want: a detached volume has no device")
+	require.Empty(t, o.atDevice(unix.Mkdev(loop.Major, 2)), "want: a detached volume has no second device")
+	require.Equal(t, []string{"other"}, o.atDevice(unix.Mkdev(loop.Major, 3)))
 	require.Equal(t, []string{"volume", "other"}, o.inFilesystem(one), "want: what was observed stays")
 
 	o.Forget("unknown")
@@ -45,7 +46,7 @@ func TestAnObservationReplacesTheLast(t *testing.T) {
 	o, at := NewObservations(), time.Now()
 	o.set("volume", attached(1))
 	o.recordForeignWrite("volume", at)
-	o.recordIOError(health.Event{Device: unix.Mkdev(loopMajor, 3), At: at})
+	o.recordIOError(health.Event{Device: unix.Mkdev(loop.Major, 3), At: at})
 	o.recordWrite("volume", at)
 	o.set("volume", attached(1))
 	require.Equal(t, at, o.last("volume").foreignWriteAt, "want: the same attachment keeps what events reported")
@@ -58,8 +59,8 @@ func TestAnObservationReplacesTheLast(t *testing.T) {
 	now := observation{mounts: map[string]observedMount{"/path": {id: 7}}, checkPeriod: time.Hour}
 	o.AddReader("other", 4)
 	o.set("volume", now)
-	require.Empty(t, o.atDevice(unix.Mkdev(loopMajor, 3)), "want: a volume without a device has none")
-	require.Equal(t, []string{"other"}, o.atDevice(unix.Mkdev(loopMajor, 4)))
+	require.Empty(t, o.atDevice(unix.Mkdev(loop.Major, 3)), "want: a volume without a device has none")
+	require.Equal(t, []string{"other"}, o.atDevice(unix.Mkdev(loop.Major, 4)))
 	require.Equal(t, time.Hour, o.CheckPeriod("volume"))
 	require.True(t, o.IsVolumesMount("volume", "/path", 7), "want: the mount was observed")
 	require.False(t, o.IsVolumesMount("volume", "/path", 8), "want: another mount was not observed")
@@ -72,7 +73,7 @@ func TestAnObservationReplacesTheLast(t *testing.T) {
 	o.set("volume", attached(3))
 	o.AddReader("other", 3)
 	o.set("volume", observation{})
-	require.Equal(t, []string{"other"}, o.atDevice(unix.Mkdev(loopMajor, 3)))
+	require.Equal(t, []string{"other"}, o.atDevice(unix.Mkdev(loop.Major, 3)))
 }
 
 func TestOnlyWritesAfterTheAttachmentCount(t *testing.T) {

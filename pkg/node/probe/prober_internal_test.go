@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
@@ -30,7 +31,7 @@ func TestVolumesWithAReasonAreProbed(t *testing.T) {
 
 	ioErrorAt := func(f *fixture, at time.Time) {
 		f.observations.set(f.id, attached(1))
-		f.observations.recordIOError(health.Event{Device: unix.Mkdev(loopMajor, 3), At: at})
+		f.observations.recordIOError(health.Event{Device: unix.Mkdev(loop.Major, 3), At: at})
 	}
 
 	for name, test := range map[string]struct {
@@ -103,7 +104,7 @@ func TestUnexpectedFailuresAreRemembered(t *testing.T) {
 func TestVolumesOfAnEvent(t *testing.T) {
 	t.Parallel()
 
-	device := unix.Mkdev(loopMajor, 3)
+	device := unix.Mkdev(loop.Major, 3)
 
 	for name, test := range map[string]struct {
 		event health.Event

@@ -250,7 +250,7 @@ func TestMountsAreMatchedToVolumes(t *testing.T) {
 
 	image, directory := volume.Parameters{Backing: volume.BackingImage}, volume.Parameters{Backing: volume.BackingDirectory}
 	direct := volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}
-	onLoop := mount.Point{ID: 9, Major: loopMajor, Minor: 3}
+	onLoop := mount.Point{ID: 9, Major: loop.Major, Minor: 3}
 	was := map[string]observedMount{path: {id: 9}}
 
 	for name, test := range map[string]struct {
@@ -274,7 +274,7 @@ func TestMountsAreMatchedToVolumes(t *testing.T) {
 		"the device that was found":       {parameters: image, point: onLoop, attached: &Attachment{Number: 3, Sequence: 5}, want: true, sequence: 5},
 		"another than was found":          {parameters: image, point: onLoop, attached: &Attachment{Number: 4, Sequence: 5}, sequence: 5},
 		"mounted since the last probe":    {parameters: image, point: onLoop, last: observation{mounts: was, attached: &Attachment{Number: 3, Sequence: 6}}, want: true, sequence: 6},
-		"another device than at the last": {parameters: image, point: mount.Point{ID: 9, Major: loopMajor, Minor: 1<<20 - 1}, last: observation{mounts: was, attached: &Attachment{Number: 3, Sequence: 6}}},
+		"another device than at the last": {parameters: image, point: mount.Point{ID: 9, Major: loop.Major, Minor: 1<<20 - 1}, last: observation{mounts: was, attached: &Attachment{Number: 3, Sequence: 6}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

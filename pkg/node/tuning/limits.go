@@ -6,11 +6,9 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
-
-// loopMajor is the major number of all loop devices.
-const loopMajor = 7
 
 // Limited is the record of a pod whose use of a volume at one target path is limited.
 type Limited struct {
@@ -33,7 +31,7 @@ func (l *Limited) Check() error {
 }
 
 func (l *Limited) device() cgroup.Device {
-	return cgroup.Device{Major: loopMajor, Minor: uint32(l.Number)}
+	return cgroup.Device{Major: loop.Major, Minor: uint32(l.Number)}
 }
 
 // HasLimits reports whether wanted limits any I/O.

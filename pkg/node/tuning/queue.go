@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -49,7 +50,7 @@ func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wante
 		return err
 	}
 
-	if err := t.queues.Set(loopName(number), attributes); err != nil {
+	if err := t.queues.Set(loop.Name(number), attributes); err != nil {
 		return fmt.Errorf("mutable parameters of volume %s: %w", volumeID, err)
 	}
 
@@ -68,7 +69,7 @@ func (t *Tuner) recordScheduler(ctx context.Context, volumeID string, number int
 		return nil
 	}
 
-	now, err := t.queues.Get(loopName(number))
+	now, err := t.queues.Get(loop.Name(number))
 	if err != nil || now.Scheduler == wanted {
 		return err
 	}
@@ -95,14 +96,14 @@ func (t *Tuner) ResetQueues(volumeID string) {
 // resetQueue restores the scheduler of a device and deletes its record, also that of a device which
 // does not exist any more, as after a reboot. A failure is only logged, because no volume depends on it.
 func (t *Tuner) resetQueue(changed *ChangedScheduler) {
-	err := t.queues.Set(loopName(changed.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: changed.Scheduler})
+	err := t.queues.Set(loop.Name(changed.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: changed.Scheduler})
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = t.schedulers.DeleteLazily(changed.RecordID())
 	}
 
 	if err != nil {
 		t.log.Warn("a loop device keeps the I/O scheduler of a volume that was detached from it",
-			"device", loopName(changed.Number), "volume", changed.VolumeID, "error", err)
+			"device", loop.Name(changed.Number), "volume", changed.VolumeID, "error", err)
 	}
 }
 
@@ -116,5 +117,3 @@ func queueOf(wanted volume.Mutable) queue.Attributes {
 
 	return attributes
 }
-
-func loopName(number int) string { return "loop" + strconv.Itoa(number) }

@@ -32,8 +32,6 @@ import (
 // firstLoop is above the loop numbers of other tests and drivers.
 const firstLoop = 890_000
 
-const loopMajor = 7
-
 // attachLost attaches an image of a volume that is not in use.
 func attachLost(t *testing.T, directory string) *loop.Device {
 	t.Helper()
@@ -173,7 +171,7 @@ func mountedImages(t *testing.T, d *harness.Driver, claims []*csiclient.Publicat
 
 		require.NoError(t, unix.Stat(claim.TargetPath, &target))
 
-		if image := filepath.Join(d.Pool(), "images", claim.VolumeID+".img"); unix.Major(target.Dev) == loopMajor {
+		if image := filepath.Join(d.Pool(), "images", claim.VolumeID+".img"); unix.Major(target.Dev) == loop.Major {
 			images = append(images, image)
 		}
 	}
