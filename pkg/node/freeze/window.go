@@ -114,11 +114,13 @@ func (w *window) syncOne(ctx context.Context, volume *freezing) error {
 
 // freezeOne freezes one filesystem. It returns when ctx ends, too: a disk that hangs blocks
 // the freeze, and with it the volumes that are frozen already. If the freeze succeeds after
-// that, it is undone.
+// that, it is undone; in any case its record is dropped, since end leaves the filesystem out.
 func (w *window) freezeOne(ctx context.Context, volume *freezing) error {
 	return volume.call(ctx, filesystem.Freeze, func(err error) {
 		if err == nil {
 			err = w.freezer.thaw(volume.VolumeID, volume.Root)
+		} else {
+			err = errors.Join(err, w.freezer.frozen.DeleteLazily(volume.VolumeID))
 		}
 
 		w.freezer.config.Log.Warn("a freeze has ended after its time limit", "volume", volume.VolumeID, "error", err)
