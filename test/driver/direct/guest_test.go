@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -98,6 +100,30 @@ func TestDirectStatsSucceedForEachAnswer(t *testing.T) {
 			guestSays(t, d, claim, smallUsage())
 		})
 	}
+}
+
+// TestDirectStatsOfAHangingImage answer in time although the device's status waits for the image.
+func TestDirectStatsOfAHangingImage(t *testing.T) {
+	served := faults.Serve(t)
+	d := directDriver(t, harness.PoolAt("default", filepath.Join(served.Path, "pool")))
+	claim, _ := published(t, d)
+	guestSays(t, d, claim, smallUsage())
+
+	image, err := filepath.Rel(served.Path, harness.ImageOf(d, claim.VolumeID))
+	require.NoError(t, err)
+	served.Inject(t, faults.Fault{Name: image, Ops: faults.Names, Hang: true})
+
+	for _, path := range []string{claim.StagingPath, claim.TargetPath} {
+		began := time.Now()
+		_, sick, message := askUsage(t, d, claim.VolumeID, path)
+		require.Less(t, time.Since(began), faults.Longest/2, "want: the answer does not wait for the image")
+		require.True(t, sick, "want: the volume is reported as abnormal")
+		require.Contains(t, message, string(health.ProbeTimedOut))
+	}
+
+	served.Release(t)
+	awaitReasons(t, d, claim)
+	guestSays(t, d, claim, smallUsage())
 }
 
 func switched(mode guest.Mode) func(*testing.T, *csiclient.Publication, *guest.Shim) {
