@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
@@ -47,29 +47,27 @@ func (w *Watcher) Run(ctx context.Context) {
 	// all is signalled when any volume may have been modified: before its pool was watched, or unseen.
 	all, events := make(chan struct{}, 1), make(chan inotify.Event)
 
-	var watching sync.WaitGroup
+	var running sync.WaitGroup
 
-	watching.Go(func() { w.watch(ctx, all, events) })
-	defer watching.Wait()
+	running.Go(func() { w.watch(ctx, all, events) })
+	defer running.Wait()
+
+	queue := workqueue.NewTyped[string]()
+	defer queue.ShutDown()
+
+	for range maxApplied {
+		running.Go(func() { w.applyQueued(ctx, queue) })
+	}
 
 	poll := w.Clock.NewTicker(pollPeriod)
 	defer poll.Stop()
-
-	applied := &errgroup.Group{}
-	applied.SetLimit(maxApplied)
-
-	defer func() { _ = applied.Wait() }() // they log their errors
 
 	// At first none: they are applied to all once the pools are watched, or cannot be.
 	var ids []string
 
 	for {
 		for _, id := range ids {
-			applied.Go(func() error {
-				w.apply(ctx, id)
-
-				return nil
-			})
+			queue.Add(id)
 		}
 
 		select {
@@ -166,8 +164,19 @@ func (w *Watcher) modified(event inotify.Event) []string {
 	return []string{id}
 }
 
-func (w *Watcher) apply(ctx context.Context, volumeID string) {
-	if err := w.Apply(ctx, volumeID); err != nil && ctx.Err() == nil {
-		w.Log.Error("cannot apply the mutable parameters of a volume", "volume", volumeID, "error", err)
+// applyQueued applies the parameters of queued volumes until the queue is shut down or ctx ends. The queue
+// does not return a volume that is being applied, but returns it again afterwards if it was added meanwhile.
+func (w *Watcher) applyQueued(ctx context.Context, queue workqueue.TypedInterface[string]) {
+	for {
+		id, ended := queue.Get()
+		if ended || ctx.Err() != nil {
+			return
+		}
+
+		if err := w.Apply(ctx, id); err != nil && ctx.Err() == nil {
+			w.Log.Error("cannot apply the mutable parameters of a volume", "volume", id, "error", err)
+		}
+
+		queue.Done(id)
 	}
 }

@@ -25,19 +25,7 @@ const usedID, unusedID = "01890000-0000-7000-8000-000000000001", "01890000-0000-
 func TestWatcherRefreshes(t *testing.T) {
 	t.Parallel()
 
-	directories := map[string]string{"default": filepath.Join(t.TempDir(), "default"), "late": filepath.Join(t.TempDir(), "late")}
-	pools := pool.NewSet(directories)
-	t.Cleanup(func() { require.NoError(t, pools.Close()) })
-
-	serve := func(name string) *pool.Pool {
-		require.NoError(t, os.MkdirAll(directories[name], 0o700))
-
-		opened, err := pool.Open(name, directories[name])
-		require.NoError(t, err)
-		pools.Serve(opened)
-
-		return opened
-	}
+	pools, serve := newPools(t)
 	first := serve("default")
 
 	refreshed, modified, fake := make(chan string), make(chan string, 100), testclock.NewFakeClock(time.Now())
@@ -53,13 +41,7 @@ func TestWatcherRefreshes(t *testing.T) {
 		},
 	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-
-	go func() {
-		defer close(ended)
-		watcher.Run(ctx)
-	}()
+	stop := start(t, watcher)
 
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh at the start"))
 
@@ -77,8 +59,91 @@ func TestWatcherRefreshes(t *testing.T) {
 	fake.Step(pollPeriod)
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a period"))
 
-	cancel()
-	await.Receive(t, ended, "the end of the watcher")
+	stop()
+}
+
+// TestAHangingVolumeDelaysNoOther: while its parameters are being applied, many periods end, and another
+// volume's parameters change. Then they are applied once more, as they may have changed meanwhile.
+func TestAHangingVolumeDelaysNoOther(t *testing.T) {
+	t.Parallel()
+
+	pools, serve := newPools(t)
+	served := serve("default")
+
+	polled, applied, release := make(chan struct{}, 100), make(chan string, 100), make(chan struct{})
+	fake := testclock.NewFakeClock(time.Now())
+	stop := start(t, &Watcher{
+		Pools: pools, Clock: fake, Log: slog.New(slog.DiscardHandler),
+		InUse: func() []string {
+			polled <- struct{}{}
+
+			return []string{usedID}
+		},
+		IsInUse:  func(string) bool { return true },
+		Modified: func(string) {},
+		Apply: func(_ context.Context, id string) error {
+			applied <- id
+
+			if id == usedID {
+				<-release
+			}
+
+			return nil
+		},
+	})
+
+	await.Receive(t, polled, "the first poll")
+	require.Equal(t, usedID, await.Receive(t, applied, "the volume that hangs"))
+
+	for range 2 * maxApplied {
+		fake.Step(pollPeriod)
+		await.Receive(t, polled, "the next poll")
+	}
+
+	require.NoError(t, served.SetMutable(unusedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.Equal(t, unusedID, await.Receive(t, applied, "the change of the other volume"))
+
+	close(release)
+	require.Equal(t, usedID, await.Receive(t, applied, "the volume that does not hang any more"))
+	stop()
+	require.Empty(t, applied, "want: the parameters are applied once for all polls")
+}
+
+// newPools returns a set of two pools, and a function that serves one of them.
+func newPools(t *testing.T) (*pool.Set, func(name string) *pool.Pool) {
+	t.Helper()
+
+	directories := map[string]string{"default": filepath.Join(t.TempDir(), "default"), "late": filepath.Join(t.TempDir(), "late")}
+	pools := pool.NewSet(directories)
+	t.Cleanup(func() { require.NoError(t, pools.Close()) })
+
+	return pools, func(name string) *pool.Pool {
+		require.NoError(t, os.MkdirAll(directories[name], 0o700))
+
+		opened, err := pool.Open(name, directories[name])
+		require.NoError(t, err)
+		pools.Serve(opened)
+
+		return opened
+	}
+}
+
+// start runs a watcher until stop is called.
+func start(t *testing.T, watcher *Watcher) (stop func()) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		watcher.Run(ctx)
+	}()
+
+	return func() {
+		cancel()
+		await.Receive(t, ended, "the end of the watcher")
+	}
 }
 
 // TestQueueOf is what a volume's parameters mean for the queue of its device.
