@@ -120,7 +120,8 @@ func (c *Checker) checkLogged(ctx context.Context, id string) {
 }
 
 // isGone reports whether the volume does not exist any more: it is not in use here, its pool does
-// not have it, and no controller says that the pool should.
+// not have it, and no controller says that the pool should. A pool that is not served, or not configured
+// any more, may have it.
 func (c *Checker) isGone(record *Result) bool {
 	if c.config.Known.Registered(record.VolumeID) {
 		return false
@@ -131,11 +132,9 @@ func (c *Checker) isGone(record *Result) bool {
 	}
 
 	found, err := c.config.Pools.Get(record.Pool)
-	if err != nil {
-		return errors.Is(err, pool.ErrUnknown)
+	if err == nil {
+		_, err = found.Size(pool.Object{ID: record.VolumeID, Backing: volume.BackingImage})
 	}
-
-	_, err = found.Size(pool.Object{ID: record.VolumeID, Backing: volume.BackingImage})
 
 	return errors.Is(err, pool.ErrMissing)
 }

@@ -164,7 +164,7 @@ func TestAChangeIsPlannedAtOnce(t *testing.T) {
 			moved := *f.Get(f.id)
 			moved.Pool = "third"
 			require.NoError(f.t, f.records.PutLazily(&moved))
-		}, func(f *fixture) { f.Changed(f.id) }, false},
+		}, func(f *fixture) { f.Changed(f.id) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
