@@ -80,7 +80,7 @@ func (s *Service) expand(
 		return nil, err
 	}
 
-	if err := growImage(&s.config, s.pools, v, asked); err != nil {
+	if err := growStored(&s.config, s.pools, v, asked); err != nil {
 		return nil, err
 	}
 
@@ -92,9 +92,9 @@ func (s *Service) expand(
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
-// growImage enlarges the volume's image where no controller does it.
-func growImage(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
-	if config.Capabilities.HasController(capability.ExpandVolume) || !v.IsImage() {
+// growStored enlarges the volume's image, or the limit of its directory, where no controller does it.
+func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
+	if config.Capabilities.HasController(capability.ExpandVolume) {
 		return nil
 	}
 
@@ -105,8 +105,8 @@ func growImage(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.
 
 	object := pool.Object{ID: v.ObjectID(), Backing: v.Parameters.Backing}
 
-	size, err := stored.Size(object)
-	if err != nil || asked.GetRequiredBytes() <= size {
+	size, limited, err := sizeOf(stored, object)
+	if err != nil || !limited || asked.GetRequiredBytes() <= size {
 		return err
 	}
 
@@ -119,13 +119,28 @@ func growImage(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.
 	}
 
 	// A guest may have what is published: the host does not read that.
-	if guest := v.IsDirect() && len(v.Publications) > 0; !v.Capability.Block && !guest {
+	if guest := v.IsDirect() && len(v.Publications) > 0; v.IsImage() && !v.Capability.Block && !guest {
 		if err := stored.CheckGrowth(object, wanted); err != nil {
 			return err
 		}
 	}
 
-	return stored.Images.Grow(v.ObjectID(), pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick})
+	growth := pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick}
+
+	return stored.Backing(object.Backing).Grow(object.ID, growth)
+}
+
+// sizeOf returns the size of an image or the limit of a directory, and false for one without a limit.
+func sizeOf(stored *pool.Pool, object pool.Object) (int64, bool, error) {
+	if object.Backing == volume.BackingImage {
+		size, err := stored.Size(object)
+
+		return size, true, err
+	}
+
+	counted, limited, err := stored.Directories.Quota(object.ID)
+
+	return counted.LimitBytes, limited, err
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.

@@ -47,7 +47,8 @@ type Access interface {
 	Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error
 
 	// Expand grows the device and the filesystem of a volume in use at the path to the size of
-	// its image, and returns that size; OUT_OF_RANGE if it is not in the range, which may be nil.
+	// its image, and returns that size, or the size limit of its directory; OUT_OF_RANGE if it is
+	// not in the range, which may be nil.
 	Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error)
 	// Stats returns the usage of the volume that is mounted at the directory; nil is the
 	// staging path of a volume that is not mounted there.

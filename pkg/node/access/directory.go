@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
@@ -91,10 +92,26 @@ func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detach
 	return mount.Bind(directory, options)
 }
 
-// Expand has nothing to do: the controller has raised the size limit of the directory, or it may
-// use all of its pool's free space.
-func (d *Directory) Expand(_ context.Context, _ *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
-	return asked.GetRequiredBytes(), nil
+// Expand returns the size limit of the directory, which counts as soon as it is raised. A directory
+// without a limit may use all of its pool's free space.
+func (d *Directory) Expand(_ context.Context, v *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
+	stored, err := d.pools.Of(v)
+	if err != nil {
+		return 0, err
+	}
+
+	counted, limited, err := stored.Directories.Quota(v.ObjectID())
+	if err != nil || !limited {
+		return asked.GetRequiredBytes(), err
+	}
+
+	size, most := counted.LimitBytes, asked.GetLimitBytes()
+	if size < asked.GetRequiredBytes() || most > 0 && size > most {
+		return 0, errdefs.Errorf(errdefs.ErrOutOfRange,
+			"its directory is limited to %d bytes, outside of capacity_range; for more call ControllerExpandVolume first", size)
+	}
+
+	return size, nil
 }
 
 // Stats returns the limit of the volume's directory and what the kernel has counted, without a walk.

@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
@@ -72,6 +73,10 @@ func TestDirectoriesOnBtrfsHaveASizeLimit(t *testing.T) {
 
 	require.NoError(t, writeFile(claim, "half", directoryBytes/2))
 	require.ErrorIs(t, writeFile(claim, "more", directoryBytes), unix.EDQUOT)
+
+	_, err := d.NodeExpandVolume(t.Context(), expandOnNode(claim, directoryBytes+harness.MiB, 0))
+	harness.RequireCode(t, err, codes.OutOfRange, "ControllerExpandVolume")
+
 	expanded, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
 		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: directoryBytes + harness.MiB},
 	})
@@ -101,6 +106,35 @@ func TestDirectoriesOnBtrfsHaveASizeLimit(t *testing.T) {
 	_, err = d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
 	require.NoError(t, err)
 	harness.RequireEntries(t, d, map[string]int{"directories": 0, "removing": 0, "scratch": 0})
+}
+
+func expandOnNode(claim *csiclient.Publication, required, limit int64) *csi.NodeExpandVolumeRequest {
+	return &csi.NodeExpandVolumeRequest{
+		VolumeId: claim.VolumeID, VolumePath: claim.TargetPath,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit},
+	}
+}
+
+// TestDirectoriesOnBtrfsAreExpandedByTheNode where the controller expands none.
+func TestDirectoriesOnBtrfsAreExpandedByTheNode(t *testing.T) {
+	d := onBtrfs(t, harness.WithoutCapabilities("controller:EXPAND_VOLUME"))
+	claim := harness.NewVolume(t, d, directoryRequest("limited", nil))
+	harness.BringUp(t, d, claim)
+
+	for _, limit := range []int64{directoryBytes + 1, directoryBytes + 4095} {
+		_, err := d.NodeExpandVolume(t.Context(), expandOnNode(claim, directoryBytes+1, limit))
+		harness.RequireCode(t, err, codes.OutOfRange, claim.VolumeID, "limit_bytes")
+	}
+
+	_, err := d.NodeExpandVolume(t.Context(), expandOnNode(claim, 0, directoryBytes-1))
+	harness.RequireCode(t, err, codes.OutOfRange, claim.VolumeID, "capacity_range")
+
+	for _, required := range []int64{2*directoryBytes - 1, directoryBytes} {
+		expanded, err := d.NodeExpandVolume(t.Context(), expandOnNode(claim, required, 2*directoryBytes))
+		require.NoError(t, err)
+		require.EqualValues(t, 2*directoryBytes, expanded.GetCapacityBytes(), "want: the size in whole blocks, which never shrinks")
+		require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, claim).GetTotal(), "want: the directory has that limit")
+	}
 }
 
 // TestDirectoriesOnBtrfsAreCopiedInUse takes a snapshot and a clone of a volume that is in use, and
