@@ -31,6 +31,11 @@ func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
 		if err := v.remove(ctx, existing); err != nil {
 			return err
 		}
+
+		if _, left := v.config.Records.Get(wanted.VolumeID); left {
+			return errdefs.Errorf(errdefs.ErrUnavailable, "what an earlier attempt has left of it is removed when pool %q is served again",
+				existing.Parameters.Pool)
+		}
 	}
 
 	target, err := v.config.Dirs.Target(wanted.Publication.TargetPath)

@@ -285,6 +285,50 @@ func TestEphemeralAfterAReboot(t *testing.T) {
 	}
 }
 
+// withSecondPool starts a driver that has the pool "second", too.
+func withSecondPool(t *testing.T) *harness.Driver {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	return harness.Start(t, harness.PoolAt("second", filepath.Join(t.TempDir(), "pool")))
+}
+
+// failPool puts a file in place of the default pool of a driver that does not run, until mend is called.
+func failPool(t *testing.T, d *harness.Driver) (mend func()) {
+	t.Helper()
+
+	aside := d.Pool() + ".aside"
+	require.NoError(t, os.Rename(d.Pool(), aside))
+	require.NoError(t, os.WriteFile(d.Pool(), nil, 0o600))
+
+	return func() {
+		require.NoError(t, os.Remove(d.Pool()))
+		require.NoError(t, os.Rename(aside, d.Pool()))
+	}
+}
+
+// TestEphemeralInAnotherPoolThanBefore: its record stays until its data in the first pool, which fails,
+// are removed.
+func TestEphemeralInAnotherPoolThanBefore(t *testing.T) {
+	d := withSecondPool(t)
+	claim := harness.InlineClaim(t, d, harness.SmallInline())
+	require.NoError(t, d.Publish(t.Context(), claim))
+
+	d.Stop()
+	harness.Unmount(t, claim.TargetPath)
+	mend := failPool(t, d)
+	d.Restart(t)
+
+	claim.VolumeContext["pool"] = "second"
+	harness.RequireCode(t, d.Publish(t.Context(), claim), codes.Unavailable, `pool "default"`)
+
+	d.Stop()
+	mend()
+	d.Restart(t)
+	require.NoError(t, d.Publish(t.Context(), claim))
+	require.Empty(t, harness.EphemeralObjects(t, d), "want: nothing is left in the first pool")
+}
+
 // TestEphemeralMkfsOptionsThatTheKernelDoesNotMount leaves no volume behind.
 func TestEphemeralMkfsOptionsThatTheKernelDoesNotMount(t *testing.T) {
 	namespace.NeedRoot(t)
