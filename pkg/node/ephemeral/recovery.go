@@ -62,7 +62,7 @@ func (v *Volumes) RemoveUnrecorded(ctx context.Context, id string, at *mount.Tar
 }
 
 // findUnrecorded returns the ephemeral volume that is mounted at a target without a
-// record: such a volume belongs to its target only.
+// record: such a volume belongs to its target only. An object with the CO's id is not of one.
 func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, bool, error) {
 	point, mounted, err := at.Mounted()
 	if err != nil || !mounted {
@@ -80,13 +80,15 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, b
 		content = strings.TrimSuffix(path.Base(attachment.BackingPath), layout.ImageSuffix)
 	}
 
-	if !volume.IsID(content) {
+	if !volume.IsID(content) || content == id {
 		return nil, false, nil
 	}
 
 	if _, known := v.config.Records.VolumeOf(staged.ContentID(content)); known {
 		return nil, false, nil
 	}
+
+	var unknown error
 
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		for _, name := range v.config.Directories.Names() {
@@ -103,12 +105,12 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, b
 			switch {
 			case errors.Is(err, pool.ErrMissing): // it is not in this pool
 			case err != nil:
-				return nil, false, err
+				unknown = errors.Join(unknown, err)
 			case found:
 				return lost, true, nil
 			}
 		}
 	}
 
-	return nil, false, nil
+	return nil, false, unknown
 }

@@ -365,6 +365,26 @@ func TestEphemeralWithoutRecords(t *testing.T) {
 	}
 }
 
+// TestUnpublishWithoutRecordsBesideAFailedPool: the state is lost, and a pool fails that has neither of
+// the volumes.
+func TestUnpublishWithoutRecordsBesideAFailedPool(t *testing.T) {
+	d := withSecondPool(t)
+	inline := harness.InlineClaim(t, d, map[string]string{"size": "16Mi", "pool": "second"})
+	volume := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Parameters: map[string]string{"pool": "second"}})
+	harness.BringUp(t, d, volume)
+	require.NoError(t, d.Publish(t.Context(), inline))
+
+	d.Stop()
+	require.NoError(t, os.RemoveAll(d.Config.StateDir))
+	failPool(t, d)
+	d.Restart(t)
+
+	for _, claim := range []*csiclient.Publication{inline, volume} {
+		require.NoError(t, d.Unpublish(t.Context(), claim))
+		require.NoDirExists(t, claim.TargetPath)
+	}
+}
+
 // TestEphemeralCountsForTheCapacity: both kinds of volumes share a pool of 256 MiB, which none of
 // them gets twice.
 func TestEphemeralCountsForTheCapacity(t *testing.T) {
