@@ -16,7 +16,7 @@ import (
 func (r *Reader) guestUsage(
 	ctx context.Context, v *staged.Volume, path string, record *health.Record,
 ) ([]*csi.VolumeUsage, *health.Record, error) {
-	measured, err := r.measure(ctx, v.VolumeID, v, path)
+	measured, err := r.measure(ctx, v, path)
 	if err != nil {
 		return nil, record, err
 	}

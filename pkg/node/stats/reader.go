@@ -60,7 +60,7 @@ func (r *Reader) Read(
 	} else if !isSilent(record) {
 		var now measured
 
-		now, err = r.measure(ctx, id, v, path)
+		now, err = r.measure(ctx, v, path)
 		usages = now.answer
 
 		// No event reports that a filesystem became full, or that files were deleted.
@@ -100,14 +100,14 @@ type measured struct {
 
 // measure reads the usage of the volume's filesystem, bounded by ResponseTimeout. The walk of
 // a directory's files is not bounded; the number of walks in each pool is.
-func (r *Reader) measure(ctx context.Context, id string, v *staged.Volume, path string) (measured, error) {
+func (r *Reader) measure(ctx context.Context, v *staged.Volume, path string) (measured, error) {
 	enter := func() (func(), error) { return r.walks.Acquire(ctx, v.Parameters.Pool) }
 
 	if v.IsImage() {
 		shortened, cancel := context.WithTimeoutCause(ctx, probe.ResponseTimeout, probe.ErrNoResponse)
 		defer cancel()
 
-		ctx, enter = shortened, func() (func(), error) { return r.config.Prober.Observations().BeginQuery(id) }
+		ctx, enter = shortened, func() (func(), error) { return r.config.Prober.Observations().BeginQuery(v.VolumeID) }
 	}
 
 	leave, err := enter()
@@ -118,7 +118,7 @@ func (r *Reader) measure(ctx context.Context, id string, v *staged.Volume, path 
 	return operation.Await(ctx, func() (measured, error) {
 		defer leave()
 
-		return r.usage(ctx, id, v, path)
+		return r.usage(ctx, v, path)
 	})
 }
 
@@ -165,13 +165,13 @@ func (r *Reader) lastUsage(id string) []*csi.VolumeUsage {
 }
 
 // usage reads the usage of the volume at the path.
-func (r *Reader) usage(ctx context.Context, id string, v *staged.Volume, path string) (measured, error) {
+func (r *Reader) usage(ctx context.Context, v *staged.Volume, path string) (measured, error) {
 	var at *mount.Target
 
 	// Nothing is mounted at the staging path of a raw device.
 	if !v.ExposesRawDevice() || path != v.StagingPath {
 		var err error
-		if at, err = r.mountedTarget(id, v, path); err != nil {
+		if at, err = r.mountedTarget(v, path); err != nil {
 			return measured{}, err
 		}
 		defer at.Close()
@@ -183,7 +183,7 @@ func (r *Reader) usage(ctx context.Context, id string, v *staged.Volume, path st
 	}
 
 	if stats.Filesystem != nil {
-		r.config.Prober.Observations().SetUsage(id, *probe.UsageFrom(stats.Usage))
+		r.config.Prober.Observations().SetUsage(v.VolumeID, *probe.UsageFrom(stats.Usage))
 	}
 
 	return measured{answer: volumeUsages(stats.Usage), filesystem: stats.Filesystem}, nil
@@ -191,7 +191,7 @@ func (r *Reader) usage(ctx context.Context, id string, v *staged.Volume, path st
 
 // mountedTarget returns the directory at which the volume is mounted. Error: NOT_FOUND, also
 // where another mount covers it, whose usage is not the volume's.
-func (r *Reader) mountedTarget(id string, v *staged.Volume, path string) (*mount.Target, error) {
+func (r *Reader) mountedTarget(v *staged.Volume, path string) (*mount.Target, error) {
 	target, err := r.config.Dirs.Target(path)
 	if observe.IsNoMountTarget(err) {
 		return nil, errdefs.Errorf(errdefs.ErrNotFound, "volume %s: %w", v.VolumeID, err)
@@ -203,7 +203,7 @@ func (r *Reader) mountedTarget(id string, v *staged.Volume, path string) (*mount
 
 	point, mounted, err := target.Mounted()
 	if err == nil && mounted {
-		if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) {
+		if r.config.Prober.Observations().IsVolumesMount(v.VolumeID, path, point.ID) {
 			return target, nil
 		}
 
