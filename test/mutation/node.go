@@ -244,8 +244,8 @@ func nodeMutants() []regression {
 		},
 		{
 			name: "node/stats-of-a-foreign-mount", in: "stats.Reader.mountedTarget",
-			old:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) {`,
-			new:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) || point.ID > 0 {`,
+			old:    `if r.config.Prober.Observations().IsVolumesMount(v.VolumeID, path, point.ID) {`,
+			new:    `if r.config.Prober.Observations().IsVolumesMount(v.VolumeID, path, point.ID) || point.ID > 0 {`,
 			breaks: "statistics of another filesystem are reported as the volume's", tests: in("test/driver/publishing", "TestStatsOfACoveredMount"),
 		},
 		{
