@@ -293,15 +293,18 @@ func withSecondPool(t *testing.T) *harness.Driver {
 	return harness.Start(t, harness.PoolAt("second", filepath.Join(t.TempDir(), "pool")))
 }
 
-// failPool puts a file in place of the default pool of a driver that does not run, until mend is called.
+// failPool puts an empty read-only filesystem in place of the default pool of a driver that does not run,
+// until mend is called.
 func failPool(t *testing.T, d *harness.Driver) (mend func()) {
 	t.Helper()
 
 	aside := d.Pool() + ".aside"
 	require.NoError(t, os.Rename(d.Pool(), aside))
-	require.NoError(t, os.WriteFile(d.Pool(), nil, 0o600))
+	require.NoError(t, os.Mkdir(d.Pool(), 0o700))
+	require.NoError(t, unix.Mount("failed", d.Pool(), "tmpfs", unix.MS_RDONLY, ""))
 
 	return func() {
+		harness.Unmount(t, d.Pool())
 		require.NoError(t, os.Remove(d.Pool()))
 		require.NoError(t, os.Rename(aside, d.Pool()))
 	}
@@ -376,13 +379,19 @@ func TestUnpublishWithoutRecordsBesideAFailedPool(t *testing.T) {
 
 	d.Stop()
 	require.NoError(t, os.RemoveAll(d.Config.StateDir))
-	failPool(t, d)
+	mend := failPool(t, d)
 	d.Restart(t)
 
 	for _, claim := range []*csiclient.Publication{inline, volume} {
 		require.NoError(t, d.Unpublish(t.Context(), claim))
-		require.NoDirExists(t, claim.TargetPath)
+		require.ErrorIs(t, unix.Unmount(claim.TargetPath, 0), unix.EINVAL, "want: nothing is mounted any more")
 	}
+
+	require.NoError(t, d.Unstage(t.Context(), volume))
+	d.Stop()
+	mend()
+	d.Restart(t)
+	require.NoError(t, os.Remove(filepath.Join(d.Config.Pools["second"], "images", volume.VolumeID+".img")))
 }
 
 // TestEphemeralCountsForTheCapacity: both kinds of volumes share a pool of 256 MiB, which none of
