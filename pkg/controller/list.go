@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -147,13 +148,14 @@ type encodedContexts map[contextKey][]byte
 type contextKey struct {
 	properties *record.Properties
 	copied     bool
+	sizeLimit  volume.SizeLimit
 }
 
 // describe returns what is the same on the wire as the result of the function describe. The
 // properties are those of the volume's record, which volumes share. The encoded fields are set as
 // unknown fields, which a message appends to its own as they are; so only the wire shows them.
 func (c encodedContexts) describe(properties *record.Properties, v *record.Volume) *csi.Volume {
-	key := contextKey{properties, !v.Source.IsZero()}
+	key := contextKey{properties, !v.Source.IsZero(), v.SizeLimit}
 
 	encoded, ok := c[key]
 	if !ok {

@@ -140,7 +140,10 @@ func (v *Volume) HasContext(given map[string]string) bool {
 		parameters.FSType = v.Parameters.FSType
 	}
 
-	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == v.Context()[volume.KeyCopy]
+	own := v.Context()
+
+	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == own[volume.KeyCopy] &&
+		given[volume.KeySizeLimit] == own[volume.KeySizeLimit]
 }
 
 // CapabilityDifferences names in what a capability differs from the volume's; it is empty if the
