@@ -171,7 +171,10 @@ func TestControllerExpandVolume(t *testing.T) {
 	require.NoError(t, s.expand(t.Context(), id, 4*mib), "it is as large already")
 	require.NoError(t, s.expand(t.Context(), free, 8*mib))
 
-	s.restart(without("node:EXPAND_VOLUME"))
+	s.restart(func(c *Config) { c.MaxVolumeBytes = mib })
+	require.NoError(t, s.expand(t.Context(), free, 8*mib), "want: a maximum that was lowered does not refuse a retry")
+	rpccode.Require(t, s.expand(t.Context(), free, 9*mib), codes.OutOfRange)
+	s.restart(without("node:EXPAND_VOLUME"), func(c *Config) { c.MaxVolumeBytes = 64 * mib })
 
 	answer, err := s.ControllerExpandVolume(t.Context(), &request{VolumeId: free, CapacityRange: ranged(9*mib, 0)})
 	require.NoError(t, err)

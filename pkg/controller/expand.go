@@ -37,15 +37,12 @@ func (s *Service) ControllerExpandVolume(
 		}
 	}
 
-	if asked.GetRequiredBytes() == 0 {
-		// Only not to be larger than the limit is what the volume can be
-		// without growing.
-		asked = &csi.CapacityRange{RequiredBytes: min(found.CapacityBytes, asked.GetLimitBytes()), LimitBytes: asked.GetLimitBytes()}
-	}
-
-	size, err := s.sizeFor(asked, RoundBytes)
-	if err != nil {
-		return nil, err
+	// What the volume has already may be more than the largest volume has by now.
+	size := found.CapacityBytes
+	if asked.GetRequiredBytes() > size {
+		if size, err = s.sizeFor(asked, RoundBytes); err != nil {
+			return nil, err
+		}
 	}
 
 	wanted := changes.Request{Size: size, Limit: asked.GetLimitBytes()}
