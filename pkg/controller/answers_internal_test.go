@@ -116,6 +116,8 @@ func TestSizeFor(t *testing.T) {
 		"less than the smallest":    {ranged(1, 0), mib, 0, mib, codes.OK},
 		"a limit only":              {ranged(0, 2*RoundBytes+1), RoundBytes, 0, 2 * RoundBytes, codes.OK},
 		"a large limit only":        {ranged(0, DefaultBytes*2), RoundBytes, 0, DefaultBytes, codes.OK},
+		"a limit above the maximum": {ranged(0, DefaultBytes), RoundBytes, mib + 1, mib, codes.OK},
+		"a limit below the maximum": {ranged(0, mib), RoundBytes, 2 * mib, mib, codes.OK},
 		"exactly the limit":         {ranged(RoundBytes, RoundBytes), RoundBytes, 0, RoundBytes, codes.OK},
 		"rounded above the limit":   {ranged(RoundBytes+1, RoundBytes+2), RoundBytes, 0, 0, codes.OutOfRange},
 		"a limit below a block":     {ranged(0, RoundBytes-1), RoundBytes, 0, 0, codes.OutOfRange},

@@ -26,7 +26,7 @@ func (s *Service) ValidateVolumeCapabilities(
 	}
 
 	if given := request.GetParameters(); len(given) > 0 {
-		parameters, _, err := s.choosePool(given)
+		parameters, err := s.parseParameters(given)
 		if _, named := given[volume.KeyFSType]; !named {
 			// It came with a capability then.
 			parameters.FSType = found.Parameters.FSType

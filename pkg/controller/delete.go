@@ -36,7 +36,8 @@ func (s *Service) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeReq
 
 func (s *Service) delete(ctx context.Context, id string) error {
 	found, ok := s.catalog.Volumes.Get(id)
-	if !ok {
+	// One that is being created was not acknowledged.
+	if !ok || found.Phase == record.PhaseCreating {
 		return nil
 	}
 

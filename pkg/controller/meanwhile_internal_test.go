@@ -37,6 +37,39 @@ func (s *site) heldAt(point operation.Point, run func(context.Context) error, ha
 	return await.Receive(s.t, answer, "the call")
 }
 
+// TestAVolumeBeingCreatedIsNotDeleted: its record is there, but no CO has its id.
+func TestAVolumeBeingCreatedIsNotDeleted(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	thick := func(ctx context.Context) error {
+		_, err := s.CreateVolume(ctx, createRequestOf("volume", with("provisioning", "thick")))
+
+		return err
+	}
+
+	require.NoError(t, s.heldAt(operation.VolumeAllocated, thick, func() {
+		require.NoError(t, s.remove(t.Context(), s.firstVolume()))
+	}))
+	require.FileExists(t, s.imagePath(s.firstVolume()), "want: the created volume has its image")
+}
+
+// TestParametersAreValidatedWithoutThePool, which may be unavailable.
+func TestParametersAreValidatedWithoutThePool(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	request := &csi.ValidateVolumeCapabilitiesRequest{
+		VolumeId: s.create("volume"), VolumeCapabilities: []*csi.VolumeCapability{mountCapability()},
+		Parameters: map[string]string{"backing": "image"},
+	}
+	s.failPool("default")
+
+	answer, err := s.ValidateVolumeCapabilities(t.Context(), request)
+	require.NoError(t, err)
+	require.NotNil(t, answer.GetConfirmed(), "want: the parameters are the volume's: %s", answer.GetMessage())
+}
+
 // TestConcurrentProvisioningIsCounted: a call whose space was provisioned to others since it was
 // admitted is refused, and leaves the records as they were.
 func TestConcurrentProvisioningIsCounted(t *testing.T) {

@@ -53,9 +53,21 @@ func checkName(name string) error {
 // choosePool reads the parameters and finds the pool that they name. Errors:
 // INVALID_ARGUMENT, UNAVAILABLE while the pool cannot be used.
 func (p *parser) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
+	parameters, err := p.parseParameters(given)
+	if err != nil {
+		return volume.Parameters{}, nil, err
+	}
+
+	chosen, err := p.pools.Get(parameters.Pool)
+
+	return parameters, chosen, err
+}
+
+// parseParameters reads the parameters. Errors: INVALID_ARGUMENT.
+func (p *parser) parseParameters(given map[string]string) (volume.Parameters, error) {
 	parameters, err := volume.ParseParameters(given)
 	if err != nil {
-		return volume.Parameters{}, nil, rpc.Invalid("parameters: %w", err)
+		return volume.Parameters{}, rpc.Invalid("parameters: %w", err)
 	}
 
 	if _, named := given[volume.KeyPool]; !named {
@@ -63,13 +75,11 @@ func (p *parser) choosePool(given map[string]string) (volume.Parameters, *pool.P
 	}
 
 	if !p.pools.Has(parameters.Pool) {
-		return volume.Parameters{}, nil, rpc.Invalid("parameters: pool %q does not exist; there are %s",
+		return volume.Parameters{}, rpc.Invalid("parameters: pool %q does not exist; there are %s",
 			parameters.Pool, strings.Join(p.pools.Names(), ", "))
 	}
 
-	chosen, err := p.pools.Get(parameters.Pool)
-
-	return parameters, chosen, err
+	return parameters, nil
 }
 
 // parseMutable reads mutable_parameters. Errors: INVALID_ARGUMENT.
@@ -161,13 +171,13 @@ func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error
 	required, limit := asked.GetRequiredBytes(), asked.GetLimitBytes()
 
 	switch {
-	case asked == nil:
-		required = DefaultBytes
-		if p.maxBytes > 0 {
-			required = min(required, p.maxBytes/RoundBytes*RoundBytes)
-		}
 	case required == 0:
-		required = min(limit/RoundBytes*RoundBytes, DefaultBytes)
+		required = DefaultBytes
+		for _, most := range []int64{limit, p.maxBytes} {
+			if most > 0 {
+				required = min(required, most/RoundBytes*RoundBytes)
+			}
+		}
 	case required > math.MaxInt64-RoundBytes:
 		return 0, rpc.Errorf(codes.OutOfRange, "capacity_range: required_bytes %d is more than any volume can have", required)
 	}
