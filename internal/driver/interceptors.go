@@ -10,12 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
@@ -124,8 +126,29 @@ func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerIn
 	}
 
 	response, err := next(ctx, request)
+	if err == nil && (len(g.lab.parts) > 0 || g.outer != nil || g.inner != nil || g.log.Enabled(ctx, LevelMessages)) {
+		response = readable(response)
+	}
 
 	return response, rpc.Status(err)
+}
+
+// readable returns the response with all its fields: those that many volumes of a list share are encoded
+// already, as only the wire needs them.
+func readable(response any) any {
+	listed, ok := response.(*csi.ListVolumesResponse)
+	if !ok {
+		return response
+	}
+
+	again := &csi.ListVolumesResponse{}
+
+	text, err := proto.Marshal(listed)
+	if err != nil || proto.Unmarshal(text, again) != nil {
+		return response // it cannot be sent either
+	}
+
+	return again
 }
 
 func (g *guard) admitStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {

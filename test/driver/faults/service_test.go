@@ -212,6 +212,43 @@ func TestPagesBreak(t *testing.T) {
 	harness.RequireCode(t, err, codes.Aborted)
 }
 
+// TestListsArePatched in what many volumes share too, and the others keep it.
+func TestListsArePatched(t *testing.T) {
+	f := start(t)
+	for _, name := range []string{"a", "b"} {
+		harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: name, Parameters: harness.DirectoryBacked()})
+	}
+
+	list := func(patch string) []*csi.ListVolumesResponse_Entry {
+		t.Helper()
+		f.clear(t)
+		f.add(t, "{match: {method: ListVolumes}, act: {patch: '"+patch+"'}}")
+
+		listed, err := f.co.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+		require.NoError(t, err)
+
+		return listed.GetEntries()
+	}
+
+	for _, each := range list("del(.entries[].volume.volume_context)") {
+		require.Empty(t, each.GetVolume().GetVolumeContext(), "want: the context is taken away")
+		require.NotEmpty(t, each.GetVolume().GetAccessibleTopology(), "want: the topology is kept")
+	}
+
+	for _, each := range list(`.entries[].volume.volume_context.backing = "other"`) {
+		require.Equal(t, "other", each.GetVolume().GetVolumeContext()["backing"], "want: the key is changed")
+	}
+
+	for _, each := range list(`.entries[].volume.accessible_topology = [{"segments": {"zone": "a"}}]`) {
+		require.Len(t, each.GetVolume().GetAccessibleTopology(), 1, "want: the topology is replaced")
+	}
+
+	left := list(".entries |= .[:1]")
+	require.Len(t, left, 1, "want: one volume is left")
+	require.Equal(t, "directory", left[0].GetVolume().GetVolumeContext()["backing"], "want: it keeps its context")
+	require.NotEmpty(t, left[0].GetVolume().GetAccessibleTopology(), "want: it keeps its topology")
+}
+
 // TestResponsesArePatched in each way.
 func TestResponsesArePatched(t *testing.T) {
 	f := start(t)

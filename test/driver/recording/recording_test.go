@@ -234,6 +234,22 @@ func TestMetricsMatchTheLog(t *testing.T) {
 	require.Equal(t, call.Number, violations[0].Call, "want: the violation has the number of its call")
 }
 
+// TestAListIsRecordedWhole: with what many volumes share.
+func TestAListIsRecordedWhole(t *testing.T) {
+	t.Parallel()
+
+	d := harness.Start(t, recorded)
+	harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "a", Parameters: harness.DirectoryBacked()})
+
+	listed, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "directory", listed.GetEntries()[0].GetVolume().GetVolumeContext()["backing"], "want: the context of the volume")
+
+	response := string(list(t, d, calls.Filter{Method: "ListVolumes"})[0].Response)
+	require.Contains(t, response, `"backing":"directory"`, "want: the record has the context")
+	require.Contains(t, response, `"accessible_topology"`, "want: the record has the topology")
+}
+
 // TestFileHasALineForEachCall, also of several runs.
 func TestFileHasALineForEachCall(t *testing.T) {
 	t.Parallel()
