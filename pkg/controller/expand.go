@@ -37,7 +37,7 @@ func (s *Service) ControllerExpandVolume(
 		}
 	}
 
-	// What the volume has already may be more than the largest volume has by now.
+	// A volume may be larger than the maximum, which was lowered since it was made.
 	size := found.CapacityBytes
 	if asked.GetRequiredBytes() > size {
 		if size, err = s.sizeFor(asked, RoundBytes); err != nil {
