@@ -11,7 +11,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
@@ -333,41 +332,6 @@ func TestDirectoriesSayWhetherTheirSizeIsLimited(t *testing.T) {
 		v, err := s.catalog.FindVolume(s.create(backing, with("backing", backing)))
 		require.NoError(t, err)
 		require.Equal(t, want, v.SizeLimit)
-	}
-}
-
-// TestEachVolumeIsListedWithItsSizeLimit, which volumes of one class need not share.
-func TestEachVolumeIsListedWithItsSizeLimit(t *testing.T) {
-	t.Parallel()
-
-	s := newSite(t)
-
-	for _, limit := range []volume.SizeLimit{"", volume.SizeLimitOf(false), volume.SizeLimitOf(true)} {
-		_, err := s.catalog.UpdateVolume(t.Context(), s.create("limit "+string(limit), with("backing", "directory")),
-			func(v *record.Volume) error {
-				v.SizeLimit = limit
-
-				return nil
-			})
-		require.NoError(t, err)
-	}
-
-	listed, err := s.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
-	require.NoError(t, err)
-
-	for _, each := range listed.GetEntries() {
-		encoded, shown := wire(t, each.GetVolume()), &csi.Volume{}
-		require.NoError(t, proto.Unmarshal([]byte(encoded), shown))
-
-		got, err := s.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: shown.GetVolumeId()})
-		require.NoError(t, err)
-		require.Equal(t, got.GetVolume().GetVolumeContext(), shown.GetVolumeContext(), "want: both calls report the same")
-
-		for _, other := range listed.GetEntries() {
-			v, err := s.catalog.FindVolume(other.GetVolume().GetVolumeId())
-			require.NoError(t, err)
-			require.Equal(t, v.ID == shown.GetVolumeId(), v.HasContext(shown.GetVolumeContext()), "want: only its own size limit is confirmed")
-		}
 	}
 }
 
