@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -56,40 +57,50 @@ func (a *Admission) Capacity(ctx context.Context, pool *Pool, thick bool) (int64
 }
 
 // Check returns ErrOvercommitted unless so many more bytes may be provisioned from
-// the pool. With allocated, the request has allocated them already.
+// the pool. With allocated, the request has allocated them already. It does no I/O.
 type Check func(pool *Pool, bytes int64, allocated bool) error
 
+// errUnread is the error of a check of a pool whose capacity was not read yet.
+var errUnread = errors.New("the capacity of the pool was not read yet")
+
 // Admit calls record, which records what it provisions once check has allowed it,
-// and returns its error. If check refuses before the pool was measured, Admit
-// measures the pool and calls record again. The measurement runs between the calls,
-// so that record may hold locks.
+// and returns its error. It calls record again with what check needed and did not
+// know: the capacity of a pool, and, if that is too little, what the pool's volumes
+// have allocated. It reads both between the calls, so that record may hold locks
+// while a pool hangs. A record whose check fails must change nothing.
 func (a *Admission) Admit(ctx context.Context, record func(check Check) error) error {
-	measured := map[*Pool]Capacity{}
+	known, measured := map[*Pool]Capacity{}, map[*Pool]bool{}
 
 	for {
-		var refused *Pool
+		var unread, refused *Pool
 
 		err := record(func(pool *Pool, bytes int64, allocated bool) error {
-			capacity, known := measured[pool]
-			if !known {
-				var err error
-				if capacity, err = pool.Capacity(); err != nil {
-					return err
-				}
+			capacity, ok := known[pool]
+			if !ok {
+				unread = pool
+
+				return errUnread
 			}
 
 			err := a.check(pool, capacity, bytes, allocated)
-			if err != nil && !known {
+			if err != nil && !measured[pool] {
 				refused = pool
 			}
 
 			return err
 		})
-		if err == nil || refused == nil {
+
+		switch {
+		case err != nil && unread != nil:
+			known[unread], err = unread.Capacity()
+		case err != nil && refused != nil:
+			measured[refused] = true
+			known[refused], err = a.measure(ctx, refused)
+		default:
 			return err
 		}
 
-		if measured[refused], err = a.measure(ctx, refused); err != nil {
+		if err != nil {
 			return err
 		}
 	}

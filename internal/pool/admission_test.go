@@ -107,6 +107,32 @@ func TestPoolIsMeasuredOnlyIfDecisive(t *testing.T) {
 	}
 }
 
+// TestNothingIsReadWhileRecording, which holds the lock of the state: a pool that hangs must not block
+// the others. Here the pool is away meanwhile.
+func TestNothingIsReadWhileRecording(t *testing.T) {
+	t.Parallel()
+
+	directory := filepath.Join(t.TempDir(), "pool")
+	p := openAt(t, directory)
+	admission := &pool.Admission{Overcommit: 1}
+	admission.Register(&ledger{})
+
+	record := func(bytes int64) error {
+		return admission.Admit(t.Context(), func(check pool.Check) error {
+			require.NoError(t, os.Rename(directory, directory+"-away"))
+
+			err := check(p, bytes, false)
+
+			require.NoError(t, os.Rename(directory+"-away", directory))
+
+			return err
+		})
+	}
+
+	require.NoError(t, record(1), "want: the capacity is read between the attempts to record")
+	require.ErrorIs(t, record(math.MaxInt64), pool.ErrOvercommitted, "want: the pool is measured between the attempts to record")
+}
+
 // TestOtherErrorsAreNotRetried after a measurement.
 func TestOtherErrorsAreNotRetried(t *testing.T) {
 	t.Parallel()

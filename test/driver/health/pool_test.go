@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -155,6 +156,18 @@ func TestHealthOfAHangingPool(t *testing.T) {
 		node: []health.Reason{health.ProbeTimedOut}, controller: []health.Reason{health.ProbeTimedOut},
 	})
 
+	// Calls for the pool wait for its capacity.
+	thick := harness.Formatted("ext4")
+	thick.Name, thick.Parameters = "thick", map[string]string{"pool": "slow", "provisioning": "thick"}
+	inline := harness.InlineClaim(t, d, map[string]string{"size": "16Mi", "pool": "slow"})
+
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+
+	_, err := d.CreateVolume(short, thick)
+	harness.RequireCode(t, err, codes.DeadlineExceeded)
+	harness.RequireCode(t, d.Publish(short, inline), codes.DeadlineExceeded)
+
 	// The other pool's volumes are probed, used and created as always.
 	well.awaitWell(t)
 	require.NoError(t, os.Rename(well.image, well.aside(t, well.image)))
@@ -176,6 +189,8 @@ func TestHealthOfAHangingPool(t *testing.T) {
 	harness.AwaitStorage(t, d, "")
 	slow.awaitWell(t)
 	well.awaitWell(t)
+	harness.NewVolume(t, d, thick)
+	require.NoError(t, d.Publish(t.Context(), inline))
 }
 
 // TestHealthOfAPoolWithoutAServer: the server of the pool's filesystem is killed, so that each call
