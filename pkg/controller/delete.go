@@ -57,7 +57,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		marked, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 			v.Phase = record.PhaseDeleting
 
-			return s.use.CheckNone(v)
+			return nil
 		})
 		if err != nil {
 			return err
