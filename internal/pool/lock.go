@@ -3,11 +3,9 @@ package pool
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -15,9 +13,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
-
-// ownerBytes bounds what is read back of a lock file.
-const ownerBytes = 8192
 
 // ErrControllerRunning is returned if another process is the controller of the pool.
 var ErrControllerRunning = errors.New("a pool has one controller at a time")
@@ -45,20 +40,9 @@ func (c *controllerLock) LockAsController(owner string) error {
 
 	c.file = file
 
-	writeOwner(file, owner)
+	flock.WriteOwner(file, owner)
 
 	return nil
-}
-
-// writeOwner ignores errors: in a full pool the driver starts without writing its name, because it
-// is needed to delete volumes.
-func writeOwner(file *os.File, owner string) {
-	name := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.ReplaceAll(owner, "\n", " "))
-
-	written, _ := file.WriteAt([]byte(name), 0)
-
-	// The rest belongs to a longer name.
-	_ = file.Truncate(int64(written))
 }
 
 // LockForReading excludes controllers until Close, while the pool is inspected. Errors:
@@ -124,21 +108,12 @@ func (c *controllerLock) flock(file *os.File, how int) error {
 
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", c.path, readOwner(file), ErrControllerRunning)
+		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", c.path, flock.ReadOwner(file), ErrControllerRunning)
 	case err != nil:
 		return lockError(filepath.Join(c.path, layout.ControllerLock), err)
 	default:
 		return nil
 	}
-}
-
-func readOwner(file *os.File) string {
-	name, err := io.ReadAll(io.NewSectionReader(file, 0, ownerBytes))
-	if owner, _, whole := strings.Cut(string(name), "\n"); err == nil && whole {
-		return owner
-	}
-
-	return "a process that has not named itself"
 }
 
 // lockError wraps an error of flock other than EWOULDBLOCK.

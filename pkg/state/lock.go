@@ -3,19 +3,14 @@ package state
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
-
-// ownerBytes bounds what is read back of a lock file.
-const ownerBytes = 4096
 
 // lockForWriting locks the directory for this process and writes its name into the lock file. The
 // kernel releases the lock when the process ends; the file stays, because removing a lock file
@@ -31,15 +26,7 @@ func lockForWriting(dir, owner string) (*os.File, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 
-	name := fmt.Sprintf("process %d", os.Getpid())
-	if owner != "" {
-		name += " (" + strings.ReplaceAll(owner, "\n", " ") + ")"
-	}
-
-	err = errors.Join(file.Truncate(0), writeOwner(file, name))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock state: %w", err), file.Close())
-	}
+	flock.WriteOwner(file, owner)
 
 	return file, nil
 }
@@ -47,12 +34,6 @@ func lockForWriting(dir, owner string) (*os.File, error) {
 // unlock releases the lock and closes the file.
 func unlock(file *os.File) error {
 	return errors.Join(os.NewSyscallError("flock", flock.Unlock(file)), file.Close())
-}
-
-func writeOwner(file *os.File, name string) error {
-	_, err := file.WriteAt([]byte(name+"\n"), 0)
-
-	return err
 }
 
 // lockForReading excludes writers while state is verified or dumped. A directory that was never
@@ -82,7 +63,7 @@ func lock(dir string, file *os.File, how int) error {
 	case err == nil:
 		return checkInPlace(file)
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return &LockedError{Dir: dir, Owner: readOwner(file)}
+		return &LockedError{Dir: dir, Owner: flock.ReadOwner(file)}
 	default:
 		return fmt.Errorf("lock state: %w", os.NewSyscallError("flock", err))
 	}
@@ -106,13 +87,4 @@ func checkInPlace(file *os.File) error {
 	}
 
 	return nil
-}
-
-func readOwner(file *os.File) string {
-	name, err := io.ReadAll(io.NewSectionReader(file, 0, ownerBytes))
-	if owner := strings.TrimSpace(string(name)); err == nil && owner != "" {
-		return owner
-	}
-
-	return "a process that has not named itself"
 }

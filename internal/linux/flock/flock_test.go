@@ -1,6 +1,7 @@
 package flock_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -77,6 +78,22 @@ func TestUnlockReleasesTheLock(t *testing.T) {
 	require.NoError(t, flock.TryLock(second, unix.LOCK_EX))
 	require.NoError(t, second.Close())
 	require.ErrorIs(t, flock.Unlock(second), unix.EBADF)
+}
+
+// TestOwnerOfALock is the one that wrote its name last.
+func TestOwnerOfALock(t *testing.T) {
+	t.Parallel()
+
+	file, reader := open(t)
+	require.Equal(t, "a process that has not named itself", flock.ReadOwner(reader), "want: an empty file names no process")
+
+	for owner, suffix := range map[string]string{"a test\nof locks": " (a test of locks)", "": ""} {
+		flock.WriteOwner(file, owner)
+		require.Equal(t, fmt.Sprintf("process %d%s", os.Getpid(), suffix), flock.ReadOwner(reader), "want: nothing of a longer name is left")
+	}
+
+	require.NoError(t, os.Truncate(file.Name(), 5))
+	require.Equal(t, "a process that has not named itself", flock.ReadOwner(reader), "want: half a name is none")
 }
 
 // TestUnsupported distinguishes a filesystem without locks from a lock that is refused.
