@@ -342,8 +342,16 @@ func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool
 		return false, err
 	}
 
-	if isProjectOf(name, member.Project) {
-		if err := p.setLimits(p.pool, member.Project, projectquota.Amount{}); err != nil {
+	project, limited := member.Project, isProjectOf(name, member.Project)
+	if !limited {
+		// Its owner may have changed the directory's project.
+		if project, limited, err = p.limitedProject(name); err != nil {
+			return false, err
+		}
+	}
+
+	if limited {
+		if err := p.setLimits(p.pool, project, projectquota.Amount{}); err != nil {
 			return false, err
 		}
 	}

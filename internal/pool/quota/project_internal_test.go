@@ -156,6 +156,23 @@ func TestProjectsFailOnce(t *testing.T) {
 				require.False(t, k.member(t, projectName).Inherited, "want: what is renamed into the directory need not have its project")
 			},
 		},
+		"remove a directory that has left its project": {
+			run: func(t *testing.T, k *fakeKernel, p *projects, _ *os.Root) error {
+				t.Helper()
+
+				if k.calls == 0 {
+					k.members[inodeOf(openDirectory(t, k, projectName))] = projectquota.Membership{}
+				}
+
+				_, err := p.Remove(t.Context(), openDirectory(t, k, "."), projectName)
+
+				return err
+			},
+			verify: func(t *testing.T, k *fakeKernel) {
+				t.Helper()
+				require.Equal(t, projectquota.Amount{}, k.limits[first], "want: the limit is cleared")
+			},
+		},
 		"sweep": {
 			run: func(t *testing.T, k *fakeKernel, p *projects, _ *os.Root) error {
 				t.Helper()
