@@ -72,7 +72,7 @@ func (seen *inspection) renew() error {
 	return errors.Join(removeIfExists(seen.files, filepath.Join(seen.dir, markName)), seen.files.SyncDir(seen.dir))
 }
 
-// backUp copies a file to the first name that no copy has yet, and returns it.
+// backUp copies a file to the first name that no copy has yet, and returns it. It leaves no part of a copy.
 func backUp(path string) (string, error) {
 	source, err := os.Open(path)
 	if err != nil {
@@ -89,6 +89,10 @@ func backUp(path string) (string, error) {
 			return "", err
 		}
 		_, err = io.Copy(target, source)
-		return name, errors.Join(err, target.Sync(), target.Close(), osFS{}.SyncDir(filepath.Dir(path)))
+		err = errors.Join(err, target.Sync(), target.Close(), osFS{}.SyncDir(filepath.Dir(path)))
+		if err != nil {
+			return "", errors.Join(err, os.Remove(name))
+		}
+		return name, nil
 	}
 }
