@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -27,11 +28,11 @@ func TestStateOpensOnAFullFilesystem(t *testing.T) {
 	require.NoError(t, f.Close())
 
 	require.NoError(t, os.Truncate(filepath.Join(dir, "lock"), 0))
-	require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 8<<20), 0o600), unix.ENOSPC)
+	require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 8<<20), 0o600), unix.ENOSPC, "want: the filesystem is full")
 
 	again := newFixture(dir, state.Options{Owner: "the second"})
 	require.NoError(t, again.Open(t.Context()))
 	require.Equal(t, 1, again.volumes.Len(), "want: the records can be read")
-	require.ErrorContains(t, newFixture(dir, state.Options{}).Open(t.Context()), "a process that has not named itself")
+	errtext.Require(t, newFixture(dir, state.Options{}).Open(t.Context()), "a process that has not named itself")
 	require.NoError(t, again.Close())
 }

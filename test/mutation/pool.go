@@ -189,8 +189,8 @@ func poolMutants() []regression {
 		},
 		{
 			name: "pool/failed-measurement-is-zero", in: "pool.Admission.Admit",
-			old:    `if measured[refused], err = a.measure(ctx, refused); err != nil {`,
-			new:    `if measured[refused], err = a.measure(ctx, refused); false {`,
+			old:    `known[refused], err = a.measure(ctx, refused)`,
+			new:    `known[refused], _ = a.measure(ctx, refused); err = nil`,
 			breaks: "a pool that cannot be measured is taken for full",
 			tests:  in("internal/pool", "TestPoolIsMeasuredOnlyIfDecisive"),
 		},
