@@ -108,7 +108,8 @@ func (c *controllerLock) flock(file *os.File, how int) error {
 
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", c.path, flock.ReadOwner(file), ErrControllerRunning)
+		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory",
+			c.path, flock.ReadOwner(file), ErrControllerRunning)
 	case err != nil:
 		return lockError(filepath.Join(c.path, layout.ControllerLock), err)
 	default:
