@@ -415,6 +415,19 @@ func TestAnAttachedImageIsKept(t *testing.T) {
 	s.requireSound()
 }
 
+// TestAnExpansionMayFillThePool: it needs the bytes that are added, which are all that is left.
+func TestAnExpansionMayFillThePool(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	id := s.create("a")
+	size := s.catalog.ProvisionedBytes("default")
+	s.config.Admission.Capacities["default"] = 2 * size
+
+	require.NoError(t, s.expand(t.Context(), id, 2*size), "want: the volume takes the rest of the pool")
+	rpccode.Require(t, s.expand(t.Context(), id, 2*size+RoundBytes), codes.ResourceExhausted, "want: there is no more")
+}
+
 // TestEachVolumeIsListedWithItsSizeLimit, which volumes of one class need not share.
 func TestEachVolumeIsListedWithItsSizeLimit(t *testing.T) {
 	t.Parallel()

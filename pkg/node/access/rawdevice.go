@@ -104,7 +104,7 @@ func (r RawDevice) Devices(v *staged.Volume) ([]int, error) {
 // DeviceOf implements Access.
 func (r RawDevice) DeviceOf(v *staged.Volume, publication staged.Publication) (int, error) {
 	held, err := r.devices.Raw().Get(v.VolumeID)
-	if publication.ReadOnly && !v.IsReadOnly() || err == nil && held.Staged == device.None {
+	if publication.ReadOnly && !v.IsReadOnly() || held.Staged == device.None {
 		return held.ReadOnly, err
 	}
 

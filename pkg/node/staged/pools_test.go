@@ -53,8 +53,16 @@ func TestPoolsOf(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(of.Path(), "ephemeral"), inline.Path(), "inline volumes are in the pool's directory for them")
 
-	_, err = p.Of(in("other", false))
-	rpccode.Require(t, err, codes.FailedPrecondition, "a pool that the node does not have")
+	image := in("other", false)
+	image.Parameters.Backing = volume.BackingImage
+
+	for what, get := range map[string]func() error{
+		"the pool":               func() error { _, err := p.Of(image); return err },
+		"the mutable parameters": func() error { _, err := p.MutableParameters(image); return err },
+		"the image":              func() error { return p.CheckImage(image) },
+	} {
+		rpccode.Require(t, get(), codes.FailedPrecondition, what+" of a volume in a pool that the node does not have")
+	}
 
 	require.NoError(t, pools.Fail("default", os.ErrPermission))
 	_, err = p.Of(in("default", false))
