@@ -213,9 +213,10 @@ func TestAFailedFreezeLeavesNoRecord(t *testing.T) {
 
 		f := newFixture(t, limit)
 		err = f.WithFrozen(t.Context(), freeze.Targets{Filesystems: []freeze.Filesystem{
-			{VolumeID: "volume", FSType: "tmpfs", Root: root},
+			{VolumeID: "volume", FSType: filesystem.Ext4, Root: root},
 		}}, func(context.Context) error { return nil })
-		require.Error(t, err, "want: a tmpfs is not frozen")
+		require.Error(t, err, "want: a tmpfs, which the root is of, is not frozen")
+		require.NotErrorIs(t, err, state.ErrRecord, "want: the record is written")
 		require.Eventually(t, func() bool { return !f.IsFrozen("volume") }, await.Limit, time.Millisecond,
 			"want: the record of a failed freeze is dropped, with the limit %s", limit)
 	}
