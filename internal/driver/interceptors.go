@@ -126,11 +126,15 @@ func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerIn
 	}
 
 	response, err := next(ctx, request)
-	if err == nil && (len(g.lab.parts) > 0 || g.outer != nil || g.inner != nil || g.log.Enabled(ctx, LevelMessages)) {
+	if err != nil {
+		return response, rpc.Status(err)
+	}
+
+	if len(g.lab.parts) > 0 || g.outer != nil || g.inner != nil || g.log.Enabled(ctx, LevelMessages) {
 		response = readable(response)
 	}
 
-	return response, rpc.Status(err)
+	return response, nil
 }
 
 // readable returns the response with all its fields: those that many volumes of a list share are encoded

@@ -175,17 +175,23 @@ func (p *Pool) Remove(ctx context.Context, object Object) error {
 }
 
 // Discard is Remove for an object whose record is deleted at once: when it returns nil, the object
-// is not in place any more, and its space is freed then or, if that takes long or fails, in the
-// background.
+// is not in place any more, not after a power failure either, and its space is freed then or, if that
+// takes long or fails, in the background.
 func (p *Pool) Discard(ctx context.Context, object Object) (err error) {
 	defer errdefs.Wrapf(&err, "discard %s in pool %q", object, p.name)
 
 	moved, err := p.unlinkObject(ctx, object)
-	if err != nil || !moved {
+	if err != nil {
 		return err
 	}
 
-	return p.complete(ctx, object.ID)
+	if moved {
+		if err := p.complete(ctx, object.ID); err != nil {
+			return err
+		}
+	}
+
+	return p.SyncRemovals()
 }
 
 // unlinkObject removes the name of an object, its mutable parameters and its scratch. It returns true if a

@@ -57,7 +57,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		marked, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 			v.Phase = record.PhaseDeleting
 
-			return nil
+			return s.use.CheckNone(v)
 		})
 		if err != nil {
 			return err

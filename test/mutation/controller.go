@@ -128,8 +128,8 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/failed-creation-leaves-bytes", in: "objects.Remover.UndoVolume",
-			old:    `err := p.Discard(ctx, v.Object())`,
-			new:    `err := ctx.Err()`,
+			old:    `if err := p.Discard(ctx, v.Object()); err != nil {`,
+			new:    `if err := ctx.Err(); err != nil {`,
 			breaks: "a creation that fails leaves an image",
 			tests:  in("test/driver/create", "TestAFailedCreationLeavesNothing"),
 		},

@@ -199,11 +199,6 @@ func (t *snapshots) undo(ctx context.Context, cause error) error {
 			err = p.Discard(ctx, each.Object())
 		}
 
-		// A power failure before that brings the copy back; without the record it would stay.
-		if err == nil {
-			err = p.SyncRemovals()
-		}
-
 		if err != nil {
 			left, failures = append(left, each), append(failures, err)
 		}

@@ -60,18 +60,13 @@ func (r *Remover) forget(id string) error {
 // UndoVolume removes what a failed creation has left, and returns why it failed. What
 // takes long or can't be removed now goes in the background.
 func (r *Remover) UndoVolume(ctx context.Context, v *record.Volume, p *pool.Pool, cause error) error {
-	err := p.Discard(ctx, v.Object())
-	if err == nil {
-		err = p.SyncRemovals() // as in Volume
-	}
-
-	if err != nil {
+	if err := p.Discard(ctx, v.Object()); err != nil {
 		r.Queue.Add(r.Volume(v))
 
 		return errors.Join(cause, err, r.Catalog.FreeVolumeNames(v))
 	}
 
-	err = r.forget(v.ID)
+	err := r.forget(v.ID)
 	if err != nil {
 		r.Queue.Add(r.Volume(v))
 	}

@@ -58,11 +58,6 @@ func (v *Volumes) remove(ctx context.Context, r *staged.Inline) error {
 		return err
 	}
 
-	// A power failure before that brings the data back; without the record they would stay.
-	if err := stored.SyncRemovals(); err != nil {
-		return err
-	}
-
 	// After the record, so that a running probe does not restore it.
 	defer v.config.Prober.Observations().Forget(r.VolumeID)
 
