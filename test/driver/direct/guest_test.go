@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -122,8 +123,11 @@ func TestDirectStatsOfAHangingImage(t *testing.T) {
 	}
 
 	served.Release(t)
-	awaitReasons(t, d, claim)
-	guestSays(t, d, claim, smallUsage())
+	require.Eventually(t, func() bool {
+		_, sick, _ := askUsage(t, d, claim.VolumeID, claim.TargetPath)
+
+		return !sick
+	}, await.Limit, 10*time.Millisecond, "want: the volume is well again")
 }
 
 func switched(mode guest.Mode) func(*testing.T, *csiclient.Publication, *guest.Shim) {
