@@ -127,7 +127,7 @@ func TestDirectStatsOfAHangingImage(t *testing.T) {
 		_, sick, _ := askUsage(t, d, claim.VolumeID, claim.TargetPath)
 
 		return !sick
-	}, await.Limit, 10*time.Millisecond, "want: the volume is well again")
+	}, await.Limit, 10*time.Millisecond, "want: the volume is healthy again")
 }
 
 func switched(mode guest.Mode) func(*testing.T, *csiclient.Publication, *guest.Shim) {
