@@ -213,11 +213,20 @@ func TestCreateCopiesTheSource(t *testing.T) {
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "volume-1"},
 	}}
 
+	// The fake does not know the size of this one.
+	fromUnknown := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "snapshot-0"},
+	}}
+
 	for name, test := range map[string]struct {
 		args   []string
 		source *csi.VolumeContentSource
 		size   *csi.CapacityRange
 	}{
+		"restore of a size that is unknown": {[]string{"snapshot", "restore", "snapshot-0", "new"}, fromUnknown, nil},
+		"restore with a limit alone": {
+			[]string{"snapshot", "restore", "snapshot-0", "new", "--limit", "1Gi"}, fromUnknown, &csi.CapacityRange{LimitBytes: gibi},
+		},
 		"restore, as large as the snapshot": {
 			[]string{"snapshot", "restore", "snapshot-1", "new"}, fromSnapshot, &csi.CapacityRange{RequiredBytes: gibi},
 		},

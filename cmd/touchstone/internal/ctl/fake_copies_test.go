@@ -18,7 +18,7 @@ func cutAt() *timestamppb.Timestamp {
 	return timestamppb.New(time.Date(2026, 11, 21, 9, 8, 7, 6_000_000, time.UTC))
 }
 
-// snapshotNumber is snapshot-1 of volume-1, or one of those of group-1.
+// snapshotNumber is snapshot-0 of a size that is unknown, snapshot-1 of volume-1, or one of those of group-1.
 func snapshotNumber(number int) *csi.Snapshot {
 	snapshot := &csi.Snapshot{
 		SnapshotId:         fmt.Sprintf("snapshot-%d", number),
@@ -100,11 +100,13 @@ func (*fake) DeleteSnapshot(_ context.Context, req *csi.DeleteSnapshotRequest) (
 }
 
 func (*fake) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
-	if req.GetSnapshotId() != "snapshot-1" {
-		return nil, status.Errorf(codes.NotFound, "no snapshot %s", req.GetSnapshotId())
+	for number := range 2 {
+		if snapshot := snapshotNumber(number); snapshot.GetSnapshotId() == req.GetSnapshotId() {
+			return &csi.GetSnapshotResponse{Snapshot: snapshot}, nil
+		}
 	}
 
-	return &csi.GetSnapshotResponse{Snapshot: snapshotNumber(1)}, nil
+	return nil, status.Errorf(codes.NotFound, "no snapshot %s", req.GetSnapshotId())
 }
 
 // ListSnapshots gives one snapshot a page.

@@ -191,19 +191,13 @@ func (s *session) showEnded(ctx context.Context, ended []progress.Entry) error {
 
 // checkComplete returns an error unless a volume, a group, or a snapshot that is ready, has the id.
 func (s *session) checkComplete(ctx context.Context, id string) error {
-	known := false
-
 	// Only those that are complete are listed.
-	for _, kind := range []names.Kind{names.Volume, names.Group} {
-		var (
-			listed []names.Object
-			err    error
-		)
+	volumes, known, failure := s.objects(ctx, names.Volume)
+	groups, _, err := s.objects(ctx, names.Group)
+	isListed := slices.ContainsFunc(slices.Concat(volumes, groups), func(o names.Object) bool { return o.ID == id })
 
-		listed, known, err = s.objects(ctx, kind)
-		if err != nil || slices.ContainsFunc(listed, func(o names.Object) bool { return o.ID == id }) {
-			return err
-		}
+	if err := cmp.Or(failure, err); err != nil || isListed {
+		return err
 	}
 
 	snapshot, err := s.snapshot(ctx, id)

@@ -171,11 +171,9 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 				}
 
 				// Zero is "unknown" here and "no matter" there, and a range needs one of both.
-				if snapshot.GetSizeBytes() == 0 && what.limit == 0 {
-					return s.create(ctx, kindRestore, request)
+				if size := snapshot.GetSizeBytes(); size > 0 || what.limit > 0 {
+					request.CapacityRange = &csi.CapacityRange{RequiredBytes: size, LimitBytes: int64(what.limit)}
 				}
-
-				request.CapacityRange = &csi.CapacityRange{RequiredBytes: snapshot.GetSizeBytes(), LimitBytes: int64(what.limit)}
 			}
 
 			return s.create(ctx, kindRestore, request)
