@@ -70,7 +70,7 @@ func (s *checkedStream) RecvMsg(into any) error {
 		return err
 	}
 
-	c := &call{ctx: s.Context(), number: s.monitor.config.Number(s.Context()), method: s.method, begun: true}
+	c := &call{ctx: s.Context(), number: s.monitor.config.Number(s.Context()), method: s.method, isStream: true}
 	end, refusal := s.monitor.begin(c, into)
 	s.end = end
 

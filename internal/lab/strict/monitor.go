@@ -111,8 +111,8 @@ type call struct {
 	token string
 	// name is the name of the volume that a violation is about, if it is known.
 	name string
-	// begun means that BeginStream has checked whether it may be called.
-	begun bool
+	// isStream means that BeginStream has checked whether it may be called.
+	isStream bool
 }
 
 func (c *call) rpc() string { return c.method[strings.LastIndexByte(c.method, '/')+1:] }
@@ -177,7 +177,7 @@ func (m *Monitor) BeginStream(ctx context.Context, number uint64, method string)
 // check returns the violations that a request shows.
 func (m *Monitor) check(c *call) []finding {
 	var found []finding
-	if !c.begun {
+	if !c.isStream {
 		found = m.advertised.checkCall(c)
 	}
 
