@@ -22,8 +22,8 @@ func (l *Loops) Detach(ctx context.Context, number int) error {
 }
 
 // DetachSame is Detach only if the number has the attachment that was observed before. If it has
-// another, that one is gone, which is fine. By the disk sequence it is recognized without its image;
-// before Linux 5.15 by the image, where observed has it.
+// another, that one is gone, which is fine. It is recognized by its disk sequence, without its image,
+// and before Linux 5.15 by its image, which observed has to have then.
 func (l *Loops) DetachSame(ctx context.Context, observed Status) error {
 	return l.detach(ctx, observed.Number, &observed)
 }
@@ -73,7 +73,7 @@ func (l *Loops) AwaitDetached(ctx context.Context, number int, sequence uint64) 
 }
 
 // requestDetach asks for the detach and returns which attachment of the number it was. It does not ask the
-// image, whose filesystem may be gone, or hang.
+// image, whose filesystem may be gone.
 func (l *Loops) requestDetach(number int, observed *Status) (sequence uint64, attached bool, err error) {
 	node, err := l.openAttached(number)
 	if node == nil {
@@ -101,7 +101,7 @@ func (l *Loops) requestDetach(number int, observed *Status) (sequence uint64, at
 }
 
 func (l *Loops) isSame(node *os.File, sequence uint64, observed *Status) (bool, error) {
-	if sequence != 0 || observed.Backing == (Identity{}) {
+	if sequence != 0 {
 		return sequence == observed.Sequence, nil
 	}
 

@@ -126,14 +126,20 @@ func (d *Devices) detachNew(ctx context.Context, v *staged.Volume, number int) e
 }
 
 // Detach detaches the device and returns when it is gone. It does not ask the image, whose filesystem may
-// be gone, or hang.
+// be gone, except before Linux 5.15, which has no sequences.
 func (d *Devices) Detach(ctx context.Context, v *staged.Volume, number int) error {
 	device, attached, err := d.config.Loops.Attachment(number)
+	observed := loop.Status{Number: number, Sequence: device.Sequence}
+
+	if attached && device.Sequence == 0 {
+		observed, attached, err = d.config.Loops.Status(number)
+	}
+
 	if err != nil || !attached {
 		return err
 	}
 
-	return d.AwaitDetach(ctx, v, loop.Status{Number: number, Sequence: device.Sequence})
+	return d.AwaitDetach(ctx, v, observed)
 }
 
 // AwaitDetach detaches the device unless its number has another attachment by now, and
