@@ -200,7 +200,7 @@ var onceOperations = map[string]syscallfault.Operation{
 		return errors.Join(p.Remove(ctx, directoryOf(onceID)), p.SyncRemovals())
 	}),
 	"discarded directory": inPool(func(ctx context.Context, p *pool.Pool) error {
-		return errors.Join(p.Discard(ctx, directoryOf(onceID)), p.SyncRemovals())
+		return p.Discard(ctx, directoryOf(onceID))
 	}),
 	"leftovers": inPool(func(ctx context.Context, p *pool.Pool) error { return p.RemoveStaleScratch(ctx) }),
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/test/errtext"
@@ -73,4 +74,28 @@ func TestADiscardWaitsForItsRemoval(t *testing.T) {
 		<-stopped
 		require.NoError(t, p.Close())
 	})
+}
+
+// TestWhatIsDiscardedIsDurable: the directories in which names were removed are synced before it returns.
+func TestWhatIsDiscardedIsDurable(t *testing.T) {
+	t.Parallel()
+
+	p, _ := newQuotaPool(t)
+	synced := func() bool {
+		for _, unsynced := range p.unsynced {
+			if unsynced.Load() {
+				return false
+			}
+		}
+
+		return true
+	}
+
+	object := Object{ID: quotaID, Backing: volume.BackingDirectory}
+
+	_, err := p.unlinkObject(t.Context(), object)
+	require.NoError(t, err)
+	require.False(t, synced(), "want: a removed name is noted as not durable")
+	require.NoError(t, p.Discard(t.Context(), object))
+	require.True(t, synced(), "want: what an earlier attempt has removed is durable, too")
 }
