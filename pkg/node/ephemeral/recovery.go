@@ -62,7 +62,7 @@ func (v *Volumes) RemoveUnrecorded(ctx context.Context, id string, at *mount.Tar
 }
 
 // findUnrecorded returns the ephemeral volume that is mounted at a target without a
-// record: such a volume belongs to its target only. An object with the CO's id is not of one.
+// record: such a volume belongs to its target only. Its content has an id of its own, never the CO's.
 func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, bool, error) {
 	point, mounted, err := at.Mounted()
 	if err != nil || !mounted {
