@@ -23,7 +23,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench bench-compare soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults e2e-upstream e2e-burst e2e-hostpath-deploy fuzz lint image image-hostpath sidecars install uninstall packages dist clean
+.PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench bench-compare soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults e2e-upstream e2e-hostpath-deploy fuzz lint image image-hostpath sidecars install uninstall packages dist clean
 
 help: ## List the targets that people use
 	@awk -F ':.*[^#]## ' '/^[a-z0-9-]+:.*[^#]## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,9 +133,6 @@ e2e-faults: ### Have calls fail on command, and show what a cluster (KUBECONFIG)
 
 e2e-upstream: ### Run the suites that deploy hostpathplugin on a cluster (KUBECONFIG, E2E_TEST, IMPORT: test/e2e/upstream.sh)
 	test/e2e/upstream.sh
-
-e2e-burst: ### Measure how fast a cluster (KUBECONFIG) binds 10,000 claims, and the driver's part (test/e2e/burst.sh)
-	test/e2e/burst.sh
 
 e2e-hostpath-deploy: ### Install hostpathplugin on a cluster with upstream's deploy scripts (KUBECONFIG, IMPORT, SOURCE: test/e2e/hostpath-deploy.sh)
 	test/e2e/hostpath-deploy.sh
