@@ -105,6 +105,8 @@ func TestDirectStatsSucceedForEachAnswer(t *testing.T) {
 
 // TestDirectStatsOfAHangingImage answer in time although the device's status waits for the image.
 func TestDirectStatsOfAHangingImage(t *testing.T) {
+	namespace.NeedRoot(t)
+
 	served := faults.Serve(t)
 	d := directDriver(t, harness.PoolAt("default", filepath.Join(served.Path, "pool")))
 	claim, _ := published(t, d)
