@@ -106,7 +106,7 @@ func TestAThickVolumeIsSyncedWhenItIsMade(t *testing.T) {
 	require.Positive(t, served.Met(t), "want: the sync of the thick volume is met")
 
 	served.Release(t)
-	harness.AwaitStorage(t, d, "cannot remove ") // what is left of it is removed
+	harness.AwaitStorage(t, d, "cannot remove ") // also from the pool
 
 	made, err := d.CreateVolume(t.Context(), request)
 	require.NoError(t, err)
