@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -32,23 +33,25 @@ func imageOfSize(t *testing.T, place *pool.Pool, size int64, thick bool) string 
 func TestFillImageLeavesAnAttachedImage(t *testing.T) {
 	t.Parallel()
 
-	place := openAt(t, t.TempDir())
-	id := imageOfSize(t, place, mebi, false)
+	synctest.Test(t, func(t *testing.T) {
+		place := openAt(t, t.TempDir())
+		id := imageOfSize(t, place, mebi, false)
 
-	attached, err := place.Images.Open(id, os.O_RDWR)
-	require.NoError(t, err)
-	await.Flock(t, attached, unix.LOCK_EX)
+		attached, err := place.Images.Open(id, os.O_RDWR)
+		require.NoError(t, err)
+		await.Flock(t, attached, unix.LOCK_EX)
 
-	filled, err := place.Images.Fill(t.Context(), id, filling(false, func(context.Context, string) error {
-		return errors.New("an image that is attached was filled")
-	}))
-	require.ErrorIs(t, err, pool.ErrInUse)
-	require.False(t, filled, "want: the image was not filled")
+		filled, err := place.Images.Fill(t.Context(), id, filling(false, func(context.Context, string) error {
+			return errors.New("an image that is attached was filled")
+		}))
+		require.ErrorIs(t, err, pool.ErrInUse)
+		require.False(t, filled, "want: the image was not filled")
 
-	current, err := place.Images.IsCurrent(id, attached)
-	require.NoError(t, err)
-	require.True(t, current, "the image was replaced")
-	release(t, attached)
+		current, err := place.Images.IsCurrent(id, attached)
+		require.NoError(t, err)
+		require.True(t, current, "the image was replaced")
+		release(t, attached)
+	})
 }
 
 // TestFillImageHoldsTheLock while it checks and fills, so that nothing can attach

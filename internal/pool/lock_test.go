@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -29,27 +30,29 @@ func openAt(t *testing.T, directory string) *pool.Pool {
 func TestAPoolHasOneController(t *testing.T) {
 	t.Parallel()
 
-	directory := t.TempDir()
-	first, second := openAt(t, directory), openAt(t, directory)
+	synctest.Test(t, func(t *testing.T) {
+		directory := t.TempDir()
+		first, second := openAt(t, directory), openAt(t, directory)
 
-	require.NoError(t, first.LockAsController("the first\nof two"))
+		require.NoError(t, first.LockAsController("the first\nof two"))
 
-	err := second.LockAsController("the second")
-	require.ErrorIs(t, err, pool.ErrControllerRunning)
-	errtext.Require(t, err, fmt.Sprintf("process %d (the first of two)", os.Getpid()))
-	errtext.Require(t, err, directory)
+		err := second.LockAsController("the second")
+		require.ErrorIs(t, err, pool.ErrControllerRunning)
+		errtext.Require(t, err, fmt.Sprintf("process %d (the first of two)", os.Getpid()))
+		errtext.Require(t, err, directory)
 
-	// Its end frees the pool also while another process has a copy of the descriptor, as
-	// a child has between its fork and its exec.
-	copied := copyOfLock(t, directory)
-	require.NoError(t, first.Close())
-	require.NoError(t, second.LockAsController("the second"))
-	require.NoError(t, copied.Close())
+		// Its end frees the pool also while another process has a copy of the descriptor, as
+		// a child has between its fork and its exec.
+		copied := copyOfLock(t, directory)
+		require.NoError(t, first.Close())
+		require.NoError(t, second.LockAsController("the second"))
+		require.NoError(t, copied.Close())
 
-	errtext.Require(t, openAt(t, directory).LockAsController("the third"), "the second")
+		errtext.Require(t, openAt(t, directory).LockAsController("the third"), "the second")
 
-	// The pool of a pool has an owner of its own.
-	require.NoError(t, openAt(t, filepath.Join(directory, "ephemeral")).LockAsController("the first"))
+		// The pool of a pool has an owner of its own.
+		require.NoError(t, openAt(t, filepath.Join(directory, "ephemeral")).LockAsController("the first"))
+	})
 }
 
 // copyOfLock returns one more descriptor of the lock file that this process

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -108,25 +109,27 @@ func TestDefaultPool(t *testing.T) {
 func TestOpenSet(t *testing.T) {
 	t.Parallel()
 
-	root := t.TempDir()
-	set, err := pool.OpenSet(map[string]string{"one": filepath.Join(root, "one"), "two": filepath.Join(root, "two")})
-	require.NoError(t, err)
-	require.Equal(t, []string{"one", "two"}, namesOf(set.Served()))
+	synctest.Test(t, func(t *testing.T) {
+		root := t.TempDir()
+		set, err := pool.OpenSet(map[string]string{"one": filepath.Join(root, "one"), "two": filepath.Join(root, "two")})
+		require.NoError(t, err)
+		require.Equal(t, []string{"one", "two"}, namesOf(set.Served()))
 
-	second, err := pool.OpenSet(map[string]string{"two": filepath.Join(root, "two")})
-	require.NoError(t, err)
-	require.NoError(t, second.Served()[0].LockAsController("another"))
-	require.ErrorIs(t, set.Served()[1].LockAsController("the first"), pool.ErrControllerRunning)
-	require.ErrorIs(t, set.Served()[1].LockForReading(), pool.ErrControllerRunning)
-	require.NoError(t, second.Close())
-	require.NoError(t, set.Close())
-	require.Empty(t, set.Served(), "want: a closed set serves no pool")
+		second, err := pool.OpenSet(map[string]string{"two": filepath.Join(root, "two")})
+		require.NoError(t, err)
+		require.NoError(t, second.Served()[0].LockAsController("another"))
+		require.ErrorIs(t, set.Served()[1].LockAsController("the first"), pool.ErrControllerRunning)
+		require.ErrorIs(t, set.Served()[1].LockForReading(), pool.ErrControllerRunning)
+		require.NoError(t, second.Close())
+		require.NoError(t, set.Close())
+		require.Empty(t, set.Served(), "want: a closed set serves no pool")
 
-	file := filepath.Join(root, "file")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
+		file := filepath.Join(root, "file")
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
 
-	_, err = pool.OpenSet(map[string]string{"one": filepath.Join(root, "one"), "bad": file})
-	require.ErrorIs(t, err, pool.ErrNotDirectory)
+		_, err = pool.OpenSet(map[string]string{"one": filepath.Join(root, "one"), "bad": file})
+		require.ErrorIs(t, err, pool.ErrNotDirectory)
+	})
 }
 
 // TestInspect opens a directory without changing anything: what is missing is empty.

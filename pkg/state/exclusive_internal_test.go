@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -14,28 +15,30 @@ import (
 func TestExclusively(t *testing.T) {
 	t.Parallel()
 
-	dir := filepath.Join(t.TempDir(), "state")
-	store := New(dir, Options{})
-	require.NoError(t, store.Open(t.Context()))
-	require.ErrorAs(t, Exclusively(dir, "a test", func() error { return nil }), new(*LockedError))
-	require.NoError(t, store.Close())
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		store := New(dir, Options{})
+		require.NoError(t, store.Open(t.Context()))
+		require.ErrorAs(t, Exclusively(dir, "a test", func() error { return nil }), new(*LockedError))
+		require.NoError(t, store.Close())
 
-	require.NoError(t, Exclusively(dir, "a test", func() error {
-		var locked *LockedError
+		require.NoError(t, Exclusively(dir, "a test", func() error {
+			var locked *LockedError
 
-		require.ErrorAs(t, New(dir, Options{}).Open(t.Context()), &locked)
-		require.Contains(t, locked.Owner, "a test")
+			require.ErrorAs(t, New(dir, Options{}).Open(t.Context()), &locked)
+			require.Contains(t, locked.Owner, "a test")
 
-		return nil
-	}))
+			return nil
+		}))
 
-	text, err := os.ReadFile(filepath.Join(dir, lockName))
-	require.NoError(t, err)
-	require.Empty(t, text, "want: no owner is named any more")
+		text, err := os.ReadFile(filepath.Join(dir, lockName))
+		require.NoError(t, err)
+		require.Empty(t, text, "want: no owner is named any more")
 
-	require.NoError(t, Exclusively(dir, "a test", func() error { return os.RemoveAll(dir) }))
-	require.NoDirExists(t, dir)
-	require.ErrorIs(t, Exclusively(dir, "a test", func() error { return nil }), fs.ErrNotExist)
+		require.NoError(t, Exclusively(dir, "a test", func() error { return os.RemoveAll(dir) }))
+		require.NoDirExists(t, dir)
+		require.ErrorIs(t, Exclusively(dir, "a test", func() error { return nil }), fs.ErrNotExist)
+	})
 }
 
 // TestTheLockOfARemovedFileIsNone: a successor may be locked by another process.

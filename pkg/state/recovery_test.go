@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -363,27 +364,29 @@ func TestOldFormat(t *testing.T) {
 func TestLock(t *testing.T) {
 	t.Parallel()
 
-	dir := t.TempDir()
-	f := open(t, dir, state.Options{Owner: "serving /run/csi.sock"})
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		f := open(t, dir, state.Options{Owner: "serving /run/csi.sock"})
 
-	refuse := func(err error) {
-		var locked *state.LockedError
+		refuse := func(err error) {
+			var locked *state.LockedError
 
-		require.ErrorAs(t, err, &locked)
-		require.Equal(t, dir, locked.Dir)
-		require.Contains(t, err.Error(), "serving /run/csi.sock")
-		require.Contains(t, err.Error(), fmt.Sprint("process ", os.Getpid()))
-	}
+			require.ErrorAs(t, err, &locked)
+			require.Equal(t, dir, locked.Dir)
+			require.Contains(t, err.Error(), "serving /run/csi.sock")
+			require.Contains(t, err.Error(), fmt.Sprint("process ", os.Getpid()))
+		}
 
-	refuse(newFixture(dir, state.Options{}).Open(t.Context()))
+		refuse(newFixture(dir, state.Options{}).Open(t.Context()))
 
-	_, err := newFixture(dir, state.Options{}).Verify(nil)
-	refuse(err)
+		_, err := newFixture(dir, state.Options{}).Verify(nil)
+		refuse(err)
 
-	_, err = newFixture(dir, state.Options{Owner: "state repair"}).Repair()
-	refuse(err)
-	refuse(newFixture(dir, state.Options{}).Dump(os.Stderr))
+		_, err = newFixture(dir, state.Options{Owner: "state repair"}).Repair()
+		refuse(err)
+		refuse(newFixture(dir, state.Options{}).Dump(os.Stderr))
 
-	require.NoError(t, f.Close())
-	require.NoError(t, open(t, dir, state.Options{}).Close())
+		require.NoError(t, f.Close())
+		require.NoError(t, open(t, dir, state.Options{}).Close())
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -37,10 +38,12 @@ func open(t *testing.T) (first, second *os.File) {
 func TestALockIsRefusedWhileAnotherHasIt(t *testing.T) {
 	t.Parallel()
 
-	first, second := open(t)
-	require.NoError(t, flock.Lock(first, unix.LOCK_EX))
-	require.ErrorIs(t, flock.Lock(second, unix.LOCK_EX), unix.EWOULDBLOCK)
-	require.ErrorIs(t, flock.Lock(second, unix.LOCK_SH), unix.EWOULDBLOCK)
+	synctest.Test(t, func(t *testing.T) {
+		first, second := open(t)
+		require.NoError(t, flock.Lock(first, unix.LOCK_EX))
+		require.ErrorIs(t, flock.Lock(second, unix.LOCK_EX), unix.EWOULDBLOCK)
+		require.ErrorIs(t, flock.Lock(second, unix.LOCK_SH), unix.EWOULDBLOCK)
+	})
 }
 
 func TestSharedLocksCoexist(t *testing.T) {

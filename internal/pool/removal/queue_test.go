@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -71,41 +72,43 @@ func run(t *testing.T, q *removal.Queue) {
 func TestAFailedRemovalIsRetriedReportedAndLoggedOnce(t *testing.T) {
 	t.Parallel()
 
-	q, log := newQueue()
+	synctest.Test(t, func(t *testing.T) {
+		q, log := newQueue()
 
-	var changes, attempts atomic.Int32
+		var changes, attempts atomic.Int32
 
-	q.OnChange(func(pool string) {
-		changes.Add(1)
+		q.OnChange(func(pool string) {
+			changes.Add(1)
 
-		if pool != "p" {
-			t.Errorf("changed pool is %q, want p", pool)
-		}
+			if pool != "p" {
+				t.Errorf("changed pool is %q, want p", pool)
+			}
+		})
+
+		task := removal.Task{Pool: "p", Object: "volume v", Remove: func(context.Context) error {
+			if attempts.Add(1) < 4 {
+				return errStuck
+			}
+
+			return nil
+		}}
+
+		require.ErrorIs(t, q.Do(t.Context(), task), errStuck)
+		require.ErrorIs(t, q.Do(t.Context(), task), errStuck)
+
+		failures := q.Failures("p")
+		require.Len(t, failures, 1, "want: the removal that failed is reported")
+		require.Equal(t, "volume v", failures[0].Object)
+		require.ErrorIs(t, failures[0].Cause, errStuck)
+		require.Empty(t, q.Failures("another"), "want: the other pool has no failure")
+		require.Equal(t, 1, log.count("cannot remove"), "the cause has not changed")
+
+		run(t, q)
+		require.Eventually(t, func() bool { return q.Len() == 0 }, limit, time.Millisecond, "the queue retries until it succeeds")
+		require.Empty(t, q.Failures("p"), "want: a removal that succeeded is not reported")
+		require.EqualValues(t, 4, attempts.Load(), "want: the removal is tried until it succeeds")
+		require.Eventually(t, func() bool { return changes.Load() == 2 }, limit, time.Millisecond, "it appears and clears")
 	})
-
-	task := removal.Task{Pool: "p", Object: "volume v", Remove: func(context.Context) error {
-		if attempts.Add(1) < 4 {
-			return errStuck
-		}
-
-		return nil
-	}}
-
-	require.ErrorIs(t, q.Do(t.Context(), task), errStuck)
-	require.ErrorIs(t, q.Do(t.Context(), task), errStuck)
-
-	failures := q.Failures("p")
-	require.Len(t, failures, 1, "want: the removal that failed is reported")
-	require.Equal(t, "volume v", failures[0].Object)
-	require.ErrorIs(t, failures[0].Cause, errStuck)
-	require.Empty(t, q.Failures("another"), "want: the other pool has no failure")
-	require.Equal(t, 1, log.count("cannot remove"), "the cause has not changed")
-
-	run(t, q)
-	require.Eventually(t, func() bool { return q.Len() == 0 }, limit, time.Millisecond, "the queue retries until it succeeds")
-	require.Empty(t, q.Failures("p"), "want: a removal that succeeded is not reported")
-	require.EqualValues(t, 4, attempts.Load(), "want: the removal is tried until it succeeds")
-	require.Eventually(t, func() bool { return changes.Load() == 2 }, limit, time.Millisecond, "it appears and clears")
 }
 
 func TestHangingRemovalDelaysNoOtherPool(t *testing.T) {
