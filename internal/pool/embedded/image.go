@@ -182,14 +182,18 @@ func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 	}
 
 	// Once it is mounted, its bytes are the filesystem's business.
-	if _, mounted, err := s.target.Mounted(); err == nil && !mounted {
-		image, err = s.usableImage(ctx, image)
-		if err != nil {
+	_, mounted, err := s.target.Mounted()
+	if err == nil && !mounted {
+		if image, err = s.usableImage(ctx, image); err != nil {
 			return nil, err
 		}
 	}
 
-	if err := s.refuseVolumes(); err != nil {
+	if err == nil {
+		err = s.refuseVolumes()
+	}
+
+	if err != nil {
 		return nil, errors.Join(err, image.Close())
 	}
 
