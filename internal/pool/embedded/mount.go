@@ -234,11 +234,16 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 			return nil
 		}
 
-		if err := errors.Join(image.Truncate(wanted), image.Sync()); err != nil {
+		if err := image.Truncate(wanted); err != nil {
 			return fmt.Errorf("grow %s to %d bytes: %w", layout.EmbeddedImage, wanted, err)
 		}
 
 		size = wanted
+	}
+
+	// Also the size that an earlier start has failed to sync: the filesystem must not become larger.
+	if err := image.Sync(); err != nil {
+		return fmt.Errorf("sync %s: %w", layout.EmbeddedImage, err)
 	}
 
 	if device.SizeBytes < size {
