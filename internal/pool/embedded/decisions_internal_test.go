@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
@@ -82,5 +83,51 @@ func TestSpaceToGrow(t *testing.T) {
 
 	for bytes, want := range map[int64]int64{0: 16 << 20, 1 << 30: 17 << 20, 1 << 40: 1040 << 20} {
 		require.Equal(t, want, spaceToGrow(bytes), "want: the space to grow by %d bytes", bytes)
+	}
+}
+
+// TestAFullHostIsNoCause unless it is known to be full.
+func TestAFullHostIsNoCause(t *testing.T) {
+	t.Parallel()
+
+	directory, err := os.Open(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, directory.Close())
+
+	h := &host{directory: directory}
+	require.Equal(t, os.ErrInvalid, h.explainFullHost(os.ErrInvalid), "want: a host whose space is unknown changes no error")
+}
+
+// TestAShutDownFilesystemNeedsPrivilege to be mounted again.
+func TestAShutDownFilesystemNeedsPrivilege(t *testing.T) {
+	t.Parallel()
+	require.ErrorIs(t, (&mounter{}).unmountAfterShutdown(t.Context()), ErrPrivilege)
+}
+
+// TestQuotasAreLeftOut only where the kernel has none, which refuses their flag.
+func TestQuotasAreLeftOut(t *testing.T) {
+	t.Parallel()
+
+	with, without := []string{"discard", "prjquota"}, []string{"discard"}
+
+	for _, test := range []struct {
+		flag   string
+		answer error
+		want   [][]string
+	}{
+		{"prjquota", nil, [][]string{with}},
+		{"prjquota", unix.EIO, [][]string{with}},
+		{"prjquota", unix.EINVAL, [][]string{with, without}},
+		{"", unix.EINVAL, [][]string{without}},
+	} {
+		var tried [][]string
+
+		err := imageType{mountFlags: without, quotaFlag: test.flag}.withQuotas(func(flags []string) error {
+			tried = append(tried, flags)
+
+			return test.answer
+		})
+		require.Equal(t, test.answer, err, "want: the last answer of the kernel")
+		require.Equal(t, test.want, tried, "want: the flags that are tried when the kernel answers %v", test.answer)
 	}
 }

@@ -221,7 +221,7 @@ func TestPoolInUseStaysAndIsAdopted(t *testing.T) { onEach(t, testPoolInUseStays
 
 func testPoolInUseStaysAndIsAdopted(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	pool := ensure(t, kind, directory, small)
+	pool, log := ensureLogged(t, kind, directory, small)
 
 	open, err := os.Create(filepath.Join(pool.Directory(), "open"))
 	require.NoError(t, err)
@@ -229,6 +229,7 @@ func testPoolInUseStaysAndIsAdopted(t *testing.T, kind string) {
 	defer open.Close()
 
 	end(t, pool)
+	require.Contains(t, log.String(), stays)
 	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
 
 	again := ensure(t, kind, directory, small)
@@ -241,10 +242,17 @@ func testPoolInUseStaysAndIsAdopted(t *testing.T, kind string) {
 	end(t, again)
 	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
 
+	// What has the device open keeps that alone.
 	third := ensure(t, kind, directory, small)
+	device := devices(t, directory)[0]
+	reader, err := os.Open(device.Path)
+	require.NoError(t, err)
 	require.NoError(t, unix.Unmount(bound, 0))
 	end(t, third)
 	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool is not mounted")
+	require.Len(t, devices(t, directory), 1, "want: the device stays while it is open")
+	require.NoError(t, reader.Close())
+	require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).AwaitDetached(t.Context(), device.Number, device.Sequence))
 	require.Empty(t, devices(t, directory), "want: no device is left")
 }
 

@@ -80,7 +80,7 @@ const hostFullBytes = 64 << 20
 // of the image that looks like a broken device.
 func (h *host) explainFullHost(err error) error {
 	free, statErr := h.hostFree()
-	if err == nil || statErr != nil || free >= hostFullBytes {
+	if statErr != nil || free >= hostFullBytes {
 		return err
 	}
 

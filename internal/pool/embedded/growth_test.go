@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,10 +27,20 @@ func testPoolGrows(t *testing.T, kind string) {
 	end(t, pool)
 	end(t, online)
 
-	for _, step := range []struct{ asked, image int64 }{{2 * larger, 2 * larger}, {small, 2 * larger}, {0, 2 * larger}} {
-		pool := ensure(t, kind, directory, step.asked)
-		require.Equal(t, step.image, size(t, pool.Image()), "want: the image grows and never shrinks")
-		require.Greater(t, total(t, pool.Directory()), step.image*8/10, "want: the filesystem is as large as the image")
+	const final, grows, keeps = 2 * larger, "an embedded pool grows", "larger than asked"
+
+	for _, step := range []struct {
+		asked  int64
+		logged string
+	}{{final, grows}, {final, ""}, {small, keeps}, {0, ""}} {
+		pool, log := ensureLogged(t, kind, directory, step.asked)
+		require.EqualValues(t, final, size(t, pool.Image()), "want: the image grows and never shrinks")
+		require.Greater(t, total(t, pool.Directory()), int64(final*8/10), "want: the filesystem is as large as the image")
+
+		for _, text := range []string{grows, keeps} {
+			require.Equal(t, text == step.logged, strings.Contains(log.String(), text), "want: only what happens is logged: %s", text)
+		}
+
 		holds(t, filepath.Join(pool.Directory(), "data"), "kept")
 		end(t, pool)
 	}

@@ -46,6 +46,22 @@ func TestLocate(t *testing.T) {
 	errtext.Require(t, err, directory)
 }
 
+// TestADirectoryThatCannotBeMade has no image, and gets none.
+func TestADirectoryThatCannotBeMade(t *testing.T) {
+	file := emptyDirectory(t)
+	write(t, file, "a file")
+
+	options := embedded.Options{Directory: filepath.Join(file, "pool")}
+	pool, err := embedded.Ensure(t.Context(), options)
+	require.NoError(t, err, "want: an ordinary pool is left alone")
+	require.Empty(t, pool.Image(), "want: there is no image")
+
+	options.Bytes = small
+	_, err = embedded.Ensure(t.Context(), options)
+	require.ErrorIs(t, err, unix.ENOTDIR)
+	errtext.Require(t, err, "make the directory")
+}
+
 // TestRequiredImageIsNotMade, nor formatted.
 func TestRequiredImageIsNotMade(t *testing.T) {
 	directory := newDirectory(t)
@@ -77,7 +93,7 @@ func TestCloseDoesNotWaitForVolumes(t *testing.T) { onEach(t, testCloseDoesNotWa
 
 func testCloseDoesNotWaitForVolumes(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	pool := ensure(t, kind, directory, small)
+	pool, log := ensureLogged(t, kind, directory, small)
 
 	volume, err := os.Create(filepath.Join(pool.Directory(), "volume"))
 	require.NoError(t, err)
@@ -93,6 +109,7 @@ func testCloseDoesNotWaitForVolumes(t *testing.T, kind string) {
 	began := time.Now()
 	end(t, pool)
 	require.Less(t, time.Since(began), 4*time.Second, "want: a volume in use is not waited for")
+	require.Contains(t, log.String(), stays)
 	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: the pool stays mounted")
 
 	// Closing it again does nothing.

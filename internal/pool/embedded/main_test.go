@@ -1,8 +1,10 @@
 package embedded_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,12 +154,27 @@ func devices(t *testing.T, directory string) []loop.Attachment {
 func ensure(t *testing.T, kind, directory string, bytes int64) *embedded.Pool {
 	t.Helper()
 
-	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: bytes, Filesystem: kind})
-	require.NoError(t, err)
-	t.Cleanup(func() { end(t, pool) })
+	pool, _ := ensureLogged(t, kind, directory, bytes)
 
 	return pool
 }
+
+// ensureLogged is ensure with the log of the pool.
+func ensureLogged(t *testing.T, kind, directory string, size int64) (*embedded.Pool, *bytes.Buffer) {
+	t.Helper()
+
+	log := &bytes.Buffer{}
+	pool, err := embedded.Ensure(t.Context(), embedded.Options{
+		Directory: directory, Bytes: size, Filesystem: kind, Log: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { end(t, pool) })
+
+	return pool, log
+}
+
+// stays is in the log of a pool that is in use when it is closed.
+const stays = "the embedded pool stays mounted"
 
 // refused is Ensure that must fail, and leave nothing mounted or attached that
 // was not before.

@@ -76,6 +76,7 @@ func TestConcurrentDriversShareThePool(t *testing.T) { onEach(t, testConcurrentD
 
 func testConcurrentDriversShareThePool(t *testing.T, kind string) {
 	directory := newDirectory(t)
+	ensure(t, kind, newDirectory(t), small) // another pool, which is mounted meanwhile
 
 	const drivers = 4
 
