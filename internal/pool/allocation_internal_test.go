@@ -41,6 +41,14 @@ func TestAllocationHasALimit(t *testing.T) {
 
 	require.Len(t, sum.shared, maxShared, "want: the shared extents are limited")
 	require.EqualValues(t, maxShared, sum.Bytes(), "too little, never too much")
+
+	// Every second one touches the one before it.
+	sum = Allocation{}
+	for i := range uint64(maxShared + 2) {
+		sum.addShared(span{i + i/2, i + i/2 + 1})
+	}
+
+	require.EqualValues(t, maxShared+2, sum.Bytes(), "want: extents that touch each other are kept as one")
 }
 
 // TestExtentsOfAnAllocation: shared blocks count once, and those of a file with several links in part for each.

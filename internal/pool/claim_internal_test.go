@@ -6,8 +6,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
@@ -64,4 +67,108 @@ func TestAFailedUnlockIsReported(t *testing.T) {
 	lock := controllerLock{file: file}
 	errtext.Require(t, lock.unlock(), file.Name(), "want: the error names the lock")
 	require.NoError(t, lock.unlock(), "want: there is nothing to release any more")
+}
+
+// TestAFailedUnlockIsReportedByEachClose of what has the lock.
+func TestAFailedUnlockIsReportedByEachClose(t *testing.T) {
+	t.Parallel()
+
+	held := func(lock *controllerLock, take error) {
+		require.NoError(t, take)
+		require.NoError(t, lock.file.Close())
+	}
+
+	for name, end := range map[string]func(p *Pool) error{
+		"a failed pool": func(p *Pool) error {
+			held(&p.controllerLock, p.LockAsController("the first"))
+
+			return SetOf(p).Fail(p.name, errClosed)
+		},
+		"a set": func(p *Pool) error {
+			held(&p.controllerLock, p.LockAsController("the first"))
+
+			return SetOf(p).Close()
+		},
+		"an ephemeral pool": func(p *Pool) error {
+			inner, err := p.Ephemeral()
+			require.NoError(t, err)
+			held(&inner.controllerLock, inner.LockAsController("the first"))
+
+			return p.Close()
+		},
+		"an inspection": func(p *Pool) error {
+			require.NoError(t, p.LockAsController("the first"))
+			require.NoError(t, p.Close())
+
+			inspected, err := Inspect("a", p.path)
+			require.NoError(t, err)
+			held(&inspected.controllerLock, inspected.LockForReading())
+
+			return inspected.Close()
+		},
+	} {
+		p, err := Open("a", t.TempDir())
+		require.NoError(t, err)
+		require.ErrorIs(t, end(p), unix.EBADF, "want: the close of %s reports that its lock is not released", name)
+	}
+}
+
+// TestFailuresToCloseACopyAreReported of each of its files.
+func TestFailuresToCloseACopyAreReported(t *testing.T) {
+	t.Parallel()
+
+	p, f := newQuotaPool(t)
+	f.kind = quota.Plain
+	source, target := Object{ID: quotaID, Backing: volume.BackingDirectory}, Object{ID: quotaOtherID, Backing: volume.BackingDirectory}
+
+	for name, end := range map[string]func(c *Copy) error{
+		"Abort":  func(c *Copy) error { return c.Abort() },
+		"Commit": func(c *Copy) error { _, err := c.Commit(t.Context()); return err },
+	} {
+		for file, closed := range map[string]func(c *Copy) *os.File{
+			"source": func(c *Copy) *os.File { return c.opened }, "lock": func(c *Copy) *os.File { return c.file },
+			"tree": func(c *Copy) *os.File { return c.contents.(*treeCopy).tree },
+		} {
+			making, err := p.NewCopy(p, source, target, CopyOptions{})
+			require.NoError(t, err)
+			require.NoError(t, making.CopyData(t.Context()))
+			require.NoError(t, closed(making).Close())
+			require.ErrorIs(t, end(making), os.ErrClosed, "want: %s reports the failure to close the %s", name, file)
+			require.NoError(t, making.Abort(), "want: what is closed is closed once")
+		}
+	}
+}
+
+// TestAFileIsMovedUnlessItIsThere, as another process's.
+func TestAFileIsMovedUnlessItIsThere(t *testing.T) {
+	t.Parallel()
+
+	root, err := os.OpenRoot(t.TempDir())
+	require.NoError(t, err)
+
+	defer root.Close()
+
+	require.ErrorIs(t, moveInto(root, "missing", "to"), os.ErrNotExist, "want: the failure of both ways is reported")
+
+	for _, name := range []string{"first", "second"} {
+		require.NoError(t, root.WriteFile(name, []byte(name), 0o600))
+		require.NoError(t, moveInto(root, name, "to"))
+	}
+
+	content, err := root.ReadFile("to")
+	require.NoError(t, err)
+	require.Equal(t, "first", string(content), "want: the file of the other process is kept")
+}
+
+// TestARelativePathNeedsADirectory in which it is.
+func TestARelativePathNeedsADirectory(t *testing.T) {
+	gone := t.TempDir()
+	t.Chdir(gone)
+	require.NoError(t, os.Remove(gone))
+
+	_, err := Open("a", "relative")
+	errtext.Require(t, err, "getwd")
+
+	_, err = Inspect("a", "relative")
+	errtext.Require(t, err, "getwd")
 }

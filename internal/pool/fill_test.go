@@ -84,6 +84,54 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 	require.False(t, current, "want: the image is not current")
 }
 
+// TestAnImageThatGrowsWhileItIsFilled is as large then, and is known to have been resized only if it was.
+func TestAnImageThatGrowsWhileItIsFilled(t *testing.T) {
+	t.Parallel()
+
+	for _, size := range []int64{mebi, 2 * mebi} {
+		place := openAt(t, t.TempDir())
+		id := imageOfSize(t, place, mebi, false)
+		image := place.VolumePath(id, volume.BackingImage)
+
+		filled, err := place.Images.Fill(t.Context(), id, filling(false, func(_ context.Context, path string) error {
+			return errors.Join(os.Truncate(image, size), os.WriteFile(path, []byte("filled"), 0o600), os.Truncate(path, mebi))
+		}))
+		require.NoError(t, err)
+		require.True(t, filled, "want: the image was filled")
+
+		info, err := os.Stat(image)
+		require.NoError(t, err)
+		require.Equal(t, size, info.Size(), "want: the image has the size that it was grown to")
+		require.Equal(t, size == mebi, place.Images.LastResized(id).IsZero(), "want: whether the image was resized")
+
+		thin, refused := imageOfSize(t, place, mebi, false), errors.New("mkfs fails")
+		_, err = place.Images.Fill(t.Context(), thin, filling(false, func(context.Context, string) error { return refused }))
+		require.ErrorIs(t, err, refused)
+		require.Zero(t, allocatedBytes(t, place.VolumePath(thin, volume.BackingImage)), "want: a failed fill allocates no blocks")
+	}
+}
+
+// TestAFillReleasesTheLock also where a child that was being forked has a copy of the descriptor.
+func TestAFillReleasesTheLock(t *testing.T) {
+	t.Parallel()
+
+	place := openAt(t, t.TempDir())
+	id := imageOfSize(t, place, mebi, false)
+
+	_, err := place.Images.Fill(t.Context(), id, pool.FillOptions{Blank: func(image *os.File) (bool, error) {
+		copied, err := unix.FcntlInt(image.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		t.Cleanup(func() { require.NoError(t, unix.Close(copied)) })
+
+		return false, err
+	}})
+	require.NoError(t, err)
+
+	free, err := place.Images.Open(id, os.O_RDWR)
+	require.NoError(t, err)
+	require.NoError(t, unix.Flock(int(free.Fd()), unix.LOCK_EX|unix.LOCK_NB), "want: the image is free to be attached")
+	require.NoError(t, free.Close())
+}
+
 // TestFillImageLeavesWhatIsNotBlank, and no scratch of it.
 func TestFillImageLeavesWhatIsNotBlank(t *testing.T) {
 	t.Parallel()
@@ -165,6 +213,11 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, filled, "want: the image was filled")
 			require.GreaterOrEqual(t, allocated(), int64(size), "want: the filled image has all of its blocks")
+
+			// What is removed makes space at once, which btrfs counts only after a commit.
+			require.NoError(t, image.Close())
+			require.NoError(t, place.Remove(t.Context(), imageOf(id)))
+			imageOfSize(t, place, size, true)
 		})
 	}
 }

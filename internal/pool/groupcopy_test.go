@@ -1,6 +1,7 @@
 package pool_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/errtext"
+	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
 // groupOf prepares copies of images, and a group copy of them.
@@ -193,6 +196,22 @@ func TestGroupCopyIsRefused(t *testing.T) {
 		require.NoError(t, member.Abort())
 		require.Empty(t, scratchOf(t, p), name)
 	}
+}
+
+// TestOnlyTheOwnerTakesAGroupCopy of a subvolume.
+func TestOnlyTheOwnerTakesAGroupCopy(t *testing.T) {
+	t.Parallel()
+
+	p := newPool(t, cow, 512*mebi)
+	group, _, members := groupOf(t, p, newImage(t, p, mebi))
+	scratch := filepath.Join(p.Path(), "scratch")
+	require.NoError(t, os.Chmod(scratch, 0o777))
+
+	err := harness.AsTenant(t, scratch, func(string) error { return group.Take() })
+	require.ErrorIs(t, err, pool.ErrNoGroupCopy)
+	errtext.Require(t, err, "only the owner of the subvolume")
+	require.NoError(t, group.Take())
+	require.NoError(t, errors.Join(group.Close(), members[0].Abort()))
 }
 
 // TestGroupCopyOfAMissingImage removes an image between the preparation and the snapshot.

@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -48,6 +49,30 @@ func adopt() error {
 	fmt.Fprintln(os.Stdout, opened.Identity())
 
 	return opened.Close()
+}
+
+// adoptOnce opens a pool of which the state has no identity, until it has one.
+func adoptOnce(directory string) (run, end func() error, err error) {
+	return func() error {
+		p, err := pool.Open("once", directory, pool.WithIdentity(""))
+		if err != nil {
+			return err
+		}
+
+		id, err := p.Identify()
+		if err == nil && id == "" {
+			err = errors.New("there is no space for an identity")
+		}
+
+		return errors.Join(err, p.Close())
+	}, func() error { return nil }, nil
+}
+
+// moveOnce moves the identity of a pool to another directory.
+func moveOnce(directory string) (run, end func() error, err error) {
+	return func() error {
+		return pool.MoveIdentity(filepath.Join(directory, "from"), filepath.Join(directory, "to"))
+	}, func() error { return nil }, nil
 }
 
 // TestADirectoryThatCannotBeMadeIsNoPool, and no pool of another identity.

@@ -147,6 +147,17 @@ func TestAFullPoolCanBeTaken(t *testing.T) {
 
 	require.NoError(t, first.LockAsController("the first"))
 	require.ErrorIs(t, second.LockAsController("the second"), pool.ErrControllerRunning)
+
+	// It gets its identity as soon as there is space.
+	third, err := pool.Open("default", directory, pool.WithIdentity(""))
+	require.NoError(t, err)
+	require.Empty(t, third.Identity(), "want: there is no space for an identity")
+	require.NoError(t, os.Remove(filepath.Join(directory, "ballast")))
+
+	id, err := third.Identify()
+	require.NoError(t, err)
+	require.NotEmpty(t, id, "want: the pool gets an identity")
+	require.NoError(t, third.Close())
 }
 
 // TestScratchInUseIsNoLeftover, and a file instead of a directory is not

@@ -96,30 +96,6 @@ func openOnce(directory string) (run, end func() error, err error) {
 	}, func() error { return nil }, nil
 }
 
-// adoptOnce opens a pool of which the state has no identity, until it has one.
-func adoptOnce(directory string) (run, end func() error, err error) {
-	return func() error {
-		p, err := pool.Open("once", directory, pool.WithIdentity(""))
-		if err != nil {
-			return err
-		}
-
-		id, err := p.Identify()
-		if err == nil && id == "" {
-			err = errors.New("there is no space for an identity")
-		}
-
-		return errors.Join(err, p.Close())
-	}, func() error { return nil }, nil
-}
-
-// moveOnce moves the identity of a pool to another directory.
-func moveOnce(directory string) (run, end func() error, err error) {
-	return func() error {
-		return pool.MoveIdentity(filepath.Join(directory, "from"), filepath.Join(directory, "to"))
-	}, func() error { return nil }, nil
-}
-
 // syncOnce removes an image once, and makes that durable.
 func syncOnce(directory string) (run, end func() error, err error) {
 	removed := false
@@ -170,6 +146,19 @@ var onceOperations = map[string]syscallfault.Operation{
 		}
 
 		return err
+	}),
+	"filled image that grows": inPool(func(ctx context.Context, p *pool.Pool) error {
+		_, err := p.Images.Fill(ctx, onceID, filling(false, func(context.Context, string) error {
+			return os.Truncate(p.VolumePath(onceID, volume.BackingImage), 2*onceBytes)
+		}))
+
+		return err
+	}),
+	"growth of a directory": inPool(func(_ context.Context, p *pool.Pool) error {
+		return p.Directories.Grow(onceID, pool.Growth{To: 2 * onceBytes})
+	}),
+	"empty directory": inPool(func(ctx context.Context, p *pool.Pool) error {
+		return emptyOrphan(volume.BackingDirectory)(ctx, p, onceID)
 	}),
 	"attributes":      inPool(func(_ context.Context, p *pool.Pool) error { return p.SetMutable(onceID, onceMutable) }),
 	"group of images": inPool(onceGroup),
@@ -310,10 +299,11 @@ func onceGone(object pool.Object) func(t *testing.T, directory string) {
 var onceUnreported = map[string]string{
 	"":                            `unlinkat (attributes|scratch)/|getdents64 removing/\S+#[23]$|readlinkat |fstatat attributes/\S+\.json#`,
 	"filled image":                `flock images/\S+#[23]$|fallocate scratch/`,
+	"filled image that grows":     `flock images/\S+#[23]$`,
 	"aborted copy of a directory": `(unlinkat|getdents64|openat2|fstat) removing/`,
 	"removal of a directory":      `(unlinkat|getdents64|openat2|fstat) removing/`,
 	"discarded directory":         `(unlinkat|getdents64|openat2|fstat) removing/`,
-	"opened pool":                 `fstat|openat\S+ pool/scratch#|pwrite64 |ioctl`,
+	"opened pool":                 `fstat \S+#[1-46]$|fstatat (\.#|pool#|\S+#2$)|openat\S+ pool/scratch#|pwrite64 |ioctl`,
 	"adopted identity":            `fstat|openat\S+ scratch#|pwrite64 |ioctl|write |renameat2 |unlinkat `,
 	"moved identity":              `fstat|renameat2|unlinkat to/`,
 }
@@ -329,10 +319,31 @@ func TestEachCallFailsOnce(t *testing.T) {
 
 	for _, c := range []*syscallfault.Case{
 		// The sync of a directory makes its own name durable, too, on the filesystems of pools.
-		{Operation: "opened pool", Lossy: []string{".", "pool", "pool/scratch/#*"}, Verify: func(t *testing.T, directory string) {
-			t.Helper()
-			verified(func(*testing.T, *pool.Pool) {})(t, filepath.Join(directory, "pool"))
-		}},
+		{
+			Operation: "opened pool", Lossy: []string{".", "pool", "pool/scratch/#*"},
+			Prepare: func(t *testing.T, directory string) {
+				t.Helper()
+
+				// Root gives what it makes to the owner of the directory.
+				if os.Geteuid() == 0 {
+					require.NoError(t, os.Chown(directory, otherUser, otherUser))
+				}
+			},
+			Verify: func(t *testing.T, directory string) {
+				t.Helper()
+
+				above, err := os.Stat(directory)
+				require.NoError(t, err)
+
+				for _, path := range paths(t, directory) {
+					info, err := os.Stat(path)
+					require.NoError(t, err)
+					require.Equal(t, above.Sys().(*syscall.Stat_t).Uid, info.Sys().(*syscall.Stat_t).Uid, "want: %s has the owner of the directory above", path)
+				}
+
+				verified(func(*testing.T, *pool.Pool) {})(t, filepath.Join(directory, "pool"))
+			},
+		},
 		{
 			Operation: "adopted identity", Lossy: []string{"scratch/#*"}, Prepare: prepared(func(*testing.T, *pool.Pool) {}),
 			Verify: func(t *testing.T, directory string) {
@@ -381,6 +392,15 @@ func TestEachCallFailsOnce(t *testing.T) {
 			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
 				t.Helper()
 				require.NoError(t, p.Images.Create(onceID, onceBytes, false))
+			}),
+		},
+		{Operation: "filled image that grows", Lossy: scratch, Prepare: prepared(onceImage), Verify: onceSized(2*onceBytes, false)},
+		{Operation: "growth of a directory", Prepare: prepared(onceDirectory), Verify: verified(func(*testing.T, *pool.Pool) {})},
+		{
+			Operation: "empty directory", Lossy: []string{"directories"}, Verify: onceGone(directoryOf(onceID)),
+			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
+				t.Helper()
+				require.NoError(t, p.Directories.Create(onceID, onceBytes, false))
 			}),
 		},
 		{Operation: "directory", Verify: verified(func(t *testing.T, p *pool.Pool) {
@@ -455,7 +475,9 @@ func TestEachCallFailsOnce(t *testing.T) {
 		t.Run(c.Operation, func(t *testing.T) {
 			t.Parallel()
 
-			c.Causes, c.Reported, c.Unreported = true, []string{""}, regexp.MustCompile("^("+onceUnreported[""]+"|"+cmp.Or(onceUnreported[c.Operation], "$")+")")
+			// What cannot be read is taken for no empty directory.
+			c.Causes = c.Operation != "empty directory"
+			c.Reported, c.Unreported = []string{""}, regexp.MustCompile("^("+onceUnreported[""]+"|"+cmp.Or(onceUnreported[c.Operation], "$")+")")
 			syscallfault.EachCallFailsOnce(t, c)
 		})
 	}

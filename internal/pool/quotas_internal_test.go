@@ -190,6 +190,19 @@ func TestEachQuotaCallFails(t *testing.T) {
 			},
 			failing: []string{"Make", "Limit", "Sync"},
 		},
+		"limit before a copy": {
+			run: func(_ context.Context, p *Pool) error {
+				p.quotas.(*fakeQuotas).kind = quota.Plain
+
+				making, err := p.NewCopy(p, directory, Object{ID: quotaOtherID, Backing: volume.BackingDirectory}, CopyOptions{SizeBytes: 20})
+				if err != nil {
+					return err
+				}
+
+				return making.Abort()
+			},
+			failing: []string{"Limit"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -268,8 +281,17 @@ func TestEvadedLimits(t *testing.T) {
 	cancel()
 
 	f.kind = quota.Project
+	require.NoError(t, os.WriteFile(p.VolumePath(quotaOtherID, volume.BackingDirectory), nil, 0o600))
+
+	_, err = p.Sweep(t.Context())
+	require.ErrorIs(t, err, unix.ENOTDIR, "want: what cannot be swept is reported")
+	require.NoError(t, os.Remove(p.VolumePath(quotaOtherID, volume.BackingDirectory)))
+	require.NoError(t, p.Directories.Create(quotaOtherID, 10, false))
+
+	f.calls = nil
 	_, err = p.Sweep(ended)
 	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []string{"Sweep"}, f.calls, "want: a sweep ends with the directory at which it was cancelled")
 }
 
 // TestCountedSpace takes what the kernel counts instead of a walk.
@@ -394,9 +416,21 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	require.False(t, removed, "want: a file in place of a directory is kept")
 	require.FileExists(t, p.VolumePath(quotaOtherID, volume.BackingDirectory))
 
+	require.NoError(t, os.Symlink("elsewhere", p.VolumePath(quotaOtherID, volume.BackingImage)))
+	removed, err = p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaOtherID, Backing: volume.BackingImage})
+	require.NoError(t, err)
+	require.False(t, removed, "want: a symlink in place of an image is kept")
+
 	removed, err = p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaID, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
 	require.False(t, removed, "want: a directory with files is kept")
+
+	// It is written between the two checks.
+	require.NoError(t, p.Images.Create(quotaID, 1<<20, true))
+	removed, err = p.Images.removeUnused(quotaID)
+	require.NoError(t, err)
+	require.False(t, removed, "want: an image with data is kept")
+	require.FileExists(t, p.VolumePath(quotaID, volume.BackingImage))
 
 	require.NoError(t, os.Remove(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file")))
 

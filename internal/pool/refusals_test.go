@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -86,6 +87,23 @@ func TestUnreadableCapacityRefuses(t *testing.T) {
 
 	_, err := pool.CapacityOf("a", t.TempDir(), filepath.Join(directory, "pool.img"))
 	require.ErrorIs(t, err, fs.ErrNotExist, "want: the file of an embedded pool is measured")
+	errtext.Require(t, err, `capacity of pool "a"`)
+}
+
+// TestSpaceThatIsFreedMeanwhile is not available in a measurement: it may count as allocated, too.
+func TestSpaceThatIsFreedMeanwhile(t *testing.T) {
+	t.Parallel()
+
+	p := openAt(t, tmpfs(t, "4m"))
+	ballast := filepath.Join(p.Path(), "ballast")
+	require.NoError(t, os.WriteFile(ballast, make([]byte, 3*mebi), 0o600))
+
+	admission := &pool.Admission{Overcommit: 1}
+	admission.Register(ledgerFunc(func() { _ = os.Remove(ballast) }))
+
+	left, err := admission.Capacity(t.Context(), p, false)
+	require.NoError(t, err)
+	require.EqualValues(t, mebi, left, "want: the smaller one of the space before and after")
 }
 
 // ledgerFunc is a ledger that does something while it is measured.
@@ -192,6 +210,40 @@ func TestEndedListsFail(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 1, visited, "want: a list ends between two parts")
 	require.ErrorIs(t, p.ResumeRemovals(ended), context.Canceled)
+}
+
+// TestListsEndWithTheirVisitor, whose error they return.
+func TestListsEndWithTheirVisitor(t *testing.T) {
+	t.Parallel()
+
+	p := openAt(t, t.TempDir())
+	onceRead(t, p)
+
+	inspected, err := pool.Inspect("a", p.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, inspected.Close()) })
+
+	visited, refused := 0, errors.New("the visitor has failed")
+	visit := func() error {
+		visited++
+
+		return refused
+	}
+	entry := func(pool.Entry) error { return visit() }
+
+	for name, list := range map[string]func() error{
+		"volumes":   func() error { return inspected.List(t.Context(), entry) },
+		"snapshots": func() error { return inspected.ListSnapshots(t.Context(), entry) },
+		"scratch": func() error {
+			return inspected.ListScratch(t.Context(), func(pool.ScratchObject) error { return visit() })
+		},
+		"foreign": func() error { return inspected.ListForeign(t.Context(), func(string) error { return visit() }) },
+	} {
+		visited = 0
+
+		require.ErrorIs(t, list(), refused, "want: the list of %s returns the error", name)
+		require.Equal(t, 1, visited, "want: the list of %s ends with the first error", name)
+	}
 }
 
 // TestAttachedImagesAreInUse, also for what only asks.
