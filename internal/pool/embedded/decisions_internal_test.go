@@ -131,3 +131,29 @@ func TestQuotasAreLeftOut(t *testing.T) {
 		require.Equal(t, test.want, tried, "want: the flags that are tried when the kernel answers %v", test.answer)
 	}
 }
+
+// TestUnknownMountsAreReported, and taken for neither a mount nor none.
+func TestUnknownMountsAreReported(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(directory, layout.EmbeddedImage), nil, 0o600))
+
+	s, err := open(Options{Directory: directory, Bytes: 1})
+	require.NoError(t, err)
+
+	defer s.close()
+
+	s.privileged = true
+	s.target.Close()
+
+	for name, search := range map[string]func() error{
+		"find":   func() error { _, err := s.findOrMakeImage(t.Context()); return err },
+		"make":   func() error { _, err := s.makeIfWanted(t.Context()); return err },
+		"adopt":  func() error { _, err := s.adoptMount(t.Context(), nil); return err },
+		"locate": func() error { _, _, _, err := s.mountedImage(); return err },
+		"close":  func() error { return s.unmount(t.Context()) },
+	} {
+		require.ErrorIs(t, search(), unix.EBADF, "want: %s reports that the mounts are unknown", name)
+	}
+}
