@@ -359,6 +359,16 @@ func TestEachCallFailsOnce(t *testing.T) {
 			},
 		},
 		{
+			// Another process may not have made it durable.
+			Operation: "adopted identity", Lossy: []string{"scratch/#*"}, Prepare: prepared(onceRead), Verify: func(t *testing.T, directory string) {
+				t.Helper()
+
+				id, err := pool.ReadIdentity(directory)
+				require.NoError(t, err)
+				require.Equal(t, onceIdentity, id, "want: the pool keeps its identity")
+			},
+		},
+		{
 			Operation: "moved identity",
 			Prepare: func(t *testing.T, directory string) {
 				t.Helper()

@@ -190,6 +190,16 @@ func TestEachQuotaCallFails(t *testing.T) {
 			},
 			failing: []string{"Make", "Limit", "Sync"},
 		},
+		"RemoveEmptyOrphan": {
+			run: func(ctx context.Context, p *Pool) error {
+				require.NoError(t, os.Remove(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file")))
+
+				_, err := p.RemoveEmptyOrphan(ctx, Entry{ID: quotaID, Backing: volume.BackingDirectory})
+
+				return err
+			},
+			failing: []string{"Remove"},
+		},
 		"limit before a copy": {
 			run: func(_ context.Context, p *Pool) error {
 				p.quotas.(*fakeQuotas).kind = quota.Plain

@@ -67,6 +67,7 @@ func TestAnotherPoolIsRefused(t *testing.T) {
 	id, err := pool.ReadIdentity(filepath.Join(t.TempDir(), "missing"))
 	require.NoError(t, err)
 	require.Empty(t, id, "want: what is missing has no identity")
+	errtext.Require(t, pool.MoveIdentity(filepath.Join(t.TempDir(), "missing"), t.TempDir()), "move the identity of a pool")
 }
 
 // TestUnreadableCapacityRefuses: what cannot be measured is provisioned to none.

@@ -261,8 +261,9 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 	require.True(t, making.PointInTime(), "want: a copy of a subvolume is point-in-time")
 	require.NoError(t, making.CopyData(t.Context()))
 
-	_, err = making.Commit(t.Context())
+	allocated, err := making.Commit(t.Context())
 	require.NoError(t, err)
+	require.Positive(t, allocated, "want: Commit returns what the kernel counts of the source")
 	require.Equal(t, before, describe(t, placeOf(p, snapshot)))
 	require.ErrorIs(t, os.WriteFile(filepath.Join(placeOf(p, snapshot), "new"), nil, 0o600), unix.EROFS)
 

@@ -80,7 +80,7 @@ func TestADiscardWaitsForItsRemoval(t *testing.T) {
 func TestWhatIsDiscardedIsDurable(t *testing.T) {
 	t.Parallel()
 
-	p, _ := newQuotaPool(t)
+	p, f := newQuotaPool(t)
 	synced := func() bool {
 		for _, unsynced := range p.unsynced {
 			if unsynced.Load() {
@@ -98,4 +98,9 @@ func TestWhatIsDiscardedIsDurable(t *testing.T) {
 	require.False(t, synced(), "want: a removed name is noted as not durable")
 	require.NoError(t, p.Discard(t.Context(), object))
 	require.True(t, synced(), "want: what an earlier attempt has removed is durable, too")
+
+	f.failing = "Remove"
+	err = p.Discard(t.Context(), object)
+	require.ErrorIs(t, err, errQuota)
+	errtext.Require(t, err, "discard "+object.String())
 }

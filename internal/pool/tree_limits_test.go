@@ -95,7 +95,7 @@ func TestHardLinksTakeNoMemory(t *testing.T) {
 // TestALeaseEndsACopy names the file that a process keeps a lease on; the open
 // would wait for 45 s else.
 func TestALeaseEndsACopy(t *testing.T) {
-	p := newPool(t, plain, roomy)
+	p := newPool(t, reflink, roomy)
 	object, path := newTree(t, p)
 
 	file, err := os.OpenFile(filepath.Join(path, "leased"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -103,6 +103,8 @@ func TestALeaseEndsACopy(t *testing.T) {
 
 	defer file.Close()
 
+	_, err = file.WriteString("content")
+	require.NoError(t, err)
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
 	require.NoError(t, err)
 
@@ -112,6 +114,10 @@ func TestALeaseEndsACopy(t *testing.T) {
 	err = copying.CopyData(t.Context())
 	require.ErrorIs(t, err, tree.ErrLeased)
 	errtext.Require(t, err, "leased")
+
+	// Its shared blocks cannot be determined.
+	var sum pool.Allocation
+	require.NoError(t, sum.Add(t.Context(), p, object), "want: a file that cannot be opened does not end a measurement")
 
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	require.NoError(t, err)
