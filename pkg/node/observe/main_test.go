@@ -5,6 +5,10 @@ import (
 	"testing"
 
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
-func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations())
+	os.Exit(namespace.Main(m))
+}

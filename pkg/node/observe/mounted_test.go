@@ -41,6 +41,12 @@ func newFixture(t *testing.T) *fixture {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 
+	return fixtureIn(t, root)
+}
+
+func fixtureIn(t *testing.T, root string) *fixture {
+	t.Helper()
+
 	linked := filepath.Join(t.TempDir(), "linked")
 	require.NoError(t, os.Symlink(root, linked))
 
