@@ -5,14 +5,17 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -137,14 +140,17 @@ func TestUnreadableUsage(t *testing.T) {
 		without capability.Set
 		ctx     context.Context //nolint:containedctx // of the case
 		failure error
+		inUse   error
 		want    []health.Reason
 	}{
-		"no answer, nothing known":  {"unknown", capability.Set{}, t.Context(), probe.ErrNoResponse, []health.Reason{health.ProbeTimedOut}},
-		"no answer, errors known":   {"errors", capability.Set{}, t.Context(), probe.ErrNoResponse, []health.Reason{health.IOErrors, health.ProbeTimedOut}},
-		"answers have no condition": {"errors", without, t.Context(), failure, nil},
-		"the caller has left":       {"errors", capability.Set{}, ended, failure, nil},
+		"no answer, nothing known":  {"unknown", capability.Set{}, t.Context(), probe.ErrNoResponse, nil, []health.Reason{health.ProbeTimedOut}},
+		"no answer, errors known":   {"errors", capability.Set{}, t.Context(), probe.ErrNoResponse, nil, []health.Reason{health.IOErrors, health.ProbeTimedOut}},
+		"errors known":              {"errors", capability.Set{}, t.Context(), failure, nil, []health.Reason{health.IOErrors}},
+		"not in use any more":       {"errors", capability.Set{}, t.Context(), failure, errors.New("not found"), nil},
+		"answers have no condition": {"errors", without, t.Context(), failure, nil, nil},
+		"the caller has left":       {"errors", capability.Set{}, ended, failure, nil, nil},
 	} {
-		reader := New(Config{Prober: prober, Capabilities: test.without})
+		reader := New(Config{Prober: prober, Capabilities: test.without, InUse: func(string, string) (*staged.Volume, error) { return nil, test.inUse }})
 		found, err := reader.explain(test.ctx, test.id, "/path", test.failure)
 		require.Equal(t, test.want, reasons(found), name)
 
@@ -164,4 +170,30 @@ func TestUnreadableUsage(t *testing.T) {
 	require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(condition), "want: a silent volume is not read")
 	require.EqualValues(t, 2, usages[0].GetUsed(), "want: the usage that the last probe has read")
 	require.EqualValues(t, 1, reader.lastUsage("errors")[0].GetUsed(), "want: the usage of the last answer if no probe has read one")
+}
+
+// TestFilesystemsThatHangAreNotAsked, and no more of a pool are walked at once than its limit.
+func TestFilesystemsThatHangAreNotAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reader := New(Config{Prober: probe.New(probe.Config{Memory: probe.NewMemory(), Log: slog.New(slog.DiscardHandler)})})
+		_, err := reader.config.Prober.Observations().BeginQuery("v")
+		require.NoError(t, err)
+
+		time.Sleep(probe.ResponseTimeout + 1)
+
+		_, err = reader.measure(t.Context(), &staged.Volume{VolumeID: "v", Parameters: volume.Parameters{Backing: volume.BackingImage}}, "/path")
+		require.ErrorIs(t, err, probe.ErrNoResponse)
+
+		for range pool.MaxInPool {
+			_, err = reader.walks.Acquire(t.Context(), "default")
+			require.NoError(t, err)
+		}
+
+		ended, end := context.WithCancel(t.Context())
+		end()
+
+		_, err = reader.measure(ended, &staged.Volume{Parameters: volume.Parameters{Pool: "default", Backing: volume.BackingDirectory}}, "/path")
+		require.ErrorIs(t, err, pool.ErrUnreachable)
+	})
 }
