@@ -110,8 +110,9 @@ func remedyOfLost(loops *loop.Loops, attached *Attachment) string {
 		return putBack
 	}
 
-	now, ok, err := loops.Attachment(attached.Number)
-	if err != nil || !ok || !now.BackingDeleted || now.Sequence != attached.Sequence {
+	// Zero for one that is detached or unknown.
+	now, _, _ := loops.Attachment(attached.Number)
+	if !now.BackingDeleted || now.Sequence != attached.Sequence {
 		return putBack
 	}
 

@@ -156,7 +156,7 @@ type busyProbe struct {
 
 // isUnstaged reports whether the driver itself has unmounted the volume from its staging path, in a
 // call that could not detach the device.
-func (b *busyProbe) isUnstaged() bool { return b != nil && b.held.isDevice() }
+func (b *busyProbe) isUnstaged() bool { return b.held.isDevice() }
 
 // report adds that something keeps in use what a call could not release, and which process does.
 // The condition of a device ends when that is detached, the condition of a mount when it is

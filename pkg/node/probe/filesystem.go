@@ -22,12 +22,8 @@ const (
 	maxFullBytes = 1 << 20
 )
 
-// probeFilesystem probes the mounted filesystem.
+// probeFilesystem probes the mounted filesystem, if there is one.
 func (s *probeState) probeFilesystem(context.Context) error {
-	if s.point.ID == 0 {
-		return nil
-	}
-
 	s.probeWritable()
 
 	if s.root == nil {
@@ -47,7 +43,7 @@ func (s *probeState) probeFilesystem(context.Context) error {
 
 	s.addExhausted(usage, s.volume.IsImage())
 
-	if !s.volume.IsImage() || s.attached == nil {
+	if !s.volume.IsImage() {
 		return nil
 	}
 

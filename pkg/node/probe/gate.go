@@ -19,7 +19,7 @@ type volumeGate struct {
 	// inside is the number of probes that hold the gate, closers the number of
 	// operations that have closed it.
 	inside, closers int
-	// empty is closed when the last probe leaves.
+	// empty is closed when the last probe leaves: none enters again before the gate is removed.
 	empty chan struct{}
 }
 
@@ -46,7 +46,6 @@ func (g *Gate) TryEnter(volumeID string) (leave func(), ok bool) {
 		found.inside--
 		if found.inside == 0 {
 			close(found.empty)
-			found.empty = make(chan struct{})
 		}
 
 		g.removeIfUnusedLocked(volumeID, found)

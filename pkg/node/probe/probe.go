@@ -112,13 +112,11 @@ func (p *Prober) forgetUnneeded(id string) {
 func (p *Prober) newState(view volumeView) *probeState {
 	s := &probeState{
 		observation: observation{at: time.Now(), mounts: map[string]observedMount{}},
-		prober:      p, view: view, volume: view.volume, last: p.observations.last(view.id),
+		prober:      p, view: view, volume: view.volume, last: p.observations.last(view.id), registered: p.config.registered(view.id),
 	}
 	s.busy = &busyProbe{
 		volumes: p.busy, loops: p.config.Loops, id: view.id, inUse: view.volume != nil, held: p.busy.get(view.id), found: &s.findings,
 	}
-
-	s.registered = p.config.registered(view.id)
 
 	return s
 }

@@ -221,11 +221,7 @@ func (p *Prober) ids() []string {
 }
 
 // ioErrorHeldFor returns for how long an I/O error of that time still makes the volume
-// unhealthy.
+// unhealthy, 0 for none.
 func (m Monitoring) ioErrorHeldFor(at time.Time) time.Duration {
-	if at.IsZero() {
-		return 0
-	}
-
 	return max(0, m.IOErrorHold-time.Since(at))
 }
