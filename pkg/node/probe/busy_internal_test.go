@@ -72,6 +72,9 @@ func TestHolderStaysTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, third := holder.Process{PID: 41}, holder.Process{PID: 42}, holder.Process{PID: 43}
 		s := searching(&busyVolume{})
+		s.volumes.add(s.id, busyVolume{})
+
+		device, otherDevice := holder.Process{Device: "/dev/dm-7000"}, holder.Process{Device: "/dev/dm-7001"}
 
 		for _, step := range []struct {
 			found []holder.Process
@@ -81,11 +84,14 @@ func TestHolderStaysTheSame(t *testing.T) {
 			{[]holder.Process{first, second, third}, second},
 			{[]holder.Process{first, third}, first},
 			{nil, holder.Process{}},
+			{[]holder.Process{otherDevice}, otherDevice},
+			{[]holder.Process{device, otherDevice}, otherDevice},
 		} {
-			time.Sleep(2 * holderPeriod)
+			time.Sleep(holderPeriod)
 
 			got := s.findHolder(context.Background(), func() ([]holder.Process, error) { return step.found, nil })
 			require.Equal(t, step.want, got)
+			require.Equal(t, step.want, s.volumes.get(s.id).holder, "want: the next probe knows it")
 		}
 	})
 }

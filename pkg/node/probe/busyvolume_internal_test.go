@@ -140,6 +140,7 @@ func TestABusyMountIsACondition(t *testing.T) {
 			require.Contains(t, s.entries[0].Message, "not unmounted: ")
 			require.Contains(t, s.entries[0].Message, test.text)
 			require.True(t, s.prober.busy.isHeld("a"), "want: it is held")
+			require.Equal(t, test.busy.searchedAt, s.prober.busy.get("a").searchedAt, "want: a search that fails, here of no mount, is repeated")
 		})
 	}
 }

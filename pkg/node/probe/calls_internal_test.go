@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"context"
 	"errors"
 	"os"
 	"testing"
@@ -9,10 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -60,8 +63,9 @@ func TestEventsAreRequestedOfTheErrorsOfAnExt4(t *testing.T) {
 		})
 		used := f.image()
 		used.Capability.FSType = test.fsType
-		_ = f.config.Monitoring.requestErrorEvents(used, nil) // an error is only logged
+		err := f.config.Monitoring.requestErrorEvents(used, nil)
 		require.Equal(t, test.want, marked, name)
+		require.Equal(t, test.want > 0, errors.Is(err, unix.ENOSPC), "want: the failure is known: %s", name)
 	}
 }
 
@@ -72,6 +76,8 @@ func TestVolumeWithoutAReasonIsNotProbed(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, f.first.Images.Create(f.id, 1<<20, false))
 	f.observations.SetUsage(f.id, health.Usage{Bytes: health.Amount{Total: 7}})
+	f.during(func() { f.forgetUnneeded(f.id) })
+	require.NotZero(t, f.observations.LastUsage(f.id), "want: an operation that is running needs what is remembered")
 
 	observed, err := f.probe(t.Context(), f.id)
 	require.ErrorIs(t, err, health.ErrGone)
@@ -100,6 +106,24 @@ func TestAFailedStagingRequestsAProbe(t *testing.T) {
 	began := time.Now()
 	f.StagingFailed(f.image(), errors.New("broken"))
 	require.Equal(t, []health.Reason{health.StagingFailed}, f.awaitRecord(began))
+}
+
+// TestAProbeNowIsRequested: the answer is not the one of the probe before.
+func TestAProbeNowIsRequested(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	used := f.image()
+	used.Parameters.Backing, used.Ephemeral = volume.BackingDirectory, true
+	f.node.pool, f.node.inUse[f.id] = f.first, used
+	require.NoError(t, f.first.Directories.Create(f.id, 0, false))
+	f.run()
+	require.NoError(t, f.monitor.AwaitRelist(t.Context()))
+	require.NoError(t, os.Remove(f.first.VolumePath(f.id, volume.BackingDirectory)))
+
+	record, err := f.ProbeNow(t.Context(), f.id)
+	require.NoError(t, err)
+	require.Equal(t, []health.Reason{health.VolumeNotFound}, reasons(record.Entries))
 }
 
 func TestAnOperationRequestsAProbe(t *testing.T) {
@@ -154,4 +178,66 @@ func TestChangedPoolHasItsVolumesProbed(t *testing.T) {
 	f.awaitRecord(began)
 	require.Equal(t, "first", <-probed)
 	require.Empty(t, probed, "want: the volumes of another pool are not probed")
+}
+
+// TestARelistHasEachVolumeOnce, of several with several reasons.
+func TestARelistHasEachVolumeOnce(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+
+	for _, id := range []string{"a", "b"} {
+		used := f.image()
+		used.VolumeID, f.node.inUse[id] = id, used
+		f.StagingFailed(used, errors.New("broken"))
+	}
+
+	require.Equal(t, []string{"a", "b"}, f.relist())
+}
+
+// TestProbesOfUnwantedVolumes: what could not be staged, and is in no pool, is forgotten.
+func TestProbesOfUnwantedVolumes(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	unwanted := f.image()
+	unwanted.Parameters.Pool = "third"
+	f.StagingFailed(unwanted, errors.New("broken"))
+	f.observations.SetUsage(f.id, health.Usage{Bytes: health.Amount{Total: 7}})
+
+	_, err := f.probe(t.Context(), f.id)
+	require.ErrorIs(t, err, health.ErrGone)
+	require.Empty(t, f.failures.ids(), "want: the staging that failed is forgotten")
+	require.Zero(t, f.observations.LastUsage(f.id), "want: nothing is remembered of it")
+}
+
+// TestChecksArePlannedAgain at a change of an image or a pool, and at each relist.
+func TestChecksArePlannedAgain(t *testing.T) {
+	t.Parallel()
+
+	for name, change := range map[string]func(f *fixture){
+		"image":  func(f *fixture) { f.volumesAffectedBy(health.Event{Kind: health.FileChanged, Path: f.path()}) },
+		"pool":   func(f *fixture) { f.SuspectPool("first") },
+		"relist": func(f *fixture) { f.relist() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFixture(t)
+			f.checked(fsck.Result{CleanAt: time.Now()})
+			change(f)
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+
+			go f.config.Checker.Run(ctx)
+
+			select {
+			case id := <-f.planned:
+				require.Equal(t, f.id, id)
+			case <-time.After(10 * time.Second):
+				t.Fatal("want: its check is planned again")
+			}
+		})
+	}
 }

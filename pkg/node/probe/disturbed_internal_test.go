@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -132,7 +133,23 @@ func TestProbesFindDisturbances(t *testing.T) {
 		},
 		"image moved": {
 			kind: "image", happen: (*disturbed).move, seen: true,
-			want: []health.Reason{health.BackingFileMissing}, message: "its image was moved or deleted; ",
+			want: []health.Reason{health.BackingFileMissing}, message: "its image was moved or deleted; put it back into the pool",
+		},
+		"image deleted": {
+			kind: "image", happen: func(d *disturbed) {
+				require.NoError(d.t, os.Remove(d.stored()))
+
+				number := d.used().devices.Staged
+				require.Equal(d.t, putBack, remedyOfLost(d.config.Loops, &Attachment{Number: number}), "want: another image's device has no data of it")
+			}, seen: true,
+			want: []health.Reason{health.BackingFileMissing}, message: "its image was moved or deleted; copy its device before it is unmounted",
+		},
+		"directory of a target path removed": {
+			kind: "image", happen: func(d *disturbed) {
+				used := d.used().inUse[d.kind.id()]
+				used.Publications = append(used.Publications, staged.Publication{TargetPath: filepath.Join(d.in("removed"), "target")})
+			},
+			want: []health.Reason{health.VolumeUnmounted}, message: "not mounted any more; restart its pod: ",
 		},
 		"image replaced": {
 			kind: "image", seen: true, happen: func(d *disturbed) {
@@ -214,6 +231,10 @@ func TestTheMountsOfAVolumeAreObserved(t *testing.T) {
 
 	d.unmount("target")
 	require.Equal(t, []string{d.kind.id()}, changed())
+
+	_, err := d.probe(t.Context(), d.kind.id())
+	require.NoError(t, err)
+	require.Equal(t, []string{d.kind.id()}, changed(), "want: a mount that was missing may be back")
 }
 
 // TestNoProbeOpensAVolumeDuringItsUnmount, which keeps the last observation.

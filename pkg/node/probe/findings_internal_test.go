@@ -38,6 +38,7 @@ func TestErrorFindings(t *testing.T) {
 		"errors":                  {filesystem.ErrorCounts{Count: 1}, nil, false, []health.Reason{health.FilesystemErrors}},
 		"errors before the check": {filesystem.ErrorCounts{Count: 3}, check, false, nil},
 		"errors since the check":  {filesystem.ErrorCounts{Count: 4}, check, false, []health.Reason{health.FilesystemErrors}},
+		"failed requests":         {filesystem.ErrorCounts{Count: 1, IO: true}, nil, false, []health.Reason{health.FilesystemErrors}},
 		"corruption":              {filesystem.ErrorCounts{Count: 1, Corrupted: true}, nil, false, []health.Reason{health.FilesystemCorrupted}},
 		"btrfs: failed requests":  {filesystem.ErrorCounts{Count: 1, IO: true}, nil, true, []health.Reason{health.IOErrors}},
 		"btrfs: both": {

@@ -39,6 +39,7 @@ func TestGateCloseWaitsForProbes(t *testing.T) {
 	leave, _ := gate.TryEnter("volume")
 	leaveToo, _ := gate.TryEnter("volume")
 	closed := make(chan struct{})
+	began := time.Now()
 
 	go func() {
 		gate.Close("volume")()
@@ -60,6 +61,8 @@ func TestGateCloseWaitsForProbes(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("Close does not return after the last probe has left")
 	}
+
+	require.Less(t, time.Since(began), time.Second, "want: it returns when the last probe leaves, and not at its limit")
 }
 
 func TestGateCloseIsBounded(t *testing.T) {

@@ -100,7 +100,10 @@ func TestFilesystemsAreMappedToVolumes(t *testing.T) {
 	o := NewObservations()
 	o.set("first", observation{filesystem: one})
 	o.set("second", observation{filesystem: one})
-	require.Equal(t, []string{"first", "second"}, o.inFilesystem(one))
+	o.set("second", observation{filesystem: one})
+	o.set("third", observation{})
+	require.Equal(t, []string{"first", "second"}, o.inFilesystem(one), "want: each volume once")
+	require.Empty(t, o.inFilesystem([2]int32{}), "want: a volume without a filesystem is in none")
 
 	o.set("first", observation{filesystem: two})
 	require.Equal(t, []string{"second"}, o.inFilesystem(one))

@@ -224,11 +224,15 @@ func TestReportOfAVolume(t *testing.T) {
 	f.observations.SetUsage(f.id, measured)
 	require.Equal(t, &measured, f.Reports()[0].Usage, "want: the newer measurement is reported")
 
-	used.Capability.Block = true
+	used.Capability.Block, f.node.inUse["another"] = true, used
 	require.NoError(t, f.records.PutLazily(&fsck.Result{
 		VolumeID: "another", Pool: "first", FSType: filesystem.Ext4, Verdict: fsck.VerdictClean, How: fsck.HowStage,
 	}))
-	require.Len(t, f.Reports(), 2, "want: both volumes are reported")
+
+	found = f.Reports()
+	require.Len(t, found, 2, "want: each volume is reported once")
+	require.Equal(t, []string{f.id, "another"}, []string{found[0].ID, found[1].ID})
+	require.Equal(t, filesystem.Ext4, found[0].FSType, "want: a raw device has the filesystem that was checked, if any")
 }
 
 func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
@@ -272,13 +276,16 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 		code    codes.Code
 		want    []health.Reason
 	}{
-		"an image":               {nil, image, codes.OK, nil},
-		"a directory":            {nil, func(f *fixture) { require.NoError(f.t, f.second.Directories.Create(f.id, 0, false)) }, codes.OK, nil},
-		"in the second pool":     {nil, func(f *fixture) { require.NoError(f.t, f.second.Images.Create(f.id, size, false)) }, codes.OK, nil},
-		"unknown":                {nil, func(*fixture) {}, codes.NotFound, nil},
-		"no id":                  {nil, func(f *fixture) { f.id = "another" }, codes.NotFound, nil},
-		"not registered":         {unregistered, func(*fixture) {}, codes.NotFound, nil},
-		"registered":             {registered(volume.BackingImage, size), image, codes.OK, nil},
+		"an image":           {nil, image, codes.OK, nil},
+		"a directory":        {nil, func(f *fixture) { require.NoError(f.t, f.second.Directories.Create(f.id, 0, false)) }, codes.OK, nil},
+		"in the second pool": {nil, func(f *fixture) { require.NoError(f.t, f.second.Images.Create(f.id, size, false)) }, codes.OK, nil},
+		"unknown":            {nil, func(*fixture) {}, codes.NotFound, nil},
+		"no id":              {nil, func(f *fixture) { f.id = "another"; require.NoError(f.t, os.WriteFile(f.path(), nil, 0o600)) }, codes.NotFound, nil},
+		"not registered":     {unregistered, func(*fixture) {}, codes.NotFound, nil},
+		"registered":         {registered(volume.BackingImage, size), image, codes.OK, nil},
+		"registered directory": {registered(volume.BackingDirectory, size), func(f *fixture) {
+			require.NoError(f.t, f.first.Directories.Create(f.id, 0, false))
+		}, codes.OK, nil},
 		"too short":              {registered(volume.BackingImage, size+1), image, codes.OK, []health.Reason{health.BackingFileTruncated}},
 		"missing":                {registered(volume.BackingImage, size), func(*fixture) {}, codes.OK, []health.Reason{health.BackingFileMissing}},
 		"missing directory":      {registered(volume.BackingDirectory, size), func(*fixture) {}, codes.OK, []health.Reason{health.VolumeNotFound}},
@@ -291,7 +298,15 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 			require.NoError(f.t, f.second.Images.Create(f.id, size, false))
 			fails(f)
 		}, codes.OK, nil},
-		"suspected":         {nil, func(f *fixture) { image(f); f.checked(fsck.Result{Suspicion: suspected()}) }, codes.OK, []health.Reason{health.FilesystemErrors}},
+		"suspected": {nil, func(f *fixture) { image(f); f.checked(fsck.Result{Suspicion: suspected()}) }, codes.OK, []health.Reason{health.FilesystemErrors}},
+		"damaged, and suspected": {nil, func(f *fixture) {
+			image(f)
+			f.checked(fsck.Result{Verdict: fsck.VerdictDamaged, Suspicion: suspected()})
+		}, codes.OK, []health.Reason{health.FilesystemCorrupted}},
+		"not checked for long": {nil, func(f *fixture) {
+			image(f)
+			f.checked(fsck.Result{CleanAt: time.Now().Add(-3 * time.Hour)})
+		}, codes.OK, []health.Reason{health.CheckOverdue}},
 		"a whole image":     {nil, func(f *fixture) { formatted(f); f.checked(fsck.Result{}) }, codes.OK, nil},
 		"a blank image":     {nil, func(f *fixture) { image(f); f.checked(fsck.Result{}) }, codes.OK, nil},
 		"a truncated image": {nil, func(f *fixture) { formatted(f); f.checked(fsck.Result{}); f.truncate(size - 1) }, codes.OK, []health.Reason{health.BackingFileTruncated}},
@@ -375,6 +390,12 @@ func TestAVolumeIsFoundInAnyPool(t *testing.T) {
 	found, err = stored()
 	require.NoError(t, err)
 	require.True(t, found, "want: the second pool has the volume")
+
+	f.node.unreachable = pool.ErrUnreachable
+	_, err = stored()
+	require.ErrorIs(t, err, pool.ErrUnreachable, "want: what is in a pool that is not reachable is unknown")
+
+	f.node.unreachable = nil
 
 	require.NoError(t, f.config.Pools.Fail("second", errors.New("broken")))
 	_, err = stored()

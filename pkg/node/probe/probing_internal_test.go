@@ -59,10 +59,15 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 		err     error
 		want    []health.Reason
 	}{
-		"raw device":          {(*fixture).raw, image, nil, []health.Reason{health.DeviceMissing}},
-		"raw, and its image":  {(*fixture).raw, func(*fixture) {}, nil, []health.Reason{health.DeviceMissing, health.BackingFileMissing}},
-		"raw, in no pool":     {(*fixture).raw, func(f *fixture) { f.node.pool = nil }, pool.ErrUnknown, nil},
-		"not revoked":         {(*fixture).raw, func(f *fixture) { f.node.revoking = os.ErrPermission }, os.ErrPermission, nil},
+		"raw device":         {(*fixture).raw, image, nil, []health.Reason{health.DeviceMissing}},
+		"raw, and its image": {(*fixture).raw, func(*fixture) {}, nil, []health.Reason{health.DeviceMissing, health.BackingFileMissing}},
+		"raw, in no pool":    {(*fixture).raw, func(f *fixture) { f.node.pool = nil }, pool.ErrUnknown, nil},
+		"not revoked":        {(*fixture).raw, func(f *fixture) { f.node.revoking = os.ErrPermission }, os.ErrPermission, nil},
+		"written": {directory, func(f *fixture) {
+			require.NoError(f.t, f.first.Directories.Create(f.id, 0, false))
+			f.observations.Attach(f.id, Attachment{Number: 1, Sequence: 1}, 0, false)
+			f.observations.recordWrite(f.id, time.Now().Add(time.Second))
+		}, nil, []health.Reason{health.FilesystemErrors}},
 		"inline directory":    {directory, func(f *fixture) { require.NoError(f.t, f.first.Directories.Create(f.id, 0, false)) }, nil, nil},
 		"no inline directory": {directory, func(*fixture) {}, nil, []health.Reason{health.VolumeNotFound}},
 		"unstaged meanwhile":  {(*fixture).raw, func(f *fixture) { f.node.meanwhile = func() { delete(f.node.inUse, f.id) } }, health.ErrGone, nil},
@@ -83,10 +88,12 @@ func TestProbesOfVolumesWithoutAMount(t *testing.T) {
 			used := test.volume(f)
 			f.node.inUse[f.id] = used
 			test.prepare(f)
+			f.observations.SetUsage(f.id, health.Usage{Bytes: health.Amount{Total: 7}})
 
 			began := time.Now()
 			observed, err := f.probe(t.Context(), f.id)
 			require.ErrorIs(t, err, test.err)
+			require.Equal(t, errors.Is(test.err, health.ErrGone), f.observations.LastUsage(f.id).Bytes.Total == 0, "want: nothing is remembered of what is gone")
 			require.ElementsMatch(t, test.want, reasons(observed.Entries))
 			require.Equal(t, test.err == nil, !f.observations.last(f.id).at.Before(began), "want: only a whole probe is an observation")
 			require.Equal(t, errors.Is(test.err, health.ErrKeep), observed.Again == retryAfterChange, "want: a volume that changes is probed again soon")
@@ -127,6 +134,74 @@ func TestProbesDuringAnOperation(t *testing.T) {
 	observed, err := f.probe(t.Context(), f.id)
 	require.NoError(t, err)
 	require.Zero(t, observed.Again, "want: without an operation there is no early probe")
+}
+
+// TestProbesWithAnOperationMeanwhile, which begins or ends during the probe.
+func TestProbesWithAnOperationMeanwhile(t *testing.T) {
+	t.Parallel()
+
+	for _, begins := range []bool{true, false} {
+		f := newFixture(t)
+		f.node.pool, f.node.inUse[f.id] = f.first, f.raw()
+		began, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		begin := func() {
+			go func() {
+				defer close(ended)
+
+				f.during(func() {
+					close(began)
+					<-end
+				})
+			}()
+			<-began
+		}
+		finish := func() {
+			close(end)
+			<-ended
+		}
+
+		if begins {
+			f.node.meanwhile = begin
+		} else {
+			f.node.meanwhile = finish
+
+			begin()
+		}
+
+		_, err := f.probe(t.Context(), f.id)
+		require.ErrorIs(t, err, health.ErrKeep, "want: the operation may cause the finding, begins meanwhile: %t", begins)
+
+		if begins {
+			finish()
+		}
+	}
+}
+
+// unstaging has no volumes any more once each was asked for twice.
+type unstaging struct {
+	*node
+
+	asked int
+}
+
+func (u *unstaging) Get(id string) (*staged.Volume, staged.Record, bool) {
+	u.asked++
+	if u.asked > 2 {
+		return nil, nil, false
+	}
+
+	return u.node.Get(id)
+}
+
+// TestAnObservationOfAnUnstagedVolumeIsForgotten, also where that happens while it is stored.
+func TestAnObservationOfAnUnstagedVolumeIsForgotten(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, func(c *Config) { c.Volumes = &unstaging{node: c.Volumes.(*node)} })
+	f.node.pool, f.node.inUse[f.id] = f.first, f.raw()
+	_, err := f.probe(t.Context(), f.id)
+	require.NoError(t, err)
+	require.Zero(t, f.observations.last(f.id), "want: nothing is remembered of it")
 }
 
 // TestProbesOfAPoolAreLimited, of a volume whose files are all in the pool.
@@ -205,6 +280,12 @@ func TestHealthOfAVolume(t *testing.T) {
 			require.NoError(f.t, f.first.Images.Create(f.id, 1<<20, false))
 			f.StagingFailed(f.image(), errors.New("broken"))
 		}, busy: true, want: []health.Reason{health.StagingFailed}},
+		"being staged again, and unknown": {prepare: func(f *fixture) {
+			other := f.image()
+			other.Parameters.Pool = "third"
+			f.StagingFailed(other, errors.New("broken"))
+			require.NoError(f.t, f.config.Pools.Fail("first", errors.New("broken")))
+		}, busy: true, code: codes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -250,6 +331,12 @@ func TestHealthDoesNotWaitForAHangingProbe(t *testing.T) {
 	f.run()
 	t.Cleanup(sync.OnceFunc(func() { close(hang) }))
 
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err := f.Health(ended, f.id)
+	require.ErrorIs(t, err, context.Canceled)
+
 	began := time.Now()
 	record, err := f.Health(t.Context(), f.id)
 	require.NoError(t, err)
@@ -268,9 +355,6 @@ func TestHealthDoesNotWaitForAHangingProbe(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []health.Reason{health.IOErrors}, reasons(record.Entries))
 	require.Less(t, time.Since(began), ResponseTimeout, "want: it answers from the record")
-
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
 
 	_, err = f.ProbeNow(ended, f.id)
 	require.ErrorIs(t, err, context.Canceled)

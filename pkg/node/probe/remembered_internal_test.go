@@ -108,6 +108,21 @@ func TestFindingsAreRememberedOnce(t *testing.T) {
 	s.prober.config.suspect(s.view, health.FilesystemCorrupted, "corrupted", s.at)
 	require.Equal(t, "corrupted", f.suspicion().Message, "want: the worse finding replaces the other")
 
+	delete(f.node.inUse, f.id)
+	f.checked(fsck.Result{})
+
+	s = f.state()
+	s.prober.config.suspect(s.view, health.FilesystemErrors, "unused", s.at)
+	require.Equal(t, "unused", f.suspicion().Message, "want: a volume that was checked need not be in use")
+
+	f.checked(fsck.Result{})
+
+	s = f.inUse(f.raw())
+	s.prober.config.suspect(s.view, health.FilesystemErrors, "raw", s.at)
+	require.Nil(t, f.suspicion(), "want: what cannot be checked is not remembered until a check")
+
+	f.config.Checker.Suspect(f.id, nil, fsck.Suspicion{Reason: health.FilesystemCorrupted, Message: "corrupted", At: time.Now()})
+
 	s = &probeState{prober: f.Prober}
 	s.addSuspicion(nil)
 	require.Empty(t, s.entries, "want: nothing is suspected")
@@ -140,10 +155,6 @@ func TestRememberedIOErrors(t *testing.T) {
 			t.Parallel()
 
 			f := newFixture(t)
-			if test.check != nil {
-				f.checked(*test.check)
-			}
-
 			f.observations.set(f.id, attached(1))
 			f.observations.volumeLocked(f.id).ioErrorAt = test.at
 
@@ -152,6 +163,11 @@ func TestRememberedIOErrors(t *testing.T) {
 
 			if test.another {
 				s.attached.Sequence = 2
+			}
+
+			// A check during the probe.
+			if test.check != nil {
+				f.checked(*test.check)
 			}
 
 			s.addRememberedFindings()

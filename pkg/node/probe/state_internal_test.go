@@ -139,6 +139,7 @@ func TestFilesystemsThatStoppedWriting(t *testing.T) {
 			s := &probeState{volume: &test.volume, point: test.point}
 			s.probeWritable()
 			require.Equal(t, test.want, reasons(s.entries))
+			require.Equal(t, name == "made read-only", s.unsettled, "want: an operation may cause the finding")
 		})
 	}
 }
@@ -269,6 +270,7 @@ func TestMountsAreMatchedToVolumes(t *testing.T) {
 		"a guest's":                       {parameters: direct, point: mount.Point{FSType: observe.DirectFSType, Source: observe.DirectSource("volume")}, want: true},
 		"another guest's":                 {parameters: direct, point: mount.Point{FSType: observe.DirectFSType, Source: observe.DirectSource("other")}},
 		"no loop device":                  {parameters: image, point: mount.Point{Major: 8, Source: "/dev/sda"}},
+		"no loop device, raw":             {parameters: image, block: true, point: mount.Point{Major: 8, Source: "/dev/sda"}, had: true},
 		"its raw device":                  {parameters: image, block: true, point: onLoop, had: true, want: true},
 		"another raw device":              {parameters: image, block: true, point: onLoop},
 		"the device that was found":       {parameters: image, point: onLoop, attached: &Attachment{Number: 3, Sequence: 5}, want: true, sequence: 5},
@@ -355,4 +357,8 @@ func TestDetachingDevicesAreBusy(t *testing.T) {
 	delete(f.node.inUse, f.id)
 	s.addDetaching(7, 12)
 	require.Nil(t, f.busy.get(f.id), "want: nothing is remembered of a volume that was unstaged during the probe")
+
+	s = f.inUse(f.image())
+	f.during(func() { s.addDetaching(7, 12) })
+	require.Nil(t, f.busy.get(f.id), "want: an operation that is running detaches it itself")
 }

@@ -86,14 +86,16 @@ type fixture struct {
 	first, second *pool.Pool
 	records       *staged.Records[*fsck.Result]
 	id            string
+	// planned receives the ids of the volumes whose checks are planned.
+	planned chan string
 }
 
-// newChecker returns a checker that checks nothing.
-func newChecker(records *staged.Records[*fsck.Result], pools *pool.Set, log *slog.Logger) *fsck.Checker {
+// newChecker returns a checker that checks nothing. It asks registered about each volume whose check it plans.
+func newChecker(records *staged.Records[*fsck.Result], pools *pool.Set, log *slog.Logger, registered func(id string) bool) *fsck.Checker {
 	return fsck.New(fsck.Config{
 		Results: fsck.NewResults(fsck.ResultsConfig{Log: log}, records), Pools: pools, Period: time.Hour, Log: log,
 		Known: fsck.Known{
-			CheckReachable: func(string) error { return nil }, LastPeriod: func(string) time.Duration { return 0 },
+			Registered: registered, CheckReachable: func(string) error { return nil }, LastPeriod: func(string) time.Duration { return 0 },
 		},
 	})
 }
@@ -105,7 +107,7 @@ func newFixture(t *testing.T, options ...func(*Config)) *fixture {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 
-	f, log := &fixture{t: t, node: &node{inUse: map[string]*staged.Volume{}}}, slog.New(slog.DiscardHandler)
+	f, log := &fixture{t: t, node: &node{inUse: map[string]*staged.Volume{}}, planned: make(chan string, 10)}, slog.New(slog.DiscardHandler)
 	store := state.New(t.TempDir(), state.Options{Log: log})
 	f.records = fsck.NewRecords(store)
 
@@ -121,7 +123,7 @@ func newFixture(t *testing.T, options ...func(*Config)) *fixture {
 	config := Config{
 		Volumes: f.node, Stored: f.node, Raw: f.node, Assignments: f.node, Revoke: f.node.revokeLost, Pools: pools, Memory: NewMemory(),
 		Loops: loop.NewLoops(loop.LoopsOptions{}), Operations: operation.NewGroup(), Monitoring: Monitoring{IOErrorHold: time.Minute}, Log: log,
-		Checker: newChecker(f.records, pools, log),
+		Checker: newChecker(f.records, pools, log, func(id string) bool { f.planned <- id; return true }),
 	}
 	for _, option := range options {
 		option(&config)
