@@ -76,7 +76,7 @@ var onceQuestions = map[string]func(o *onceObserver) error{
 	"root": func(o *onceObserver) error { return o.open(o.volume("two", "target")) },
 	"root of a target": func(o *onceObserver) error {
 		v := o.volume("two", "over", "empty", "target")
-		v.StagingPath = filepath.Join(o.directory, "missing")
+		v.StagingPath = filepath.Join(o.directory, "missing", "staged")
 
 		return o.open(v)
 	},
