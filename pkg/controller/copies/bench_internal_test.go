@@ -156,6 +156,8 @@ type fakeNode struct {
 	canFreeze bool
 	// copying is called when the sources are frozen; nil is no call.
 	copying func(context.Context)
+	// committing is called when a copy has its name; nil is no call.
+	committing func(context.Context)
 	// The errors of its methods, and of the points of operations.
 	useErr, freezeErr, pointErr error
 }
@@ -176,4 +178,10 @@ func (n *fakeNode) WithFrozen(ctx context.Context, _ []string, within func(conte
 	return errors.Join(within(ctx), n.freezeErr)
 }
 
-func (n *fakeNode) at(context.Context, operation.Point, ...string) error { return n.pointErr }
+func (n *fakeNode) at(ctx context.Context, point operation.Point, _ ...string) error {
+	if n.committing != nil && point == operation.SnapshotCopied {
+		n.committing(ctx)
+	}
+
+	return n.pointErr
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -116,4 +117,24 @@ func TestReadersAndDeleterExcludeEachOther(t *testing.T) {
 	await.Return(t, wg.Wait, "all holders to end")
 	require.Zero(t, met.Load(), "want: no reader runs beside the deleter")
 	require.Empty(t, h.held, "want: no lock is left")
+}
+
+// TestEachMemberIsLockedOrNone while a group is deleted.
+func TestEachMemberIsLockedOrNone(t *testing.T) {
+	t.Parallel()
+
+	m := New(Config{})
+	release, err := m.Locks.TryRLock("b")
+	require.NoError(t, err)
+
+	members := []*record.Snapshot{{ID: "a"}, {ID: "b"}}
+	_, err = m.lockSnapshots(members)
+	rpccode.Require(t, err, codes.Aborted)
+	release()
+
+	unlock, err := m.lockSnapshots(members)
+	require.NoError(t, err)
+	require.Len(t, m.Locks.held, 2, "want: both are locked")
+	unlock()
+	require.Empty(t, m.Locks.held, "want: no lock is left")
 }

@@ -110,6 +110,7 @@ func TestFailuresOfEachPhase(t *testing.T) {
 			require.Equal(t, map[string]record.Phase{"volume source": record.PhaseReady}, b.phases())
 			require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
 			require.Empty(t, b.stored("scratch"), "want: no copy is left")
+			require.Zero(t, b.Remover.Queue.Len(), "want: nothing is left to be removed")
 
 			require.NoError(t, b.TakeSnapshot(t.Context(), source, b.wanted("taken", source)))
 			require.Equal(t, record.PhaseReady, b.phases()["snapshot taken"])
@@ -144,8 +145,14 @@ func TestCancelledCopiesLeaveNothing(t *testing.T) {
 			source := b.create("source")
 			b.node.used[source.ID] = true
 
-			cancelled := make(chan error, 1)
-			b.node.copying = func(ctx context.Context) {
+			cancelled, running := make(chan error, 1), false
+			cancel := func(ctx context.Context) {
+				b.Catalog.Snapshots.Ascend("", func(id string, _ *record.Snapshot) bool {
+					running = running || b.Running.Has(id)
+
+					return true
+				})
+
 				go func() {
 					ended, err := b.Progress.Cancel(t.Context(), "taken")
 					if err == nil && (len(ended) != 1 || ended[0].Kind != kind) {
@@ -158,16 +165,27 @@ func TestCancelledCopiesLeaveNothing(t *testing.T) {
 				await.Receive(t, ctx.Done(), "the copy to be cancelled")
 			}
 
-			err := take(b, source)
-			require.ErrorIs(t, err, progress.ErrCancelled)
-			rpccode.Require(t, err, codes.Aborted)
-			require.NoError(t, await.Receive(t, cancelled, "the end of the cancellation"))
-			require.Equal(t, map[string]record.Phase{"volume source": record.PhaseReady}, b.phases())
-			require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
-			require.Empty(t, b.stored("scratch"), "want: no copy is left")
-			require.Empty(t, b.Progress.List(), "want: no copy is listed")
+			for name, from := range map[string]fakeNode{
+				"frozen": {canFreeze: true, used: b.node.used, copying: cancel}, "used": {canFreeze: true, used: b.node.used, committing: cancel},
+				"unused": {committing: cancel},
+			} {
+				if name == "unused" && kind == "snapshot" || name != "frozen" && kind == "clone" {
+					continue
+				}
 
-			b.node.copying = nil
+				*b.node = from
+				err := take(b, source)
+				require.ErrorIs(t, err, progress.ErrCancelled, name)
+				require.False(t, running, "want: what is frozen, or of a group, is not acknowledged before it is taken")
+				rpccode.Require(t, err, codes.Aborted, name)
+				require.NoError(t, await.Receive(t, cancelled, "the end of the cancellation"))
+				require.Equal(t, map[string]record.Phase{"volume source": record.PhaseReady}, b.phases(), name)
+				require.Empty(t, b.stored("snapshots"), "want: no snapshot is left, %s", name)
+				require.Empty(t, b.stored("scratch"), "want: no copy is left, %s", name)
+				require.Empty(t, b.Progress.List(), "want: no copy is listed, %s", name)
+			}
+
+			*b.node = fakeNode{}
 			require.NoError(t, take(b, source))
 		})
 	}
@@ -231,6 +249,7 @@ func TestADeletionEndsCommit(t *testing.T) {
 	taking.copying = stopped
 	err := taking.commit(t.Context())
 	require.ErrorIs(t, err, catalog.ErrDeleted)
+	rpccode.Require(t, err, codes.Aborted)
 	require.ErrorIs(t, taking.undo(t.Context(), err), catalog.ErrDeleted)
 	require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
 }
@@ -374,6 +393,8 @@ func TestFailuresOfTheState(t *testing.T) {
 	require.ErrorIs(t, b.taking(nil, copying).undo(t.Context(), errBroken), state.ErrNotOpen)
 	require.ErrorIs(t, b.taking(nil, creating).undo(t.Context(), errBroken), state.ErrNotOpen)
 	require.ErrorIs(t, b.Recover(), state.ErrNotOpen)
+	require.ErrorIs(t, b.recordFailed(t.Context(), errBroken, copying), state.ErrNotOpen)
+	require.ErrorIs(t, b.takeAgain(t.Context(), b.served(), copying), state.ErrNotOpen)
 
 	unserved := b.taking(nil, creating)
 	unserved.pool = func(string, string) (*pool.Pool, error) { return nil, errBroken }
@@ -459,24 +480,4 @@ func TestCopiesWaitForOperations(t *testing.T) {
 		close(released)
 		require.Eventually(t, func() bool { return b.Operations.Len() == 0 }, await.Limit, 1, "want: the operation ends")
 	}
-}
-
-// TestEachMemberIsLockedOrNone while a group is deleted.
-func TestEachMemberIsLockedOrNone(t *testing.T) {
-	t.Parallel()
-
-	m := New(Config{})
-	release, err := m.Locks.TryRLock("b")
-	require.NoError(t, err)
-
-	members := []*record.Snapshot{{ID: "a"}, {ID: "b"}}
-	_, err = m.lockSnapshots(members)
-	rpccode.Require(t, err, codes.Aborted)
-	release()
-
-	unlock, err := m.lockSnapshots(members)
-	require.NoError(t, err)
-	require.Len(t, m.Locks.held, 2, "want: both are locked")
-	unlock()
-	require.Empty(t, m.Locks.held, "want: no lock is left")
 }

@@ -2,9 +2,9 @@ package copies
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
@@ -27,11 +27,13 @@ type runningCopy struct {
 	ended chan struct{}
 }
 
+// errSlow is why a call does not wait any longer.
+var errSlow = errors.New("the copy takes long")
+
 // waiter is a call that becomes slow once the copy that it waits for has run for the grace.
 type waiter struct {
 	grace time.Duration
-	slow  atomic.Bool
-	leave context.CancelFunc
+	leave context.CancelCauseFunc
 	// timer is nil until the copy runs.
 	timer *time.Timer
 }
@@ -120,7 +122,7 @@ func (r *Running) disown(id string) *runningCopy {
 // untilSlow returns a context that ends once the copy of that name has run for the grace since the call of
 // untilSlow. leave ends it in any case, and reports whether the copy is slow.
 func (r *Running) untilSlow(ctx context.Context, name string, grace time.Duration) (waiting context.Context, leave func() (slow bool)) {
-	waiting, cancel := context.WithCancel(ctx)
+	waiting, cancel := context.WithCancelCause(ctx)
 	w := &waiter{grace: grace, leave: cancel}
 
 	r.mu.Lock()
@@ -137,25 +139,18 @@ func (r *Running) untilSlow(ctx context.Context, name string, grace time.Duratio
 	return waiting, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		defer cancel()
+		defer cancel(nil)
 
 		delete(r.waiters, w)
 
-		if w.timer != nil {
-			w.timer.Stop()
-		}
-
-		return w.slow.Load()
+		return errors.Is(context.Cause(waiting), errSlow)
 	}
 }
 
 // begin starts the grace. The mutex is held.
 func (w *waiter) begin() {
 	if w.timer == nil {
-		w.timer = time.AfterFunc(w.grace, func() {
-			w.slow.Store(true)
-			w.leave()
-		})
+		w.timer = time.AfterFunc(w.grace, func() { w.leave(errSlow) })
 	}
 }
 

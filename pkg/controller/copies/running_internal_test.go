@@ -3,15 +3,19 @@ package copies
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 var errLeft = errors.New("the caller has left")
@@ -158,4 +162,38 @@ func TestAnAcknowledgementThatIsNotRecordedFailsTheCall(t *testing.T) {
 		return nil, ctx.Err()
 	})
 	require.ErrorIs(t, err, state.ErrNotOpen)
+}
+
+// TestASnapshotWithoutItsSourceFails: it can never be copied again.
+func TestASnapshotWithoutItsSourceFails(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	source := b.create("source")
+	orphan := b.snapshot("orphan", source, record.PhaseCopying)
+	require.NoError(t, b.Catalog.ForgetVolume(source.ID))
+	require.Equal(t, map[string]record.Phase{"snapshot orphan": record.PhaseCopying}, b.phases())
+	rpccode.Require(t, b.takeAgain(t.Context(), b.served(), orphan), codes.NotFound)
+	require.Equal(t, record.PhaseFailed, b.phases()["snapshot orphan"])
+}
+
+// TestCopiesReportTheirProgress, unless they are instant.
+func TestCopiesReportTheirProgress(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	source := b.create("source")
+	require.NoError(t, os.WriteFile(b.served().VolumePath(source.ID, volume.BackingImage), make([]byte, source.CapacityBytes), 0o600))
+
+	taking := b.taking(nil, b.wanted("taken", source))
+	taking.sources = []*record.Volume{source}
+
+	require.NoError(t, taking.reserve(t.Context()))
+	require.NoError(t, taking.prepare(t.Context()))
+	require.NoError(t, taking.take(t.Context()))
+
+	listed := b.Progress.List()
+	require.Len(t, listed, 1, "want: the copy is listed")
+	require.Equal(t, taking.copies[0].copy.PointInTime(), listed[0].Done == 0, "want: what is copied is reported")
+	require.NoError(t, taking.copies[0].abort(errBroken))
 }
