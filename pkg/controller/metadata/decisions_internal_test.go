@@ -1,12 +1,16 @@
 package metadata
 
 import (
+	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
@@ -59,6 +63,9 @@ type locked struct {
 	held    int
 	backing volume.Backing
 	missing bool
+	// pool is nil unless it can be used. sources are the volumes of snapshots, if not the same.
+	pool    *pool.Pool
+	sources map[string]string
 }
 
 func (l *locked) LockSnapshot(id string) (found *record.Snapshot, release func(), err error) {
@@ -68,10 +75,75 @@ func (l *locked) LockSnapshot(id string) (found *record.Snapshot, release func()
 
 	l.held++
 
-	return &record.Snapshot{ID: id, Parameters: volume.Parameters{Backing: l.backing}}, func() { l.held-- }, nil
+	return &record.Snapshot{ID: id, SourceVolumeID: l.sources[id], Parameters: volume.Parameters{Backing: l.backing}}, func() { l.held-- }, nil
 }
 
-func (*locked) Pool(string, string) (*pool.Pool, error) { return nil, pool.ErrUnavailable }
+func (l *locked) Pool(string, string) (*pool.Pool, error) {
+	if l.pool == nil {
+		return nil, pool.ErrUnavailable
+	}
+
+	return l.pool, nil
+}
+
+// stream is one whose client has gone.
+type stream[T any] struct {
+	grpc.ServerStream
+
+	ctx context.Context //nolint:containedctx // it is that of a stream
+}
+
+func (s stream[T]) Context() context.Context { return s.ctx }
+
+func (stream[T]) Send(*T) error { return errWalk }
+
+// TestSnapshotsAreReleased when their stream ends, or is refused once they are held.
+func TestSnapshotsAreReleased(t *testing.T) {
+	t.Parallel()
+
+	p, err := pool.Open("default", t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+
+	base, target, other := volume.NewID(), volume.NewID(), volume.NewID()
+	held := &locked{backing: volume.BackingImage, pool: p, sources: map[string]string{other: "other"}}
+	m := New(held, held, 0, 0)
+
+	for _, each := range []string{base, target, other} {
+		require.NoError(t, os.WriteFile(p.SnapshotPath(each, volume.BackingImage), nil, 0o600))
+	}
+
+	for name, test := range map[string]struct {
+		base, target string
+		from         int64
+		want         codes.Code
+	}{
+		"sent":               {base, target, 0, codes.Internal},
+		"behind the end":     {base, target, 1, codes.OutOfRange},
+		"of another volume":  {base, other, 0, codes.InvalidArgument},
+		"a target is no one": {base, volume.NewID(), 0, codes.NotFound},
+	} {
+		err := m.GetMetadataDelta(&csi.GetMetadataDeltaRequest{
+			BaseSnapshotId: test.base, TargetSnapshotId: test.target, StartingOffset: test.from,
+		}, stream[csi.GetMetadataDeltaResponse]{ctx: t.Context()})
+		rpccode.Require(t, err, test.want, "%s", name)
+		require.Zero(t, held.held, "want: no snapshot is held, %s", name)
+
+		if test.target == other {
+			continue
+		}
+
+		err = m.GetMetadataAllocated(&csi.GetMetadataAllocatedRequest{SnapshotId: test.target, StartingOffset: test.from},
+			stream[csi.GetMetadataAllocatedResponse]{ctx: t.Context()})
+		rpccode.Require(t, err, test.want, "%s", name)
+		require.Zero(t, held.held, "want: no snapshot is held, %s", name)
+	}
+
+	opened, err := m.open("snapshot_id", base)
+	require.NoError(t, err)
+	opened.close()
+	require.ErrorIs(t, opened.image.Close(), fs.ErrClosed, "want: its image is closed")
+}
 
 // TestRefusedRequestsLockNothing: whatever a request is refused for, its snapshots can be deleted.
 func TestRefusedRequestsLockNothing(t *testing.T) {

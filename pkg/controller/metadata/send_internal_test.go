@@ -52,6 +52,14 @@ func TestStreamsEnd(t *testing.T) {
 		"a message is read in time": {
 			walk: func(context.Context, *tuples) error { return nil }, reads: time.Minute - 1, messages: 1,
 		},
+		"the next message comes late": {
+			walk: func(_ context.Context, found *tuples) error {
+				defer time.Sleep(time.Hour)
+
+				return errors.Join(found.flush(), found.flush())
+			},
+			messages: 2,
+		},
 		"another message after the end": {
 			walk: func(ctx context.Context, found *tuples) error {
 				<-ctx.Done()
