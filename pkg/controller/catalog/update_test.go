@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"cmp"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -15,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// TestOnlyReadyVolumesAreUpdated: one that the CO cannot see stays as it is.
+// TestOnlyReadyVolumesAreUpdated: one that the CO cannot see stays as it is. The name is freed of one that is not ready.
 func TestOnlyReadyVolumesAreUpdated(t *testing.T) {
 	t.Parallel()
 
@@ -30,6 +31,8 @@ func TestOnlyReadyVolumesAreUpdated(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 
 	const before, after = 1 << 20, 2 << 20
+
+	var shared *record.Properties
 
 	for phase, updated := range map[record.Phase]bool{
 		"": false, record.PhaseCreating: false, record.PhaseReady: true, record.PhaseDeleting: false,
@@ -63,6 +66,16 @@ func TestOnlyReadyVolumesAreUpdated(t *testing.T) {
 
 		if kept, ok := c.Volumes.Get(id); ok {
 			require.Equal(t, updated, kept.CapacityBytes == after, "want: a volume that is %q is updated only if it is ready", phase)
+
+			shared = cmp.Or(shared, kept.Properties)
+			require.Same(t, shared, kept.Properties, "want: equal properties are kept once")
 		}
+
+		require.NoError(t, c.FreeVolumeNames(&record.Volume{ID: id}))
+		require.NoError(t, c.Flush(t.Context()))
+
+		freed, ok := c.Volumes.Get(id)
+		require.Equal(t, phase != "", ok, "want: no record is made or lost")
+		require.Equal(t, updated || !ok, !ok || freed.Phase != record.PhaseDeleting, "want: what is not ready is to be removed")
 	}
 }

@@ -28,6 +28,7 @@ func TestChangeRequestsAreMerged(t *testing.T) {
 		code                codes.Code
 	}{
 		"expand and modify":       {Request{Size: 8}, Request{Mutable: fast}, Request{Size: 8, Mutable: fast}, codes.OK},
+		"modify and expand":       {Request{Mutable: fast}, Request{Size: 8}, Request{Size: 8, Mutable: fast}, codes.OK},
 		"the same size twice":     {Request{Size: 8}, Request{Size: 8}, Request{Size: 8}, codes.OK},
 		"two sizes":               {Request{Size: 8}, Request{Size: 16}, Request{}, codes.Aborted},
 		"the lower limit":         {Request{Size: 8, Limit: 32}, Request{Size: 8, Limit: 16}, Request{Size: 8, Limit: 16}, codes.OK},

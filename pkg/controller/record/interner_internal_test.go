@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,6 +68,39 @@ func TestSharingSharesMemory(t *testing.T) {
 	}
 
 	require.Same(t, shared[0], shared[1], "want: equal properties are kept once")
+
+	key, other := newText("id"), newText("id")
+	v := &Volume{ID: newText("id"), Phase: Phase(newText("ready")), Properties: &Properties{}}
+	again := &Volume{ID: "other", Phase: Phase(newText("ready")), Properties: &Properties{}}
+	common.Intern(key, v)
+	common.Intern(other, again)
+	requireShared(t, key, v.ID)
+	requireShared(t, v.Phase, again.Phase)
+	require.Equal(t, "other", again.ID, "want: an id stays that is not the key")
+
+	var taken [2]*Snapshot
+
+	for i := range taken {
+		taken[i] = &Snapshot{
+			ID: newText("id"), Phase: Phase(newText("ready")), Consistency: volume.Consistency(newText("none")),
+			Parameters: volume.Parameters{Pool: newText("default")},
+		}
+		InternSnapshot(key, taken[i])
+	}
+
+	requireShared(t, key, taken[0].ID)
+	requireShared(t, taken[0].Phase, taken[1].Phase)
+	requireShared(t, taken[0].Consistency, taken[1].Consistency)
+	requireShared(t, taken[0].Parameters.Pool, taken[1].Parameters.Pool)
+}
+
+// newText returns an equal text in memory of its own.
+func newText(text string) string { return string([]byte(text)) }
+
+func requireShared[T ~string](t *testing.T, one, other T) {
+	t.Helper()
+	require.Equal(t, one, other)
+	require.Same(t, unsafe.StringData(string(one)), unsafe.StringData(string(other)), "want: %q is kept once", one)
 }
 
 // TestOnlyPlainPropertiesAreShared: others distinguish volumes without being part of the key.
