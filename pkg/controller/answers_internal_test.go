@@ -148,9 +148,13 @@ func TestMinimumBytes(t *testing.T) {
 	require.EqualValues(t, RoundBytes, minimumBytes(image, []volume.Capability{block}), "block access")
 	require.EqualValues(t, RoundBytes, minimumBytes(directory, []volume.Capability{plain}), "a directory")
 
+	for _, each := range volume.FSTypes() {
+		smallest := minimumBytes(image, []volume.Capability{{FSType: each}})
+		require.Greater(t, smallest, int64(RoundBytes), "want: %s has a minimum", each)
+		require.Zero(t, smallest%RoundBytes, "want: that of %s is a multiple of the block", each)
+	}
+
 	xfs := minimumBytes(image, []volume.Capability{plain})
-	require.Greater(t, xfs, int64(RoundBytes), "want: a filesystem has a minimum")
-	require.Zero(t, xfs%RoundBytes, "want: it is a multiple of the block")
 	require.Equal(t, xfs, minimumBytes(image, []volume.Capability{block, plain, ext4}), "the largest minimum counts")
 	require.Less(t, minimumBytes(image, []volume.Capability{ext4}), xfs, "want: the named filesystem counts")
 	require.Equal(t, "xfs", fsTypeOf(image, plain))
@@ -180,6 +184,7 @@ func TestGetCapacity(t *testing.T) {
 		"another pool":        {&csi.GetCapacityRequest{Parameters: map[string]string{"pool": "fast"}}, 128 * mib, codes.OK},
 		"thick":               {&csi.GetCapacityRequest{Parameters: map[string]string{"provisioning": "thick"}}, 60 * mib, codes.OK},
 		"no pool":             {&csi.GetCapacityRequest{Parameters: map[string]string{"pool": "x"}}, 0, codes.InvalidArgument},
+		"unknown parameter":   {&csi.GetCapacityRequest{Parameters: map[string]string{"colour": "red"}}, 0, codes.InvalidArgument},
 		"this zone":           {&csi.GetCapacityRequest{AccessibleTopology: &csi.Topology{Segments: map[string]string{zoneKey: "a"}}}, 60 * mib, codes.OK},
 		"an empty topology":   {&csi.GetCapacityRequest{AccessibleTopology: &csi.Topology{}}, 60 * mib, codes.OK},
 		"another zone":        {&csi.GetCapacityRequest{AccessibleTopology: &csi.Topology{Segments: map[string]string{zoneKey: "b"}}}, 0, codes.OK},
@@ -205,6 +210,14 @@ func TestGetCapacity(t *testing.T) {
 	answer, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
 	require.NoError(t, err)
 	require.EqualValues(t, 60*mib, answer.GetMaximumVolumeSize().GetValue(), "want: a volume may have all of it")
+
+	s.config.Admission.Capacities["default"] = 1 << 60
+
+	for provisioning, all := range map[string]bool{"thin": true, "thick": false} {
+		answer, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"provisioning": provisioning}})
+		require.NoError(t, err)
+		require.Equal(t, all, answer.GetAvailableCapacity() == 1<<60-4*mib, "want: only a thick volume needs the bytes that are free")
+	}
 
 	s.closePool("default")
 
@@ -250,6 +263,9 @@ func TestAllocationOfAPool(t *testing.T) {
 		"want: all are provisioned")
 
 	require.ErrorIs(t, s.catalog.AddAllocated(t.Context(), "x", &pool.Allocation{}), pool.ErrUnknown)
+
+	_, err := s.catalog.Pool("x", "volume y")
+	errtext.Require(t, err, `pool "x" is not configured (--pool)`)
 
 	// Either of them fails the sum.
 	require.NoError(t, s.remove(t.Context(), id))
@@ -339,6 +355,11 @@ func TestTopologyOfNewObjects(t *testing.T) {
 	})
 	rpccode.Require(t, err, codes.ResourceExhausted, "want: a snapshot is where its volume is")
 
+	_, err = s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
+		Name: "moved", SourceVolumeId: made.GetVolume().GetVolumeId(), AccessibilityRequirements: zone("a"),
+	})
+	rpccode.Require(t, err, codes.ResourceExhausted, "want: it is taken where the controller is")
+
 	s.restart(inZone, without("TOPOLOGY"))
 
 	again, err := s.CreateVolume(t.Context(), createRequestOf("volume"))
@@ -410,6 +431,9 @@ func TestAnAttachedImageIsKept(t *testing.T) {
 	errtext.Require(t, err, s.node.DescribeHolders(id))
 	s.requireSound()
 
+	require.NoError(t, s.publish(t.Context(), id, ownNode))
+	errtext.Require(t, s.remove(t.Context(), id), "unpublish it there first")
+	require.NoError(t, s.unpublish(t.Context(), id, ownNode))
 	require.NoError(t, image.Close())
 	require.NoError(t, s.remove(t.Context(), id))
 	s.requireSound()

@@ -107,8 +107,7 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		}
 
 		wanted.Slot = slot
-		v.Attachments = append(v.Attachments, wanted)
-		v.Pristine = false
+		v.Attachments, v.Pristine = append(v.Attachments, wanted), false
 
 		return nil
 	})
@@ -157,8 +156,7 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 	pristine := isStillPristine(ctx, s.catalog, found)
 
 	_, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
-		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
-		v.Pristine = pristine
+		v.Attachments, v.Pristine = slices.DeleteFunc(v.Attachments, leaves), pristine
 
 		return nil
 	})

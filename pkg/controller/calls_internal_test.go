@@ -2,6 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"math"
+	"os"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -9,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -34,6 +39,7 @@ func TestControllerPublishVolume(t *testing.T) {
 		"no volume":             {func(r *request) { r.VolumeId = "" }, codes.InvalidArgument, codes.InvalidArgument},
 		"an unknown volume":     {func(r *request) { r.VolumeId = newID(t) }, codes.NotFound, codes.NotFound},
 		"no capability":         {func(r *request) { r.VolumeCapability = nil }, codes.InvalidArgument, codes.InvalidArgument},
+		"neither":               {func(r *request) { r.VolumeId, r.VolumeCapability = newID(t), nil }, codes.InvalidArgument, codes.InvalidArgument},
 		"an unusable one":       {func(r *request) { r.VolumeCapability = capabilityWith(1, "xfs") }, codes.InvalidArgument, codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,6 +217,7 @@ func TestControllerModifyVolume(t *testing.T) {
 
 	_, err = s.CreateVolume(t.Context(), createRequestOf("limited", withMutable))
 	rpccode.Require(t, err, codes.InvalidArgument)
+	s.create("plain")
 }
 
 // TestInvalidGroupRequestsAreRefused, before anything is held.
@@ -238,6 +245,13 @@ func TestInvalidGroupRequestsAreRefused(t *testing.T) {
 		_, err := s.groups.CreateVolumeGroupSnapshot(t.Context(), test.request)
 		rpccode.Require(t, err, test.want, "%s", name)
 	}
+
+	release := s.hold("volume " + first)
+	limited, cancel := context.WithTimeout(t.Context(), await.Limit)
+	_, err := s.groups.CreateVolumeGroupSnapshot(limited, &request{Name: "x", SourceVolumeIds: []string{first, newID(t)}})
+	rpccode.Require(t, err, codes.NotFound, "want: what is missing is found before the others are waited for")
+	cancel()
+	release()
 
 	for name, each := range map[string]*request{
 		"other volumes":     {Name: "group", SourceVolumeIds: []string{first}},
@@ -275,7 +289,7 @@ func TestInvalidGroupRequestsAreRefused(t *testing.T) {
 		rpccode.Require(t, err, test.deleted, "%s", name)
 	}
 
-	_, err := s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: members[0]})
+	_, err = s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: members[0]})
 	rpccode.Require(t, err, codes.InvalidArgument)
 	s.requireSound()
 
@@ -385,6 +399,7 @@ func TestCopiesInheritFromTheSource(t *testing.T) {
 		"a byte smaller":            {origin{}, func(w *wanted) { w.asked = ranged(mib-1, 0) }, 0, "", codes.OutOfRange},
 		"up to its size":            {origin{}, func(w *wanted) { w.asked = ranged(0, mib) }, mib, "xfs", codes.OK},
 		"up to a byte less":         {origin{}, func(w *wanted) { w.asked = ranged(0, mib-1) }, 0, "", codes.OutOfRange},
+		"more than any volume has":  {origin{}, func(w *wanted) { w.asked = ranged(math.MaxInt64, 0) }, 0, "", codes.OutOfRange},
 		"less or more":              {origin{}, func(w *wanted) { w.asked = ranged(1, 2*mib) }, mib, "xfs", codes.OK},
 	} {
 		if test.from.parameters == (volume.Parameters{}) {
@@ -410,4 +425,39 @@ func TestCopiesInheritFromTheSource(t *testing.T) {
 		require.Equal(t, want, mounted.growsCopyOf(growing[1]), "want: %d of %d bytes", growing[0], growing[1])
 		require.False(t, raw.growsCopyOf(growing[1]), "want: the driver leaves the filesystem of a raw copy alone")
 	}
+}
+
+// TestFilesystemsThatCannotGrowAreRefused: before a larger copy is made, or an expansion. What is in raw
+// volumes does not matter.
+func TestFilesystemsThatCannotGrowAreRefused(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	block := func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = []*csi.VolumeCapability{blockCapability()} }
+	larger := func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 8 * mib }
+	id, raw := s.create("volume"), s.create("raw", block)
+
+	for _, each := range []string{id, raw} {
+		image, err := os.OpenFile(s.imagePath(each), os.O_WRONLY, 0)
+		require.NoError(t, err)
+
+		// The superblock of an ext4 has nothing but its magic number.
+		_, err = image.WriteAt([]byte{0x53, 0xef}, 1080)
+		require.NoError(t, errors.Join(err, image.Close()))
+	}
+
+	snapshotID := s.snapshot("snapshot", id)
+	records := s.allRecords()
+
+	for _, of := range []func(*csi.CreateVolumeRequest){ofVolume(id), ofSnapshot(snapshotID)} {
+		_, err := s.CreateVolume(t.Context(), createRequestOf("copy", of, larger))
+		require.ErrorIs(t, err, filesystem.ErrNoSuperblock)
+		require.Equal(t, records, s.allRecords(), "want: nothing is recorded")
+	}
+
+	require.ErrorIs(t, s.expand(t.Context(), id, 8*mib), filesystem.ErrNoSuperblock)
+	require.NoError(t, s.expand(t.Context(), raw, 8*mib))
+	s.create("as large", ofVolume(id))
+	s.create("raw copy", ofVolume(raw), block, func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 16 * mib })
+	s.requireSound()
 }

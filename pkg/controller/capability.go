@@ -52,11 +52,9 @@ func (s *Service) ValidateVolumeCapabilities(
 		}
 	}
 
-	if given := request.GetMutableParameters(); len(given) > 0 {
-		mutable, err := s.parseMutable(given)
-		if err != nil || !found.Mutable.With(mutable).Equal(found.Mutable) {
-			return notConfirmed("the volume has other mutable_parameters")
-		}
+	mutable, err := s.parseMutable(request.GetMutableParameters())
+	if err != nil || !found.Mutable.With(mutable).Equal(found.Mutable) {
+		return notConfirmed("the volume has other mutable_parameters")
 	}
 
 	return &csi.ValidateVolumeCapabilitiesResponse{

@@ -39,11 +39,8 @@ func (s *Service) ControllerListVolumeHealth(
 	}
 
 	for _, unhealthy := range s.health.reportedUnhealthy(request.GetStartingToken()) {
-		if _, err := s.catalog.FindVolume(unhealthy.ID); err != nil {
-			continue // it was deleted since
-		}
-
-		if !listed.add(unhealthy.ID, unhealthy.VolumeHealth(unhealthy.ID)) {
+		// One may have been deleted since.
+		if _, ok := s.catalog.ReadyVolume(unhealthy.ID); ok && !listed.add(unhealthy.ID, unhealthy.VolumeHealth(unhealthy.ID)) {
 			break
 		}
 	}

@@ -327,12 +327,19 @@ func TestUnhealthyVolumesAreListed(t *testing.T) {
 		require.NoError(t, err)
 
 		bad := i == 0 || i == 2 || i == 3
+		require.Len(t, wire(t, each.GetVolume()), len(wire(t, got.GetVolume())), "want: both calls describe the volume")
 		require.Equal(t, bad, wire(t, each.GetStatus()) != wire(t, healthyStatus(each.GetStatus().GetPublishedNodeIds())),
 			"want: only the unhealthy are listed as abnormal")
 		require.Equal(t, wire(t, got.GetStatus()), wire(t, each.GetStatus()), "want: both calls say the same")
 		require.Equal(t, bad, len(one.GetVolumeHealth().GetHealthStatuses()) > 0, "want: %v", one)
 		require.Equal(t, i == 1, len(each.GetStatus().GetPublishedNodeIds()) == 1, "want: one is published")
 	}
+
+	_, err = s.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: newID(t)})
+	rpccode.Require(t, err, codes.NotFound)
+
+	_, err = s.ControllerGetVolumeHealth(t.Context(), &csi.ControllerGetVolumeHealthRequest{VolumeId: newID(t)})
+	rpccode.Require(t, err, codes.NotFound)
 
 	behind, err := s.ListVolumes(t.Context(), &csi.ListVolumesRequest{StartingToken: ids[2]})
 	require.NoError(t, err)

@@ -37,7 +37,8 @@ func (s *site) heldAt(point operation.Point, run func(context.Context) error, ha
 	return await.Receive(s.t, answer, "the call")
 }
 
-// TestAVolumeBeingCreatedIsNotDeleted: its record is there, but no CO has its id.
+// TestAVolumeBeingCreatedIsNotDeleted: its record is there, but no CO has its id; or it has none, and the
+// recovery of its pool takes its image for no orphan.
 func TestAVolumeBeingCreatedIsNotDeleted(t *testing.T) {
 	t.Parallel()
 
@@ -52,6 +53,10 @@ func TestAVolumeBeingCreatedIsNotDeleted(t *testing.T) {
 		require.NoError(t, s.remove(t.Context(), s.firstVolume()))
 	}))
 	require.FileExists(t, s.imagePath(s.firstVolume()), "want: the created volume has its image")
+	require.NoError(t, s.heldAt(operation.VolumeAllocated, operations()["create an image"](s), func() {
+		require.NoError(t, s.RecoverPool(t.Context(), s.served()))
+	}))
+	s.requireSound()
 }
 
 // TestParametersAreValidatedWithoutThePool, which may be unavailable.

@@ -80,8 +80,7 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 
 	for _, capability := range capabilities {
 		if !capability.Block {
-			parameters.FSType = fsTypeOf(parameters, capability)
-			fsNamed = fsNamed || capability.FSType != ""
+			parameters.FSType, fsNamed = fsTypeOf(parameters, capability), fsNamed || capability.FSType != ""
 		}
 	}
 
@@ -178,7 +177,7 @@ func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability
 
 		// Which filesystems there are was checked with the capability.
 		if made, err := filesystem.ByName(fsTypeOf(parameters, capability), nil); err == nil {
-			smallest = max(smallest, (made.MinimumBytes()+RoundBytes-1)/RoundBytes*RoundBytes)
+			smallest = max(smallest, made.MinimumBytes())
 		}
 	}
 

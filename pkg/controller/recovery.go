@@ -17,12 +17,8 @@ import (
 func (s *Service) Recover(ctx context.Context) (err error) {
 	defer errdefs.Wrapf(&err, "recover")
 
-	if err := errors.Join(s.recoverVolumes(), s.copies.Recover()); err != nil {
-		return err
-	}
-
 	// An Update makes the lazy ones before it visible: the first calls must find the names free.
-	return catalog.IgnoreReadOnly(s.catalog.Flush(ctx))
+	return errors.Join(s.recoverVolumes(), s.copies.Recover(), catalog.IgnoreReadOnly(s.catalog.Flush(ctx)))
 }
 
 // recoverVolumes schedules what a crash has left half-done. Nothing is removed
@@ -52,10 +48,9 @@ func (s *Service) recoverVolumes() error {
 func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 	defer errdefs.Wrapf(&err, "recover pool %q", p.Name())
 
-	err = s.allocateDurably(ctx, p)
 	s.changes.Recover(ctx, p, s.existsOrCreating)
 
-	if err := errors.Join(err, s.collectOrphans(ctx, p)); err != nil {
+	if err := errors.Join(s.allocateDurably(ctx, p), s.collectOrphans(ctx, p)); err != nil {
 		return err
 	}
 

@@ -125,7 +125,7 @@ func TestRefusedSnapshots(t *testing.T) {
 		"no source":            {func(r *request) { r.SourceVolumeId = "" }, codes.InvalidArgument},
 		"an unknown source":    {func(r *request) { r.SourceVolumeId = newID(t) }, codes.NotFound},
 		"an unknown parameter": {func(r *request) { r.Parameters = map[string]string{"colour": "red"} }, codes.InvalidArgument},
-		"a topology":           {func(r *request) { r.AccessibilityRequirements = &csi.TopologyRequirement{} }, codes.InvalidArgument},
+		"a topology":           {func(r *request) { r.AccessibilityRequirements = zone("a") }, codes.InvalidArgument},
 	} {
 		given := &request{Name: "snapshot", SourceVolumeId: source}
 		test.change(given)

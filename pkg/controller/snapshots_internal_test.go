@@ -297,9 +297,11 @@ func TestCopyWithoutConsistencyDoesNotFreeze(t *testing.T) {
 	none := map[string]string{volume.KeyConsistency: "none"}
 	_, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "refused", SourceVolumeId: first})
 	rpccode.Require(t, err, codes.FailedPrecondition)
+	errtext.Require(t, err, "its pool can't copy it in an instant")
 
 	_, err = s.groups.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "refused", SourceVolumeIds: []string{first, second}})
 	rpccode.Require(t, err, codes.FailedPrecondition)
+	errtext.Require(t, err, "leave it out of the group")
 
 	_, err = s.CreateVolume(t.Context(), createRequestOf("refused", ofVolume(first)))
 	rpccode.Require(t, err, codes.FailedPrecondition)
@@ -335,7 +337,7 @@ func TestDirectoriesSayWhetherTheirSizeIsLimited(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAMissingImageFails: only one that was never used can have been lost without its data.
+// TestSnapshotOfAMissingImageFails, and its expansion: only one that was never used can have been lost without its data.
 func TestSnapshotOfAMissingImageFails(t *testing.T) {
 	t.Parallel()
 
@@ -351,6 +353,11 @@ func TestSnapshotOfAMissingImageFails(t *testing.T) {
 		}
 
 		require.NoError(t, os.Remove(s.imagePath(id)))
+		rpccode.Require(t, s.expand(t.Context(), id, 8*mib), map[bool]codes.Code{true: codes.NotFound}[used])
+
+		if !used {
+			require.NoError(t, os.Remove(s.imagePath(id)))
+		}
 
 		_, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: id})
 		if used {

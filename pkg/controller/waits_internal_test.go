@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -25,6 +26,7 @@ func TestCallsCheckAgainAfterWaiting(t *testing.T) {
 		require.NoError(s.t, s.config.Store.Update(s.t.Context(), func(tx *state.Tx) error { return s.catalog.Volumes.In(tx).Delete(id) }))
 	}
 	failed := func(s *site, _ string) { s.failPool("default") }
+	unsupported := func(s *site, _ string) { s.node.supportErr = errBroken }
 	expanded := func(s *site, id string) {
 		_, err := s.catalog.UpdateVolume(s.t.Context(), id, func(v *record.Volume) error { v.CapacityBytes += RoundBytes; return nil })
 		require.NoError(s.t, err)
@@ -37,14 +39,16 @@ func TestCallsCheckAgainAfterWaiting(t *testing.T) {
 	}{
 		"publish":        {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
 		"expand":         {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
-		"modify":         {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
+		"modify":         {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable, "unsupported": codes.InvalidArgument}},
 		"delete":         {1, map[string]codes.Code{"deleted": codes.OK, "failed": codes.Unavailable}},
 		"unpublish":      {1, map[string]codes.Code{"deleted": codes.OK, "failed": codes.OK}},
 		"snapshot":       {1, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
 		"clone":          {2, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable, "expanded": codes.Aborted}},
 		"group snapshot": {2, map[string]codes.Code{"deleted": codes.NotFound, "failed": codes.Unavailable}},
 	} {
-		for event, happen := range map[string]func(*site, string){"deleted": deleted, "failed": failed, "expanded": expanded} {
+		for event, happen := range map[string]func(*site, string){
+			"deleted": deleted, "failed": failed, "expanded": expanded, "unsupported": unsupported,
+		} {
 			if _, known := test.codes[event]; !known {
 				continue
 			}
@@ -147,6 +151,11 @@ func TestAClosedStateFailsEachChange(t *testing.T) {
 	}
 
 	require.ErrorIs(t, s.remover.UndoVolume(ctx, v, p, errBroken), state.ErrNotOpen)
+	errtext.Require(t, s.Recover(ctx), "recover:")
+	errtext.Require(t, s.RecoverPool(ctx, p), `recover pool "default"`)
+
+	_, err = s.CreateVolume(ctx, createRequestOf("another"))
+	errtext.Require(t, err, `create volume "another"`)
 }
 
 // TestAReadOnlyStateIsRecoveredLater: while the state takes no changes, what is half-done stays for the
@@ -307,6 +316,15 @@ func TestOnlyAChangeWaitsForOthers(t *testing.T) {
 	require.NoError(t, s.expand(limited, id, mib), "less than its size")
 	require.NoError(t, s.modify(limited, id, "readIOPS", "100"), "its parameters")
 
+	// What is wrong with a request alone keeps no other waiting.
+	s.node.supportErr = errBroken
+	rpccode.Require(t, s.modify(limited, id, "readIOPS", "1"), codes.InvalidArgument)
+
+	s.node.supportErr = nil
+	s.config.Admission.Capacities["default"] = 4 * mib
+	rpccode.Require(t, s.expand(limited, id, 8*mib), codes.ResourceExhausted)
+	clear(s.config.Admission.Capacities)
+
 	short, end := context.WithTimeout(t.Context(), time.Second)
 	defer end()
 
@@ -316,6 +334,21 @@ func TestOnlyAChangeWaitsForOthers(t *testing.T) {
 	found, err := s.catalog.FindVolume(id)
 	require.NoError(t, err)
 	require.Equal(t, int64(8*mib), found.CapacityBytes, "want: the change that waited is made")
+}
+
+// TestWhatIsMadeAlreadyIsNotMadeAgain: a modification does not enlarge, and a repetition records nothing.
+func TestWhatIsMadeAlreadyIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	id := s.create("volume", withMutable)
+	s.failing = operation.ImageExpanded
+
+	require.NoError(t, s.modify(t.Context(), id, "readIOPS", "7"), "want: nothing is enlarged")
+	s.disk.failAt(1)
+	require.NoError(t, s.modify(t.Context(), id, "readIOPS", "7"))
+	require.NoError(t, s.expand(t.Context(), id, 4*mib))
+	require.False(t, s.disk.hasFailed(), "want: nothing is recorded")
 }
 
 // TestCopiesNeedTheirSourcesPool: a copy into another pool fails while that of its source does.

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -169,21 +170,27 @@ func (w *Watch) observe(ctx context.Context, v *record.Volume) (stored, error) {
 
 	size, err := p.Size(v.Object())
 	if err == nil && v.Parameters.Backing == volume.BackingDirectory {
-		err = keepLimit(v, p)
+		err = keepLimit(v, p.Directories)
 	}
 
 	return stored{sizeBytes: size, evadedFor: p.Directories.LimitEvadedFor(v.ID)}, err
 }
 
+// limits are those of the directories of a pool.
+type limits interface {
+	Quota(id string) (quota.Usage, bool, error)
+	Limit(id string, bytes int64) error
+}
+
 // keepLimit has the size limit of the volume's directory count all files in it, and sets the limit again
 // that an interruption has left unset.
-func keepLimit(v *record.Volume, p *pool.Pool) error {
-	_, limited, err := p.Directories.Quota(v.ID)
+func keepLimit(v *record.Volume, of limits) error {
+	_, limited, err := of.Quota(v.ID)
 	if err != nil || limited || v.SizeLimit != volume.SizeByQuota {
 		return err
 	}
 
-	return p.Directories.Limit(v.ID, v.CapacityBytes)
+	return of.Limit(v.ID, v.CapacityBytes)
 }
 
 func (w *Watch) unreachable(poolName string) bool {

@@ -181,8 +181,8 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/half-made-snapshots-kept", in: "controller.Service.Recover",
-			old:    `errors.Join(s.recoverVolumes(), s.copies.Recover())`,
-			new:    `errors.Join(s.recoverVolumes())`,
+			old:    `s.recoverVolumes(), s.copies.Recover(), `,
+			new:    `s.recoverVolumes(), `,
 			breaks: "a snapshot that a killed driver began is never forgotten",
 			tests:  in("test/driver/copies", "TestAKilledSnapshotIsForgotten", "TestAKilledGroupIsForgotten"),
 		},
