@@ -143,16 +143,18 @@ func TestAClosedStateFailsEachChange(t *testing.T) {
 		"AcceptSnapshots":      func() error { return s.catalog.AcceptSnapshots(ctx, group, copying) },
 		"AcknowledgeSnapshot":  func() error { return s.catalog.AcknowledgeSnapshot(ctx, "snapshot") },
 		"FailSnapshots":        func() error { _, err := s.catalog.FailSnapshots(ctx, copying); return err },
-		"removal of a volume":  func() error { return s.remover.Volume(v).Remove(ctx) },
 		"removal of snapshots": func() error { return s.remover.Snapshots(group, nil).Remove(ctx) },
 		"removeSnapshots":      func() error { return s.copies.Remove(ctx, group) },
 	} {
 		require.ErrorIs(t, change(), state.ErrNotOpen, name)
 	}
 
-	require.ErrorIs(t, s.remover.UndoVolume(ctx, v, p, errBroken), state.ErrNotOpen)
 	errtext.Require(t, s.Recover(ctx), "recover:")
 	errtext.Require(t, s.RecoverPool(ctx, p), `recover pool "default"`)
+
+	// Both remove the image, which RecoverPool does not make again.
+	require.ErrorIs(t, s.remover.UndoVolume(ctx, v, p, errBroken), state.ErrNotOpen)
+	require.ErrorIs(t, s.remover.Volume(v).Remove(ctx), state.ErrNotOpen)
 
 	_, err = s.CreateVolume(ctx, createRequestOf("another"))
 	errtext.Require(t, err, `create volume "another"`)
