@@ -145,10 +145,15 @@ func TestFindByName(t *testing.T) {
 		5: {Image: "/pool/" + mounted + ".img", Sequence: 15},
 		6: {Image: "/pool/unknown.img", Sequence: 16},
 		7: {Image: "/pool/" + direct + ".img", Sequence: 17},
-	}), nil)
+	}), func(*staged.Volume, staged.Publication) (int, bool, error) {
+		return None, false, errors.New("a search that is not needed")
+	})
 
 	for _, v := range []*staged.Volume{
-		used(idA, rawVolume), used(idB, rawVolume), used(mounted, nil), used(direct, directly),
+		used(idA, rawVolume), used(idB, rawVolume), used(mounted, nil), used(direct, func(v *staged.Volume) {
+			directly(v)
+			v.Publications = []staged.Publication{{TargetPath: "/none/target", Capability: v.Capability}}
+		}),
 		used(reader, func(v *staged.Volume) { rawVolume(v); v.ReadOnly = true }),
 	} {
 		require.NoError(t, records.Put(t.Context(), v))
