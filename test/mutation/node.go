@@ -237,7 +237,7 @@ func nodeMutants() []regression {
 			tests:  in("test/driver/ephemeral", "TestEphemeralCountsForTheCapacity", "TestEphemeralLifecycle"),
 		},
 		{
-			name: "node/directory-usage-is-the-pools", in: "access.Directory.Stats",
+			name: "node/directory-usage-is-the-pools", in: "access.withOwn",
 			old:    `of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available`,
 			new:    `of.Bytes.Total = own.Bytes + of.Bytes.Used + of.Bytes.Available`,
 			breaks: "a directory volume's statistics are those of the whole pool", tests: in("test/driver/staging", "TestUsageIsOfTheVolume"),

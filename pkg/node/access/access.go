@@ -203,10 +203,6 @@ func (w *Ways) InUse(v *staged.Volume) (path string, used bool, err error) {
 // CheckLength returns pool.ErrTruncated while the image of a volume in use is shorter than one of its
 // devices.
 func (w *Ways) CheckLength(v *staged.Volume) error {
-	if !v.IsImage() {
-		return nil
-	}
-
 	numbers, err := w.For(v).Devices(v)
 	if err != nil {
 		return err
@@ -218,10 +214,6 @@ func (w *Ways) CheckLength(v *staged.Volume) error {
 // Tune applies the mutable parameters that the pool has of a staged volume to its devices and
 // its publications. Only images have any.
 func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
-	if !v.IsImage() {
-		return nil
-	}
-
 	return w.Targets.tune(ctx, w.For(v), v)
 }
 

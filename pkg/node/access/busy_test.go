@@ -305,7 +305,9 @@ func TestAFoundMountIsRecorded(t *testing.T) {
 			want := changed.Clone()
 			test.want(want, device)
 
+			f.spy.taken()
 			require.NoError(t, f.Stage(t))
+			require.Empty(t, f.spy.taken(), "want: what is mounted stays")
 			require.Equal(t, want, f.V)
 			require.NoError(t, f.ways.For(proper).Unstage(t.Context(), proper))
 		})

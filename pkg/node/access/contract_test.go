@@ -88,6 +88,13 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	t.Helper()
 	namespace.NeedRoot(t)
 
+	return newFixtureOf(t, v, loop.NewLoops(loop.LoopsOptions{First: firstLoop}))
+}
+
+// newFixtureOf returns a fixture with these loop devices. It needs no root.
+func newFixtureOf(t *testing.T, v staged.Volume, loops *loop.Loops) *fixture {
+	t.Helper()
+
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	t.Cleanup(func() {
 		harness.CheckNothingIsLeft(t, dir)
@@ -111,7 +118,7 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	f.Dirs, err = mount.NewAllowedDirs(filepath.Join(dir, "kubelet"))
 	require.NoError(t, err)
 
-	f.loops = loop.NewLoops(loop.LoopsOptions{First: firstLoop})
+	f.loops = loops
 	store := state.New(filepath.Join(dir, "state"), state.Options{Owner: t.Name(), Log: log})
 	f.Records = staged.NewVolumes(store)
 	f.freezer = freeze.New(freeze.Config{Loops: f.loops, Log: log}, store)

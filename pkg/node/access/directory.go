@@ -10,6 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -105,13 +106,17 @@ func (d *Directory) Expand(_ context.Context, v *staged.Volume, _ string, asked 
 		return asked.GetRequiredBytes(), err
 	}
 
-	size, most := counted.LimitBytes, asked.GetLimitBytes()
-	if size < asked.GetRequiredBytes() || most > 0 && size > most {
-		return 0, errdefs.Errorf(errdefs.ErrOutOfRange,
+	return counted.LimitBytes, checkLimit(counted.LimitBytes, asked)
+}
+
+// checkLimit returns OUT_OF_RANGE for the limit of a directory that is not as asked.
+func checkLimit(size int64, asked *csi.CapacityRange) error {
+	if most := asked.GetLimitBytes(); size < asked.GetRequiredBytes() || most > 0 && size > most {
+		return errdefs.Errorf(errdefs.ErrOutOfRange,
 			"its directory is limited to %d bytes, outside of capacity_range; for more call ControllerExpandVolume first", size)
 	}
 
-	return size, nil
+	return nil
 }
 
 // Stats returns the limit of the volume's directory and what the kernel has counted, without a walk.
@@ -142,6 +147,11 @@ func (d *Directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Targe
 		return Stats{}, err
 	}
 
+	return Stats{Usage: withOwn(filesystem, own), Filesystem: &filesystem}, nil
+}
+
+// withOwn returns the usage of a directory without a limit.
+func withOwn(filesystem mount.Usage, own tree.Usage) mount.Usage {
 	of := filesystem
 	of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available
 
@@ -149,7 +159,7 @@ func (d *Directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Targe
 		of.Inodes.Used, of.Inodes.Total = own.Inodes, own.Inodes+of.Inodes.Available
 	}
 
-	return Stats{Usage: of, Filesystem: &filesystem}, nil
+	return of
 }
 
 // withQuota returns the usage of a directory with a limit. What is available is limited by the

@@ -8,13 +8,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // life is what is done with a volume, in order, and what is reported to the checker and the prober meanwhile.
@@ -66,8 +70,8 @@ func (l *life) change(change func(v *staged.Volume)) {
 // TestCheckerAndProberAreNotified in the lifecycle of volumes.
 func TestCheckerAndProberAreNotified(t *testing.T) {
 	image := parametersOf(t, volume.BackingImage)
-	direct := image
-	direct.DirectAssign = true
+	direct, withOptions := image, image
+	direct.DirectAssign, withOptions.MkfsOptions = true, "-m 7"
 
 	raw := volume.Capability{Block: true}
 
@@ -84,6 +88,11 @@ func TestCheckerAndProberAreNotified(t *testing.T) {
 	}{
 		"mounted":       {staged.Volume{Parameters: image}, false, []string{formatted, unpublished, unstaged, checked, unstaged}},
 		"mounted, read": {staged.Volume{Parameters: image}, true, []string{formatted, unpublished, unstaged, checked, unstaged}},
+		"mounted, with options": {
+			staged.Volume{Parameters: withOptions},
+			false,
+			[]string{"stage: 0 detached, 0 attached until its last user, formatted", unpublished, unstaged, checked, unstaged},
+		},
 		"raw": {
 			staged.Volume{Parameters: image, Capability: raw},
 			false,
@@ -173,14 +182,46 @@ func TestAFilesystemIsPreparedForItsMount(t *testing.T) {
 
 // TestDamageIsRecorded has a check fail: the staging fails, and nothing is left of it.
 func TestDamageIsRecorded(t *testing.T) {
-	for _, isDirect := range []bool{false, true} {
-		l := formattedLife(t, isDirect)
-		l.spy.failure = errors.New("it is damaged")
+	damaged := errors.New("it is damaged")
 
-		require.ErrorIs(t, l.Stage(t), l.spy.failure)
+	for _, test := range []struct {
+		isDirect, toBeRead bool
+		spy                spy
+	}{
+		{false, false, spy{failure: damaged}},
+		{true, false, spy{failure: damaged}},
+		{false, true, spy{failure: damaged}},
+		{false, false, spy{first: damaged}},
+		{true, false, spy{first: damaged}},
+	} {
+		l := formattedLife(t, test.isDirect)
+		l.change(func(v *staged.Volume) { v.Copy, v.ReadOnly = test.toBeRead, test.toBeRead })
+		l.spy.failure, l.spy.first = test.spy.failure, test.spy.first
+
+		require.ErrorIs(t, l.Stage(t), damaged)
 		l.note("stage")
 		require.Equal(t, []string{"stage: 0 attached until its last user, check ext4, 0 detached, failure"}, l.reports)
 		require.NoDirExists(t, l.V.StagingPath)
+		l.requireDetached()
+	}
+}
+
+// TestRawVolumeWithoutItsRecordDroppedIsNotStaged: its filesystem would be checked again.
+func TestRawVolumeWithoutItsRecordDroppedIsNotStaged(t *testing.T) {
+	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingImage), Capability: volume.Capability{Block: true}})
+	f.Store(t)
+	f.spy.first = errors.New("the record stays")
+
+	require.ErrorIs(t, f.Stage(t), f.spy.first)
+	require.NoError(t, f.Way.Unstage(t.Context(), f.V))
+}
+
+// TestBadFlagsAreTheFaultOfTheirUser also where the filesystem is only read.
+func TestBadFlagsAreTheFaultOfTheirUser(t *testing.T) {
+	for _, mode := range []string{csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER.String(), readers} {
+		l := formattedLife(t, false)
+		l.change(func(v *staged.Volume) { v.Capability.Mode, v.Capability.MountFlags = mode, []string{"none-such"} })
+		rpccode.Require(t, rpc.Status(l.Way.Stage(t.Context(), l.V, l.At(t, l.V.StagingPath))), codes.InvalidArgument)
 		l.requireDetached()
 	}
 }
@@ -253,6 +294,13 @@ func TestPublicationsOutliveTheirStaging(t *testing.T) {
 	l.spy.taken()
 
 	require.NoError(t, l.At(t, l.V.StagingPath).Unmount())
+
+	proper := l.V
+	l.change(func(v *staged.Volume) { v.Capability.MountFlags = []string{"none-such"} })
+	rpccode.Require(t, rpc.Status(l.Stage(t)), codes.InvalidArgument)
+	require.Equal(t, []string{"0 attached until its last user", "failure"}, l.spy.taken(), "want: the device stays")
+	l.change(func(v *staged.Volume) { v.Capability = proper.Capability })
+
 	l.step("stage", l.Stage(t))
 	l.step("unpublish", l.Unpublish(t))
 	l.end()

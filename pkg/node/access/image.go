@@ -221,7 +221,7 @@ func (m *Image) unmountAndDetach(ctx context.Context, v *staged.Volume, at *moun
 		}
 	}
 
-	if err := m.UnmountAllLayers(v, at); err != nil || !mounted || !isImage {
+	if err := m.UnmountAllLayers(v, at); err != nil || !isImage {
 		return err
 	}
 
@@ -283,8 +283,8 @@ func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked
 		return 0, err
 	}
 
-	number, isLoop := point.LoopDevice()
-	if !isVolume || !isLoop {
+	number, _ := point.LoopDevice()
+	if !isVolume {
 		return 0, goneFrom(v, path)
 	}
 
@@ -354,8 +354,8 @@ func (m *Image) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (St
 
 // Devices implements Access.
 func (m *Image) Devices(v *staged.Volume) ([]int, error) {
-	point, mounted, err := m.observe.MountAt(v.StagingPath)
-	if err != nil || !mounted {
+	point, _, err := m.observe.MountAt(v.StagingPath)
+	if err != nil {
 		return nil, err
 	}
 
@@ -370,7 +370,7 @@ func (m *Image) Devices(v *staged.Volume) ([]int, error) {
 // DeviceOf implements Access.
 func (m *Image) DeviceOf(v *staged.Volume, _ staged.Publication) (int, error) {
 	numbers, err := m.Devices(v)
-	if err != nil || len(numbers) == 0 {
+	if len(numbers) == 0 {
 		return device.None, err
 	}
 

@@ -2,6 +2,7 @@ package access_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -19,9 +20,9 @@ import (
 type spy struct {
 	// recorded, if not nil, is called for each record of a staging.
 	recorded func(what string)
-	// failure is of each check.
-	failure error
-	notes   []string
+	// failure is of each second check, and first of each first one and of each Forget.
+	failure, first error
+	notes          []string
 	// numbers are those of the devices that are attached, device.None for one that was detached.
 	numbers []int
 	// closed counts the gates that are closed.
@@ -66,7 +67,7 @@ func (s *spy) CheckAtStaging(_ context.Context, _ *staged.Volume, fs filesystem.
 	if since.IsZero() {
 		s.notef("check %s", fs.Name())
 
-		return true, nil
+		return s.first == nil, s.first
 	}
 
 	return false, s.failure
@@ -86,7 +87,7 @@ func (s *spy) RecordFailure(context.Context, *staged.Volume, error) { s.notef("f
 
 func (s *spy) HasRecord(string) bool { return false }
 
-func (s *spy) Forget(string) error { return s.noted("forget") }
+func (s *spy) Forget(string) error { return errors.Join(s.noted("forget"), s.first) }
 
 func (s *spy) Cancel(ctx context.Context, _ string) error {
 	_, limited := ctx.Deadline()

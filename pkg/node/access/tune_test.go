@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/errtext"
+	"github.com/touchstone-csi/touchstone/test/loopsys"
 )
 
 const podUID = "7f0a1f5e-0000-4000-8000-0123456789ab"
@@ -90,7 +91,7 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 
 // TestOnlyStoredImagesHaveParameters has volumes whose parameters no pool has.
 func TestOnlyStoredImagesHaveParameters(t *testing.T) {
-	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
+	f := newFixtureOf(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)}, loopsys.New(t, nil).Loops())
 	require.NoError(t, f.ways.Tune(t.Context(), f.V), "want: a directory has no parameters")
 
 	f.V.Parameters = parametersOf(t, volume.BackingImage)
@@ -114,6 +115,9 @@ func TestUntunableDeviceIsNotUsed(t *testing.T) {
 		l.Store(t)
 		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
 		errtext.Require(t, l.Stage(t), "none-such", name)
+		l.requireDetached()
+		require.NoError(t, os.WriteFile(filepath.Join(l.pool.MutablePath(), l.V.VolumeID), []byte("no JSON"), 0o600))
+		require.Error(t, l.Stage(t), "want: the parameters are unknown: %s", name)
 		l.requireDetached()
 
 		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{}))

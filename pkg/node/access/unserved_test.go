@@ -11,11 +11,12 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/loopsys"
 )
 
 // TestPoolIsNotServed calls what needs a pool that has failed.
 func TestPoolIsNotServed(t *testing.T) {
-	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingImage)})
+	f := newFixtureOf(t, staged.Volume{Parameters: parametersOf(t, volume.BackingImage)}, loopsys.New(t, nil).Loops())
 	directory := f.V.Clone()
 	directory.Parameters = parametersOf(t, volume.BackingDirectory)
 
@@ -28,7 +29,13 @@ func TestPoolIsNotServed(t *testing.T) {
 	require.NoError(t, f.stored.Volumes.Fail("default", os.ErrPermission))
 
 	for name, call := range map[string]func() error{
-		"CheckStored": func() error { return f.Way.CheckStored(f.V) },
+		"CheckStored":                func() error { return f.Way.CheckStored(f.V) },
+		"CheckStored of a directory": func() error { return f.ways.For(directory).CheckStored(directory) },
+		"Expand of a directory": func() error {
+			_, err := f.ways.For(directory).Expand(ctx, directory, f.V.StagingPath, nil)
+
+			return err
+		},
 		"FormatIfBlank": func() error {
 			_, err := f.ways.Filesystems.FormatIfBlank(ctx, f.V, ext4)
 
