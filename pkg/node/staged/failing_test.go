@@ -22,13 +22,18 @@ func TestFailedChangeKeepsTheMemory(t *testing.T) {
 	require.NoError(t, records.Put(t.Context(), of(volumeID)))
 	closeStore()
 
-	changed := of(volumeID).WithoutPublication("/a")
+	changed, direct := of(volumeID).WithoutPublication("/a"), of(volumeID)
+	direct.Parameters.DirectAssign = true
+	volumes := staged.Volumes{Staged: records}
 
 	for name, err := range map[string]error{
-		"Put":          records.Put(t.Context(), changed),
-		"PutAll":       records.PutAll(t.Context(), []*staged.Volume{changed, of(other)}),
-		"PutLazily":    records.PutLazily(changed),
-		"DeleteLazily": records.DeleteLazily(volumeID),
+		"Put":                       records.Put(t.Context(), changed),
+		"PutIf":                     records.PutIf(t.Context(), changed, func() error { return nil }),
+		"Record":                    volumes.Record(t.Context(), changed),
+		"Record of a direct volume": volumes.Record(t.Context(), direct),
+		"PutAll":                    records.PutAll(t.Context(), []*staged.Volume{changed, of(other)}),
+		"PutLazily":                 records.PutLazily(changed),
+		"DeleteLazily":              records.DeleteLazily(volumeID),
 	} {
 		require.Error(t, err, "want: %s fails", name)
 	}

@@ -39,6 +39,11 @@ func TestInline(t *testing.T) {
 		require.Error(t, v.Check(), name)
 	}
 
+	empty := inline()
+	empty.SizeBytes = 0
+	require.NoError(t, check("csi-1", empty))
+	require.ErrorIs(t, check("csi-2", inline()), ErrRecord, "want: a record of another key is refused")
+
 	v := inline().StagedVolume()
 	require.Equal(t, "csi-1", v.VolumeID, "want: the volume has the CO's id")
 	require.Equal(t, contentID, v.ObjectID(), "want: the pool's object is named by the content")

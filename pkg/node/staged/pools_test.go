@@ -1,14 +1,17 @@
 package staged_test
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -64,8 +67,42 @@ func TestPoolsOf(t *testing.T) {
 		rpccode.Require(t, get(), codes.FailedPrecondition, what+" of a volume in a pool that the node does not have")
 	}
 
+	for _, none := range []*staged.Volume{in("other", false), in("other", true)} {
+		none.Parameters.Backing = map[bool]volume.Backing{true: volume.BackingImage, false: volume.BackingDirectory}[none.Ephemeral]
+		mutable, err := p.MutableParameters(none)
+		require.NoError(t, err, "want: no pool is asked for what only images of the controller have")
+		require.Zero(t, mutable, "want: it has no mutable parameters")
+	}
+
+	stored := in("default", false)
+	stored.VolumeID, stored.Parameters.Backing = volumeID, volume.BackingImage
+	rpccode.Require(t, p.CheckImage(stored), codes.NotFound, "an image that is missing")
+	require.NoError(t, of.Images.Create(volumeID, 1, false))
+	require.NoError(t, p.CheckImage(stored))
+	require.NoError(t, of.SetMutable(volumeID, volume.Mutable{IOScheduler: "none"}))
+
+	mutable, err := p.MutableParameters(stored)
+	require.NoError(t, err)
+	require.Equal(t, volume.Mutable{IOScheduler: "none"}, mutable)
+
 	require.NoError(t, pools.Fail("default", os.ErrPermission))
 	_, err = p.Of(in("default", false))
 	require.ErrorIs(t, err, pool.ErrUnavailable)
 	rpccode.Require(t, err, codes.Unavailable, "a pool that is not served")
+}
+
+// TestCheckReachable knows a pool to be unreachable from the monitor of the storage only.
+func TestCheckReachable(t *testing.T) {
+	t.Parallel()
+
+	monitor := health.New(health.Config{Name: "storage", Log: slog.New(slog.DiscardHandler)})
+	for name, reason := range map[string]health.Reason{"full": health.PoolNearlyFull, "gone": health.PoolUnreachable} {
+		monitor.Set(health.PoolSubject(name), health.Observation{Entries: []health.Entry{health.NewEntry(reason, name)}}, time.Now())
+	}
+
+	p := staged.Pools{Storage: monitor}
+	require.NoError(t, p.CheckReachable("full"))
+	require.NoError(t, p.CheckReachable("unknown"))
+	require.ErrorIs(t, p.CheckReachable("gone"), pool.ErrUnreachable)
+	require.NoError(t, staged.Pools{}.CheckReachable("gone"), "want: without a monitor all are reachable")
 }

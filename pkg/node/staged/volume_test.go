@@ -47,6 +47,8 @@ func TestCheckRefusesInvalidRecords(t *testing.T) {
 		"published nowhere":         {func(v *staged.Volume) { v.Publications[0].TargetPath = "" }, "at no path"},
 		"a publication of no mode":  {func(v *staged.Volume) { v.Publications[0].Capability.Mode = "" }, "access mode"},
 		"an unknown mode":           {func(v *staged.Volume) { v.Capability.Mode = "ALL" }, "access mode ALL"},
+		"no mode":                   {func(v *staged.Volume) { v.Capability.Mode = "" }, "access mode"},
+		"no pool":                   {func(v *staged.Volume) { v.Parameters.Pool = "" }, "pool"},
 		"an id that is a path":      {func(v *staged.Volume) { v.VolumeID = "../x" }, "../x"},
 		"an unknown backing":        {func(v *staged.Volume) { v.Parameters.Backing = "tape" }, "tape"},
 		"found mounted": {func(v *staged.Volume) {
@@ -110,24 +112,25 @@ func TestDifferencesAreNamed(t *testing.T) {
 func TestKindsDecideTheMount(t *testing.T) {
 	t.Parallel()
 
-	type kinds struct{ direct, raw, readOnly, shared bool }
+	type kinds struct{ direct, raw, mountedImage, readOnly, shared bool }
 
 	for name, test := range map[string]struct {
 		change func(v *staged.Volume)
 		want   kinds
 	}{
-		"mounted":                      {func(*staged.Volume) {}, kinds{}},
+		"mounted":                      {func(*staged.Volume) {}, kinds{mountedImage: true}},
+		"a directory":                  {func(v *staged.Volume) { v.Parameters.Backing = volume.BackingDirectory }, kinds{}},
 		"raw block":                    {func(v *staged.Volume) { v.Capability.Block = true }, kinds{raw: true}},
 		"direct":                       {func(v *staged.Volume) { v.Parameters.DirectAssign = true }, kinds{direct: true, raw: true}},
 		"raw block of a direct volume": {func(v *staged.Volume) { v.Parameters.DirectAssign, v.Capability.Block = true, true }, kinds{raw: true}},
-		"attached for reading":         {func(v *staged.Volume) { v.ReadOnly = true }, kinds{readOnly: true}},
-		"a reader on one node":         {func(v *staged.Volume) { v.Capability.Mode = "SINGLE_NODE_READER_ONLY" }, kinds{readOnly: true}},
-		"readers on many nodes":        {func(v *staged.Volume) { v.Capability.Mode = "MULTI_NODE_READER_ONLY" }, kinds{readOnly: true, shared: true}},
-		"writers on many nodes":        {func(v *staged.Volume) { v.Capability.Mode = "MULTI_NODE_MULTI_WRITER" }, kinds{}},
+		"attached for reading":         {func(v *staged.Volume) { v.ReadOnly = true }, kinds{mountedImage: true, readOnly: true}},
+		"a reader on one node":         {func(v *staged.Volume) { v.Capability.Mode = "SINGLE_NODE_READER_ONLY" }, kinds{mountedImage: true, readOnly: true}},
+		"readers on many nodes":        {func(v *staged.Volume) { v.Capability.Mode = "MULTI_NODE_READER_ONLY" }, kinds{mountedImage: true, readOnly: true, shared: true}},
+		"writers on many nodes":        {func(v *staged.Volume) { v.Capability.Mode = "MULTI_NODE_MULTI_WRITER" }, kinds{mountedImage: true}},
 	} {
 		v := example()
 		test.change(v)
-		require.Equal(t, test.want, kinds{v.IsDirect(), v.ExposesRawDevice(), v.IsReadOnly(), v.SharedByReaders()}, name)
+		require.Equal(t, test.want, kinds{v.IsDirect(), v.ExposesRawDevice(), v.IsMountedImage(), v.IsReadOnly(), v.SharedByReaders()}, name)
 	}
 
 	v := example()
