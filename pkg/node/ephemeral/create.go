@@ -25,7 +25,7 @@ func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
 		}
 
 		if there {
-			return v.checkSame(existing, wanted)
+			return v.checkSame(ctx, existing, wanted)
 		}
 
 		if err := v.remove(ctx, existing); err != nil {
@@ -48,11 +48,16 @@ func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
 	}
 	defer target.Close()
 
-	if wanted, err = v.record(ctx, wanted, target); err != nil {
+	stored, err := v.config.Stored.Of(wanted.StagedVolume())
+	if err != nil {
 		return err
 	}
 
-	if err := v.create(ctx, wanted, target); err != nil {
+	if wanted, err = v.record(ctx, wanted, stored, target); err != nil {
+		return err
+	}
+
+	if err := v.create(ctx, wanted, stored, target); err != nil {
 		return errors.Join(err, v.remove(ctx, wanted))
 	}
 
@@ -60,21 +65,14 @@ func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
 }
 
 // checkSame returns nil if the existing volume is published as wanted.
-func (v *Volumes) checkSame(existing, wanted *staged.Inline) error {
+func (v *Volumes) checkSame(ctx context.Context, existing, wanted *staged.Inline) error {
 	if err := checkCompatible(existing, wanted); err != nil {
 		return err
 	}
 
-	mounted, err := v.config.Observer.IsMountedAt(existing.StagedVolume(), existing.Publication.TargetPath)
-	if err != nil {
-		return err
-	}
+	asStaged := existing.StagedVolume()
 
-	if !mounted {
-		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "something else is mounted over it; unmount that first")
-	}
-
-	return nil
+	return v.config.Ways.For(asStaged).Republish(ctx, asStaged, existing.Publication)
 }
 
 // checkCompatible returns nil if the records differ at most in their content's id.
@@ -98,7 +96,9 @@ func checkCompatible(existing, wanted *staged.Inline) error {
 }
 
 // record records the volume before it is created, if the pool has free space.
-func (v *Volumes) record(ctx context.Context, wanted *staged.Inline, target *mount.Target) (*staged.Inline, error) {
+func (v *Volumes) record(
+	ctx context.Context, wanted *staged.Inline, stored *pool.Pool, target *mount.Target,
+) (*staged.Inline, error) {
 	point, mounted, err := target.Mounted()
 	if err != nil {
 		return nil, err
@@ -115,14 +115,7 @@ func (v *Volumes) record(ctx context.Context, wanted *staged.Inline, target *mou
 
 	// A copy: a retry that joins finds the request's own record as it was.
 	recorded := *wanted
-	recorded.Publication.Made = !occupied
-
-	recorded.ContentID = staged.ContentID(volume.NewID())
-
-	stored, err := v.config.Stored.Of(recorded.StagedVolume())
-	if err != nil {
-		return nil, err
-	}
+	recorded.Publication.Made, recorded.ContentID = !occupied, staged.ContentID(volume.NewID())
 
 	return &recorded, v.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return v.config.Records.PutIf(ctx, &recorded, func() error { return check(stored, recorded.SizeBytes, false) })
@@ -130,10 +123,10 @@ func (v *Volumes) record(ctx context.Context, wanted *staged.Inline, target *mou
 }
 
 // create creates the pool object, and mounts it at the target only.
-func (v *Volumes) create(ctx context.Context, r *staged.Inline, target *mount.Target) error {
+func (v *Volumes) create(ctx context.Context, r *staged.Inline, stored *pool.Pool, target *mount.Target) error {
 	options := staged.MountOptions(r.Publication.Capability, r.Publication.ReadOnly)
 
-	if err := v.store(ctx, r); err != nil {
+	if err := v.store(ctx, r, stored); err != nil {
 		return err
 	}
 
@@ -160,12 +153,7 @@ func neverFrozen() error { return nil }
 // store creates the pool object. It formats an image in place, unlike staging, which keeps the
 // old image until the new one is complete: if this is interrupted, the image is deleted and
 // never read again.
-func (v *Volumes) store(ctx context.Context, r *staged.Inline) error {
-	stored, err := v.config.Stored.Of(r.StagedVolume())
-	if err != nil {
-		return err
-	}
-
+func (v *Volumes) store(ctx context.Context, r *staged.Inline, stored *pool.Pool) error {
 	if !r.StagedVolume().IsImage() {
 		return stored.Directories.Create(string(r.ContentID), r.SizeBytes, false)
 	}

@@ -25,7 +25,7 @@ const (
 func volumes(t *testing.T) *Volumes {
 	t.Helper()
 
-	all, err := capability.Without("VOLUME_MOUNT_GROUP")
+	all, err := capability.Without("VOLUME_MOUNT_GROUP", "SINGLE_NODE_MULTI_WRITER")
 	require.NoError(t, err)
 
 	return &Volumes{config: Config{
@@ -106,6 +106,8 @@ func TestParseRefuses(t *testing.T) {
 		`pool "none" does not exist`:     {context(volume.KeyPool, "none"), codes.InvalidArgument},
 		"a size such as 64Mi":            {context(volume.KeySize, "big"), codes.InvalidArgument},
 		"--max-volume-size":              {context(volume.KeySize, "2Ti"), codes.OutOfRange},
+		"SINGLE_NODE_MULTI_WRITER":       {mode(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), codes.InvalidArgument},
+		"ntfs":                           {context(volume.KeyFSType, "ntfs"), codes.InvalidArgument},
 		"--ephemeral-mkfs-options=false": {context(volume.KeyMkfsOptions, "-K"), codes.InvalidArgument},
 		"always mounted on the host":     {context(volume.KeyDirectAssign, "true"), codes.InvalidArgument},
 		`unknown parameter "unknown"`:    {context("unknown", "x"), codes.InvalidArgument},
@@ -121,6 +123,21 @@ func TestParseRefuses(t *testing.T) {
 			rpccode.Require(t, err, test.code)
 		})
 	}
+}
+
+// TestParseWithoutLimits allows any size, and the mkfs options of the filesystem.
+func TestParseWithoutLimits(t *testing.T) {
+	t.Parallel()
+
+	v := volumes(t)
+	v.config.MaxVolumeBytes, v.config.MkfsOptions = 0, true
+
+	_, err := v.parse(request(map[string]string{volume.KeySize: "2Ti", volume.KeyMkfsOptions: "-O ^metadata_csum"}), "/target")
+	require.NoError(t, err)
+
+	_, err = v.parse(request(map[string]string{volume.KeyMkfsOptions: "-d /etc"}), "/target")
+	errtext.Require(t, err, "volume_context: mkfsOptions: ")
+	rpccode.Require(t, err, codes.InvalidArgument)
 }
 
 // example returns a record that the driver writes.
