@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,13 +44,15 @@ type onceNode struct {
 	store   *state.Store
 	// point, if it is not nil, is called at the points of operations.
 	point operation.Hook
+	// failures are what the node has logged as errors.
+	failures bytes.Buffer
 }
 
 func (n *onceNode) in(name string) string { return filepath.Join(n.directory, name) }
 
 // open starts the node as it finds its directory.
 func (n *onceNode) open(ctx context.Context) error {
-	log := slog.New(slog.DiscardHandler)
+	log := slog.New(slog.NewTextHandler(&n.failures, &slog.HandlerOptions{Level: slog.LevelError}))
 
 	// Without a controller that expands volumes the node does it. An answer with a condition is none that fails.
 	names := []string{"controller:EXPAND_VOLUME"}

@@ -11,10 +11,6 @@ import (
 // plain normalizes a path: it identifies records, and calls that wait for each
 // other. Dot segments stay, to be refused.
 func plain(path string) string {
-	if !strings.Contains(path, "//") && !strings.HasSuffix(path, "/") {
-		return path
-	}
-
 	segments := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 	joined := strings.Join(segments, "/")
 

@@ -10,12 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
+	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -104,6 +109,45 @@ func TestIncompleteConfig(t *testing.T) {
 	require.NoError(t, config.complete())
 	require.Equal(t, time.Nanosecond, config.IOErrorHold)
 	require.Equal(t, "/cgroup", config.CgroupRoot)
+}
+
+// TestIsPublication is what limits of a device are kept for.
+func TestIsPublication(t *testing.T) {
+	t.Parallel()
+
+	const id = "01890000-0000-7000-8000-000000000001"
+
+	store := state.New(t.TempDir(), state.Options{})
+	s := &Service{parts: &parts{volumes: staged.Volumes{Staged: staged.NewVolumes(store)}}}
+	require.NoError(t, store.Open(t.Context()))
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+
+	capability := volume.Capability{Mode: "SINGLE_NODE_WRITER"}
+	require.NoError(t, s.volumes.Staged.Put(t.Context(), &staged.Volume{
+		VolumeID: id, Capability: capability, Parameters: volume.Parameters{
+			Pool: "default", Backing: volume.BackingImage, FSType: "ext4", Provisioning: volume.Thin, BlockSize: volume.DefaultBlockSize,
+		},
+		Publications: []staged.Publication{{TargetPath: "/target", Capability: capability}},
+	}))
+	require.True(t, s.isPublication(id, "/target"), "want: it is published there")
+	require.False(t, s.isPublication(id, "/other"), "want: it is not published elsewhere")
+	require.False(t, s.isPublication("other", "/target"), "want: another volume is not published there")
+}
+
+// TestRegisterRecords registers each collection of a node: none can be registered again.
+func TestRegisterRecords(t *testing.T) {
+	t.Parallel()
+
+	store := state.New(t.TempDir(), state.Options{})
+	RegisterRecords(store)
+
+	for name, register := range map[string]func(){
+		"staged": func() { staged.NewVolumes(store) }, "inline": func() { staged.NewInlineRecords(store) },
+		"schedulers": func() { tuning.NewSchedulerRecords(store) }, "limits": func() { tuning.NewLimitedRecords(store) },
+		"frozen": func() { freeze.NewRecords(store) }, "checks": func() { fsck.NewRecords(store) },
+	} {
+		require.Panics(t, register, "want: the collection of %s is registered", name)
+	}
 }
 
 // TestStorageHealth reports the conditions of the storage's monitor.

@@ -117,6 +117,21 @@ func publishRequest(id, path string) *csi.NodePublishVolumeRequest {
 	}
 }
 
+// unstagedRequest is that of a CO that does not stage.
+func unstagedRequest(id, path string) *csi.NodePublishVolumeRequest {
+	r := publishRequest(id, path)
+	r.StagingTargetPath = ""
+
+	return r
+}
+
+func inlineRequest(id, path string) *csi.NodePublishVolumeRequest {
+	r := unstagedRequest(id, path)
+	r.VolumeContext = map[string]string{volume.KeyEphemeral: "true"}
+
+	return r
+}
+
 func (s *simulated) stage(t *testing.T, request *csi.NodeStageVolumeRequest) error {
 	t.Helper()
 
@@ -344,27 +359,14 @@ func TestSimulatedTargets(t *testing.T) {
 func TestSimulatedWithoutStaging(t *testing.T) {
 	t.Parallel()
 
-	unstaged := func(id, path string) *csi.NodePublishVolumeRequest {
-		r := publishRequest(id, path)
-		r.StagingTargetPath = ""
-
-		return r
-	}
-	inline := func(id, path string) *csi.NodePublishVolumeRequest {
-		r := unstaged(id, path)
-		r.VolumeContext = map[string]string{volume.KeyEphemeral: "true"}
-
-		return r
-	}
-
 	for name, test := range map[string]struct {
 		change  func(*node.Config)
 		request func(id, path string) *csi.NodePublishVolumeRequest
 		missing codes.Code
 	}{
-		"the CO does not stage": {without(t, "STAGE_UNSTAGE_VOLUME"), unstaged, codes.NotFound},
+		"the CO does not stage": {without(t, "STAGE_UNSTAGE_VOLUME"), unstagedRequest, codes.NotFound},
 		// It is created by its publication.
-		"inline": {nil, inline, codes.OK},
+		"inline": {nil, inlineRequest, codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -406,6 +408,30 @@ func TestSimulatedRestart(t *testing.T) {
 	s.usedAt(t, target, imageID)
 	require.NoError(t, s.unpublish(t, imageID, target))
 	require.NoError(t, s.unstage(t, imageID, staging))
+}
+
+// TestSimulatedNeedsItsState: what cannot be recorded is refused.
+func TestSimulatedNeedsItsState(t *testing.T) {
+	t.Parallel()
+
+	var store *state.Store
+
+	s := newSimulated(t, func(c *node.Config) { store = c.Store })
+	s.up(t, imageID)
+	require.NoError(t, s.pool.Images.Create(unknownID, imageBytes, false))
+	require.NoError(t, s.stage(t, stageRequest(directoryID)))
+	require.NoError(t, s.publish(t, inlineRequest(missingID, "/inline")))
+	require.NoError(t, store.Close())
+
+	for what, err := range map[string]error{
+		"stage":               s.stage(t, stageRequest(unknownID)),
+		"publish":             s.publish(t, publishRequest(imageID, "/second")),
+		"unpublish":           s.unpublish(t, imageID, target),
+		"unpublish an inline": s.unpublish(t, missingID, "/inline"),
+		"unstage":             s.unstage(t, directoryID, staging),
+	} {
+		require.ErrorIs(t, err, state.ErrNotOpen, "want: %s fails", what)
+	}
 }
 
 // TestSimulatedIsTheLocalNode is what a controller in the process asks for.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -156,6 +158,8 @@ func TestLocalNodeReportsTheVolume(t *testing.T) {
 			require.Equal(t, kind == "image", check.HasFinding(), "want: a truncated image is a finding if it was checked before")
 			local.Truncated(id)
 			require.Same(t, check, n.Checker().Get(id), "want: it is recorded once")
+			require.NoError(t, n.restart(t.Context()))
+			require.Equal(t, kind == "image", n.Checker().Get(id).HasFinding(), "want: the finding outlives a restart")
 		})
 	}
 }
@@ -208,4 +212,52 @@ func TestAnUnmountedInlineVolumeIsRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, stored, "want: the image of an unmounted volume is removed")
 	require.NoDirExists(t, n.in("kubelet/target"))
+}
+
+// TestAnUnrecordedVolumeOfAGuestStays: the records are lost, and the host must neither mount nor detach what a
+// virtual machine has.
+func TestAnUnrecordedVolumeOfAGuestStays(t *testing.T) {
+	n := newNode(t, "direct")
+	require.NoError(t, n.stage(t.Context()))
+	require.NoError(t, n.publish(t.Context()))
+	require.NoError(t, n.loseRecords(t.Context()))
+
+	assigned := answer{codes.FailedPrecondition, "virtual machine"}
+	assigned.require(t, n.unstage(t.Context()), "NodeUnstageVolume")
+
+	request := n.stageRequest()
+	request.VolumeContext = nil
+	_, err := n.NodeStageVolume(t.Context(), request)
+	assigned.require(t, err, "NodeStageVolume for the host")
+
+	require.NoError(t, n.unpublish(t.Context()))
+	require.NoError(t, n.unstage(t.Context()))
+}
+
+// TestCallsLeaveNoFileOpen of those that they open, beneath the paths of requests and of images. Nothing is
+// collected meanwhile, which would close them.
+func TestCallsLeaveNoFileOpen(t *testing.T) {
+	for _, kind := range []string{"image", "inline", "unstaged"} {
+		t.Run(kind, func(t *testing.T) {
+			n := newNode(t, kind)
+
+			defer debug.SetGCPercent(debug.SetGCPercent(-1))
+
+			for _, call := range []func(ctx context.Context) error{n.stage, n.publish, n.publish, n.unpublish, n.unstage, n.unpublish, n.unstage} {
+				require.NoError(t, call(t.Context()))
+			}
+
+			_, err := n.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: missingID, StagingTargetPath: n.in("kubelet/other")})
+			require.NoError(t, err)
+
+			open, err := filepath.Glob("/proc/self/fd/*")
+			require.NoError(t, err)
+
+			for _, each := range open {
+				path, _ := os.Readlink(each) // the one that listed them is closed
+				require.False(t, strings.HasPrefix(path, n.in("kubelet")) || strings.HasPrefix(path, n.in("pool")) && strings.Contains(path, ".img"),
+					"want: %s is closed", path)
+			}
+		})
+	}
 }

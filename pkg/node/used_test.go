@@ -90,6 +90,10 @@ func TestChecksSeeTheVolumesOfTheNode(t *testing.T) {
 				require.EqualValues(t, 1, count, "want: the kernel's count")
 			}
 
+			require.NoError(t, n.Checker().Forget(id))
+			require.NoError(t, n.restart(t.Context()))
+			require.Equal(t, kind == "image", n.Checker().Get(id) != nil, "want: the start knows that it is to be checked")
+
 			require.NoError(t, n.unpublish(t.Context()))
 			require.NoError(t, n.unstage(t.Context()))
 		})
