@@ -81,13 +81,13 @@ func onceKinds() []onceKind {
 			ignored: "csiPlugin|^openat2 kubelet/target|^statmount",
 		},
 		{
-			name: "inline", capability: csiclient.MountCapability(writer, "ext4"), unstaged: true,
+			name: "inline", capability: withGroup(csiclient.MountCapability(writer, "ext4")), unstaged: true,
 			context: map[string]string{volume.KeyEphemeral: "true", volume.KeySize: "16Mi"},
-			phases:  []string{"publish", "unpublish", "unpublish unrecorded"},
+			phases:  []string{"publish", "publish again", "publish unmounted", "unpublish", "unpublish unrecorded", "start unmounted"},
 		},
 		{
 			name: "unstaged", capability: csiclient.MountCapability(multiWriter, "ext4"), unstaged: true,
-			phases: []string{"publish", "unpublish", "start unmounted"},
+			phases: []string{"publish", "publish again", "unpublish", "start unmounted"},
 		},
 		{
 			name: "copy", capability: csiclient.MountCapability(writer, "ext4"), context: map[string]string{volume.KeyCopy: "true"},
@@ -146,6 +146,7 @@ func oncePhases() []oncePhase {
 		{name: "stage formatted", before: []onceCall{(*onceNode).format}, run: stage, mounted: up[:1]},
 		{name: "publish", before: []onceCall{stage}, run: publish, mounted: up},
 		{name: "publish again", before: []onceCall{stage, publish}, run: publish, mounted: up},
+		{name: "publish unmounted", before: []onceCall{stage, publish, (*onceNode).unmount}, run: publish, mounted: up},
 		{name: "publish read-only", before: []onceCall{stage, publish}, run: reader, mounted: all},
 		{name: "stats", before: []onceCall{stage, publish}, run: (*onceNode).stats, mounted: up},
 		{name: "expand", before: []onceCall{stage}, run: (*onceNode).expand, mounted: up[:1]},
