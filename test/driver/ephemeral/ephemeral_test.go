@@ -44,6 +44,14 @@ func TestEphemeralLifecycle(t *testing.T) {
 			claim.Capability = test.capability
 
 			require.NoError(t, d.Publish(t.Context(), claim))
+
+			if name != "directory" {
+				var image unix.Stat_t
+
+				require.NoError(t, unix.Stat(filepath.Join(d.Pool(), "ephemeral", "images", harness.EphemeralObjects(t, d)[0]), &image))
+				require.Equal(t, name == "thick", image.Blocks*512 >= image.Size, "want: only a thick image has all its blocks")
+			}
+
 			harness.WriteFile(t, filepath.Join(claim.TargetPath, "data"), "the pod's own")
 			require.NoError(t, d.Publish(t.Context(), claim))
 
