@@ -21,19 +21,35 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// attempts are when the root of a frozen filesystem was asked for, which fails.
+// attempts are when the root of a frozen filesystem was asked for. It cannot be opened, or then not be thawed.
 type attempts struct {
 	mutex sync.Mutex
 	times []time.Time
+	// takes is how long the next ones take, and ended counts those that have.
+	takes time.Duration
+	ended int
 }
 
 func (a *attempts) openRoot(string) (*os.File, error) {
 	a.mutex.Lock()
+	a.times = append(a.times, time.Now())
+	takes, isOpened := a.takes, len(a.times)%2 == 0
+	a.mutex.Unlock()
+
+	time.Sleep(takes)
+
+	a.mutex.Lock()
 	defer a.mutex.Unlock()
 
-	a.times = append(a.times, time.Now())
+	a.ended++
 
-	return nil, errors.New("the pool does not respond")
+	if !isOpened {
+		return nil, errors.New("the pool does not respond")
+	}
+
+	closed, err := os.Open(os.DevNull)
+
+	return closed, errors.Join(err, closed.Close())
 }
 
 // pauses returns those between the attempts.
@@ -78,7 +94,12 @@ func TestThawsKeepTheirBackOff(t *testing.T) {
 			require.Equal(t, codes.Unavailable, status.Code(rpc.Status(err)), "a volume that is still frozen is not copied: %v", err)
 		}
 
+		failing.mutex.Lock()
+		failing.takes = time.Minute
+		failing.mutex.Unlock()
+		time.Sleep(time.Minute)
 		f.Close()
+		require.Len(t, failing.times, failing.ended, "want: Close waits for the attempt that runs")
 		require.True(t, f.IsFrozen(onceID), "the record stays until the filesystem is thawed")
 		require.NoError(t, store.Close())
 

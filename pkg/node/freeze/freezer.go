@@ -150,16 +150,11 @@ func (f *Freezer) WithFrozen(ctx context.Context, targets Targets, within func(c
 		return err
 	}
 
-	stop := context.AfterFunc(ctx, func() { _ = window.close() }) // the deferred call returns the same error
+	context.AfterFunc(ctx, func() { _ = window.close() }) // the deferred call returns the same error
 
 	err = within(ctx)
 
-	// ctx ends before stop knows it.
-	if !stop() || ctx.Err() != nil {
-		return errors.Join(context.Cause(ctx), err)
-	}
-
-	return err
+	return errors.Join(context.Cause(ctx), err)
 }
 
 // syncDevice writes the page cache of a loop device back to its image.

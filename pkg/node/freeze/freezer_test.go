@@ -138,7 +138,12 @@ func TestFilesystemsAreFrozenDuringTheCall(t *testing.T) {
 	errWithin := errors.New("the copy failed")
 
 	for _, result := range []error{nil, errWithin} {
-		err := f.WithFrozen(t.Context(), f.targets(), func(context.Context) error {
+		var window func() error
+
+		err := f.WithFrozen(t.Context(), f.targets(), func(ctx context.Context) error {
+			window = ctx.Err
+
+			require.NoError(t, ctx.Err())
 			require.True(t, f.IsFrozen("volume"), "want: the freezer has the volume as frozen")
 
 			root := f.open(t)
@@ -149,6 +154,7 @@ func TestFilesystemsAreFrozenDuringTheCall(t *testing.T) {
 			return result
 		})
 		require.ErrorIs(t, err, result)
+		require.Error(t, window(), "want: what still runs ends with the window")
 		require.False(t, f.IsFrozen("volume"), "want: the freezer has the volume as thawed")
 		require.False(t, f.isFrozen(t), "want: the filesystem is thawed")
 	}
@@ -168,6 +174,7 @@ func TestFilesystemsAreThawedAtTheLimit(t *testing.T) {
 
 	err := f.WithFrozen(t.Context(), f.targets(), func(ctx context.Context) error {
 		<-ctx.Done()
+		require.Eventually(t, func() bool { return !f.IsFrozen("volume") }, await.Limit, time.Millisecond, "want: it is thawed whatever still runs")
 
 		return nil
 	})
@@ -187,8 +194,11 @@ func TestAThawByAnotherProgramIsAnError(t *testing.T) {
 	require.False(t, f.IsFrozen("volume"), "want: the freezer has the volume as thawed")
 }
 
+// TestWithoutFilesystemsThereIsNoLimit, and no record: the store is not open.
 func TestWithoutFilesystemsThereIsNoLimit(t *testing.T) {
-	f := newFixture(t, time.Nanosecond)
+	t.Parallel()
+
+	f := freeze.New(freeze.Config{Limit: time.Nanosecond}, state.New(t.TempDir(), state.Options{}))
 
 	require.NoError(t, f.WithFrozen(t.Context(), freeze.Targets{}, func(ctx context.Context) error {
 		return ctx.Err()
@@ -217,7 +227,17 @@ func TestAFailedFreezeLeavesNoRecord(t *testing.T) {
 		}}, func(context.Context) error { return nil })
 		require.Error(t, err, "want: a tmpfs, which the root is of, is not frozen")
 		require.NotErrorIs(t, err, state.ErrRecord, "want: the record is written")
+		require.NotErrorIs(t, err, filesystem.ErrNotFrozen, "want: what was not frozen is not thawed")
 		require.Eventually(t, func() bool { return !f.IsFrozen("volume") }, await.Limit, time.Millisecond,
 			"want: the record of a failed freeze is dropped, with the limit %s", limit)
 	}
+}
+
+// TestALateFreezeIsUndone: it succeeds, but after the limit.
+func TestALateFreezeIsUndone(t *testing.T) {
+	f := newFixture(t, time.Nanosecond)
+
+	require.ErrorIs(t, f.WithFrozen(t.Context(), f.targets(), func(context.Context) error { return nil }), freeze.ErrLimit)
+	require.Eventually(t, func() bool { return !f.IsFrozen("volume") }, await.Limit, time.Millisecond, "want: its record is dropped")
+	require.False(t, f.isFrozen(t), "want: the filesystem is thawed")
 }
