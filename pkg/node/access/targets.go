@@ -106,16 +106,7 @@ func SetGroup(
 	}
 	defer root.Close()
 
-	done, err := ownership.HasGroup(root, group)
-	if err != nil || done {
-		return err
-	}
-
-	if err := checkThawed(); err != nil {
-		return err
-	}
-
-	if err := ownership.ChangeGroup(ctx, root, group); err != nil {
+	if err := ownership.ChangeGroup(ctx, root, group, checkThawed); err != nil {
 		return fmt.Errorf("volume_mount_group: %w", err)
 	}
 

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // ErrTooDeep says that a tree is deeper than any path can reach.
@@ -28,16 +30,6 @@ const (
 	anyExecute   = 0o111
 )
 
-// HasGroup reports whether ChangeGroup has nothing to do.
-func HasGroup(root *os.File, group uint32) (bool, error) {
-	stat, err := (&walk{}).stat(int(root.Fd()))
-	if err != nil {
-		return false, fmt.Errorf("stat %s: %w", root.Name(), err)
-	}
-
-	return hasGroup(stat, group), nil
-}
-
 func hasGroup(stat unix.Stat_t, group uint32) bool {
 	return stat.Gid == group && stat.Mode == modeFor(stat.Mode)
 }
@@ -46,8 +38,8 @@ func hasGroup(stat unix.Stat_t, group uint32) bool {
 // group may read and write all of it and pass through directories, and what is
 // made in those belongs to it, too. Where root itself is like that already
 // no file is visited; it is changed last, so that an interrupted walk is
-// repeated. Errors: ErrTooDeep, ctx's, the filesystem's.
-func ChangeGroup(ctx context.Context, root *os.File, group uint32) error {
+// repeated. Before a change it calls prepare. Errors: prepare's, ErrTooDeep, ctx's, the filesystem's.
+func ChangeGroup(ctx context.Context, root *os.File, group uint32, prepare func() error) error {
 	w := &walk{ctx: ctx, group: group}
 
 	defer runtime.KeepAlive(root)
@@ -59,6 +51,10 @@ func ChangeGroup(ctx context.Context, root *os.File, group uint32) error {
 
 	if hasGroup(stat, group) {
 		return nil
+	}
+
+	if err := prepare(); err != nil {
+		return err
 	}
 
 	if err := w.changeChildren(root, 1); err != nil {
@@ -208,11 +204,5 @@ func openEntry(directory *os.File, name string, flags uint64) (int, error) {
 
 	defer runtime.KeepAlive(directory)
 
-	for {
-		fd, err := unix.Openat2(int(directory.Fd()), name, &how)
-		// A rename anywhere in the system makes the kernel ask for another try.
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
+	return eintr.RetryValue(func() (int, error) { return unix.Openat2(int(directory.Fd()), name, &how) })
 }

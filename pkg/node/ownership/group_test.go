@@ -2,6 +2,7 @@ package ownership_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -42,7 +43,7 @@ func give(t *testing.T, path string) error {
 
 	defer root.Close()
 
-	return ownership.ChangeGroup(t.Context(), root, group)
+	return ownership.ChangeGroup(t.Context(), root, group, func() error { return nil })
 }
 
 // made makes entries with a mode, whatever the umask.
@@ -90,7 +91,18 @@ func TestGiveGroup(t *testing.T) {
 	require.NoError(t, unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 	want[device] = seen{0, look(t, device).mode}
 
+	// A file that is already as it has to be: a backup would copy it again.
+	done := made(t, filepath.Join(deep, "done"), 0o660, false)
+	require.NoError(t, os.Chown(done, -1, group))
+	require.NoError(t, unix.Chmod(done, 0o4660))
+	want[done] = seen{group, 0o4660}
+
+	var before, after unix.Stat_t
+
+	require.NoError(t, unix.Lstat(done, &before))
 	require.NoError(t, give(t, root))
+	require.NoError(t, unix.Lstat(done, &after))
+	require.Equal(t, before.Ctim, after.Ctim, "want: it is not changed")
 
 	for path, expected := range want {
 		require.Equal(t, expected, look(t, path), path)
@@ -106,7 +118,15 @@ func TestChangeGroupOnlyOnRootMismatch(t *testing.T) {
 
 	later := made(t, filepath.Join(root, "later"), 0o600, false)
 	require.NoError(t, os.Chown(later, 0, 0))
-	require.NoError(t, give(t, root))
+
+	opened, err := os.Open(root)
+	require.NoError(t, err)
+
+	defer opened.Close()
+
+	frozen := errors.New("it is frozen")
+	refuse := func() error { return frozen }
+	require.NoError(t, ownership.ChangeGroup(t.Context(), opened, group, refuse), "want: nothing is asked about what is not changed")
 	require.Equal(t, seen{0, 0o600}, look(t, later))
 
 	for name, differ := range map[string]func() error{
@@ -116,6 +136,8 @@ func TestChangeGroupOnlyOnRootMismatch(t *testing.T) {
 	} {
 		require.NoError(t, os.Chown(later, 0, 0))
 		require.NoError(t, differ())
+		require.ErrorIs(t, ownership.ChangeGroup(t.Context(), opened, group, refuse), frozen, name)
+		require.Zero(t, look(t, later).gid, "want: nothing is changed before it may be: %s", name)
 		require.NoError(t, give(t, root))
 		require.Equal(t, uint32(group), look(t, later).gid, name)
 		require.Equal(t, seen{group, 0o2775}, look(t, root), name)
@@ -162,7 +184,7 @@ func TestCancelledGiveGroupLeavesTheRoot(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	require.ErrorIs(t, ownership.ChangeGroup(cancelled, opened, group), context.Canceled)
+	require.ErrorIs(t, ownership.ChangeGroup(cancelled, opened, group, func() error { return nil }), context.Canceled)
 	require.Equal(t, seen{0, 0o755}, look(t, root), "the root is last, so that the next walk is not saved")
 
 	require.NoError(t, give(t, root))
@@ -194,7 +216,9 @@ func TestGiveGroupOfManyFilesAndDeepTrees(t *testing.T) {
 	require.Equal(t, seen{group, 0o660}, look(t, filepath.Join(root, "2999")))
 	require.Equal(t, seen{group, 0o2770}, look(t, filepath.Join(root, strings.Repeat("d/", 300))))
 
-	for range 1000 {
+	require.NoError(t, os.Chown(root, -1, 0))
+
+	for range 699 {
 		require.NoError(t, level.Mkdir("d", 0o700))
 		next, err := level.OpenRoot("d")
 		require.NoError(t, err)
@@ -202,6 +226,9 @@ func TestGiveGroupOfManyFilesAndDeepTrees(t *testing.T) {
 		level = next
 	}
 
+	require.NoError(t, give(t, root), "want: as many levels as may be walked")
+
+	require.NoError(t, level.Mkdir("d", 0o700))
 	require.NoError(t, level.Close())
 	require.NoError(t, os.Chown(root, -1, 0))
 	require.ErrorIs(t, give(t, root), ownership.ErrTooDeep)
