@@ -132,8 +132,29 @@ func TestTheFormerSchedulerIsRestored(t *testing.T) {
 
 			reset(f)
 			requireFile(t, "none", f.scheduler)
+
+			write(t, f.scheduler, "none [mq-deadline]\n")
+			f.ResetQueues("volume")
+			requireFile(t, "none [mq-deadline]\n", f.scheduler)
 		})
 	}
+}
+
+// TestADeviceThatIsGoneIsNotReset when another one gets its number, as after a reboot.
+func TestADeviceThatIsGoneIsNotReset(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "mq-deadline"}))
+
+	gone := filepath.Dir(f.scheduler)
+	require.NoError(t, os.Rename(gone, gone+".gone"))
+	f.ResetQueue("volume", 5)
+	require.NoError(t, os.Rename(gone+".gone", gone))
+
+	write(t, f.scheduler, "none [mq-deadline]\n")
+	f.ResetQueue("volume", 5)
+	requireFile(t, "none [mq-deadline]\n", f.scheduler)
 }
 
 // TestSchedulerIsRestoredAfterAnAttemptThatFailed has the device given to another volume while its former

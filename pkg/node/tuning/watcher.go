@@ -98,12 +98,6 @@ func (w *Watcher) watch(ctx context.Context, all chan<- struct{}, events chan<- 
 
 		err := inotify.Watch(ctx, inotify.Directories{List: w.directories, Changed: w.Pools.Changed, Failed: failed},
 			func() { signal(all) }, func(event inotify.Event) {
-				if event.Kind == inotify.Lost {
-					signal(all)
-
-					return
-				}
-
 				select {
 				case <-ctx.Done():
 				case events <- event:
@@ -147,9 +141,13 @@ func (w *Watcher) directories() []string {
 }
 
 // modified returns the volume in use whose mutable parameters an event is about, and reports it to
-// Modified. A modification renames a complete file into place: an event of another kind is
-// about a file that is being written.
+// Modified; all in use after a loss of events. A modification renames a complete file into place: an
+// event of another kind is about a file that is being written.
 func (w *Watcher) modified(event inotify.Event) []string {
+	if event.Kind == inotify.Lost {
+		return w.InUse()
+	}
+
 	id, isMutable := strings.CutSuffix(filepath.Base(event.Path), layout.MutableSuffix)
 	if !isMutable || event.Kind != inotify.Appeared {
 		return nil

@@ -22,6 +22,7 @@ func TestEventsModifyTheirVolumes(t *testing.T) {
 		"attributes that are being deleted":  {inotify.Event{Path: "/pool/used.json", Kind: inotify.Changed}, nil, nil},
 		"a file that has another extension":  {inotify.Event{Path: "/pool/used.json.new", Kind: inotify.Appeared}, nil, nil},
 		"an event without the name of files": {inotify.Event{}, nil, nil},
+		"lost events":                        {inotify.Event{Kind: inotify.Lost}, nil, []string{"used", "unseen"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -29,6 +30,7 @@ func TestEventsModifyTheirVolumes(t *testing.T) {
 			var modified []string
 
 			watcher := &Watcher{
+				InUse:    func() []string { return []string{"used", "unseen"} },
 				IsInUse:  func(id string) bool { return id == "used" },
 				Modified: func(id string) { modified = append(modified, id) },
 			}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/logs"
 )
 
 const usedID, unusedID = "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"
@@ -29,8 +31,9 @@ func TestWatcherRefreshes(t *testing.T) {
 	first := serve("default")
 
 	refreshed, modified, fake := make(chan string), make(chan string, 100), testclock.NewFakeClock(time.Now())
+	said := &logs.Buffer{}
 	watcher := &Watcher{
-		Pools: pools, Clock: fake, Log: slog.New(slog.DiscardHandler),
+		Pools: pools, Clock: fake, Log: slog.New(slog.NewTextHandler(said, nil)),
 		InUse:    func() []string { return []string{usedID} },
 		IsInUse:  func(id string) bool { return id == usedID },
 		Modified: func(id string) { modified <- id },
@@ -60,6 +63,52 @@ func TestWatcherRefreshes(t *testing.T) {
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a period"))
 
 	stop()
+	require.Contains(t, said.String(), "the volume cannot be refreshed", "want: a failure is logged")
+}
+
+// TestTheEndOfAWatcherEndsWhatItApplies, and begins nothing.
+func TestTheEndOfAWatcherEndsWhatItApplies(t *testing.T) {
+	t.Parallel()
+
+	pools, serve := newPools(t)
+	serve("default")
+
+	applied, release, said := make(chan string, 100), make(chan struct{}), &logs.Buffer{}
+	stop := start(t, &Watcher{
+		Pools: pools, Clock: testclock.NewFakeClock(time.Now()), Log: slog.New(slog.NewTextHandler(said, nil)),
+		InUse: func() (ids []string) {
+			for i := range 2 * maxApplied {
+				ids = append(ids, strconv.Itoa(i))
+			}
+
+			return ids
+		},
+		Apply: func(ctx context.Context, id string) error {
+			applied <- id
+
+			<-ctx.Done()
+			<-release
+
+			return context.Cause(ctx)
+		},
+	})
+
+	for range maxApplied {
+		await.Receive(t, applied, "as many volumes as are applied to at once")
+	}
+
+	// A watcher that does not wait ends sooner.
+	time.AfterFunc(100*time.Millisecond, func() { close(release) })
+	stop()
+
+	select {
+	case <-release:
+	default:
+		t.Error("want: the watcher waits for what it applies")
+	}
+
+	require.Empty(t, applied, "want: nothing is applied after the end")
+	require.NotContains(t, said.String(), "cannot apply", "want: the end is no failure")
 }
 
 // TestAHangingVolumeDelaysNoOther: while its parameters are being applied, many periods end, and another
