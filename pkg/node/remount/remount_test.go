@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,6 +40,11 @@ type node struct {
 	unknown, unpublished error
 	// waits, if not nil, is called before an operation.
 	waits func()
+	// ended is what the last operation returned, and probed are the volumes that were probed.
+	ended  error
+	probed []string
+	// closeStore lets no more records be stored.
+	closeStore func()
 }
 
 func newNode(t *testing.T) *node {
@@ -48,7 +54,9 @@ func newNode(t *testing.T) *node {
 	n := &node{records: staged.NewVolumes(store), dir: t.TempDir(), failed: map[string]error{}, refused: map[string]error{}}
 
 	require.NoError(t, store.Open(t.Context()))
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
+
+	n.closeStore = sync.OnceFunc(func() { require.NoError(t, store.Close()) })
+	t.Cleanup(n.closeStore)
 
 	dirs, err := mount.NewAllowedDirs(n.dir)
 	require.NoError(t, err)
@@ -63,7 +71,9 @@ func newNode(t *testing.T) *node {
 				n.waits()
 			}
 
-			return do(ctx)
+			n.ended = do(ctx)
+
+			return n.ended
 		},
 		Stage: func(_ context.Context, v *staged.Volume) error {
 			require.Empty(t, v.Publications, "want: the staging is the volume's first")
@@ -71,7 +81,7 @@ func newNode(t *testing.T) *node {
 			return n.refused[v.VolumeID]
 		},
 		Publish: func(_ context.Context, _, stagingPath string, p staged.Publication) error {
-			require.Equal(t, filepath.Join(n.dir, "staging"), stagingPath, "want: it is staged where it was")
+			require.Equal(t, n.staging(), stagingPath, "want: it is staged where it was")
 			n.published = append(n.published, p.TargetPath)
 
 			return n.unpublished
@@ -84,14 +94,14 @@ func newNode(t *testing.T) *node {
 func (n *node) StagingFailed(v *staged.Volume, cause error) { n.failed[v.VolumeID] = cause }
 func (n *node) StagedOrPublished(id string)                 { delete(n.failed, id) }
 func (n *node) NotWanted(id string)                         { delete(n.failed, id) }
-func (n *node) ProbeAfterOperation(string)                  {}
+func (n *node) ProbeAfterOperation(id string)               { n.probed = append(n.probed, id) }
 
-// put records a volume that is published at the paths.
-func (n *node) put(t *testing.T, id string, names ...string) {
-	t.Helper()
+func (n *node) staging() string { return filepath.Join(n.dir, "own", "staging") }
 
+// volume returns one that is published at the paths.
+func (n *node) volume(id string, names ...string) *staged.Volume {
 	v := &staged.Volume{
-		VolumeID: id, StagingPath: filepath.Join(n.dir, "staging"), Capability: volume.Capability{FSType: "ext4", Mode: "SINGLE_NODE_WRITER"},
+		VolumeID: id, StagingPath: n.staging(), Capability: volume.Capability{FSType: "ext4", Mode: "SINGLE_NODE_WRITER"},
 		Parameters: volume.Parameters{
 			Pool: "default", Backing: volume.BackingImage, FSType: "ext4", Provisioning: volume.Thin, BlockSize: volume.DefaultBlockSize,
 		},
@@ -100,7 +110,13 @@ func (n *node) put(t *testing.T, id string, names ...string) {
 		v.Publications = append(v.Publications, staged.Publication{TargetPath: filepath.Join(n.dir, name), Capability: v.Capability})
 	}
 
-	require.NoError(t, n.records.Put(t.Context(), v))
+	return v
+}
+
+// put records a volume that is published at the paths.
+func (n *node) put(t *testing.T, id string, names ...string) {
+	t.Helper()
+	require.NoError(t, n.records.Put(t.Context(), n.volume(id, names...)))
 }
 
 // keep makes the publications of a volume persistent, which is not in use then.
@@ -141,6 +157,23 @@ func TestSetNeedsAPublication(t *testing.T) {
 	}
 }
 
+// TestSetReportsThatNothingIsStored: what was made persistent stays so.
+func TestSetReportsThatNothingIsStored(t *testing.T) {
+	t.Parallel()
+
+	n := newNode(t)
+	n.put(t, first, "a", "b")
+	kept := persistent.Request{VolumeID: first, TargetPath: filepath.Join(n.dir, "a"), Persistent: true}
+	other, ended := kept, kept
+	other.TargetPath, ended.Persistent = filepath.Join(n.dir, "b"), false
+
+	require.NoError(t, n.Set(t.Context(), kept))
+	n.closeStore()
+	require.Error(t, n.Set(t.Context(), other), "want: what is not stored is not persistent")
+	require.Error(t, n.Set(t.Context(), ended), "want: the next start would publish it")
+	require.Error(t, n.End(t.Context(), first, kept.TargetPath), "want: the next start would publish it")
+}
+
 // TestPublishAll makes the mounts that are missing, in the order of their paths, and one that fails keeps no
 // other from being made.
 func TestPublishAll(t *testing.T) {
@@ -164,10 +197,18 @@ func TestPublishAll(t *testing.T) {
 	require.DirExists(t, filepath.Dir(inner), "want: a missing parent is made")
 	require.ErrorIs(t, n.failed[second], errdefs.ErrFailedPrecondition, "want: files are not hidden")
 	require.NoError(t, n.failed[first])
+	require.DirExists(t, filepath.Dir(n.staging()), "want: a missing parent is made")
+	require.Equal(t, []string{second, first, first}, n.probed, "want: each volume is probed")
+
+	n.refused[first] = broken
+	n.PublishAll(t.Context(), "default")
+	require.ErrorIs(t, n.failed[first], broken, "want: a failure is reported")
+	delete(n.refused, first)
+	n.PublishAll(t.Context(), "default")
+	require.NoError(t, n.failed[first], "want: a volume that is published has no failure")
 
 	n.published, n.refused[first] = nil, broken
 	n.PublishAll(t.Context(), "default")
-	require.ErrorIs(t, n.failed[first], broken, "want: a failure is reported")
 
 	require.NoError(t, n.End(t.Context(), first, inner))
 	require.NoError(t, n.failed[first], "want: a volume that is not wanted has no failure")
@@ -191,6 +232,9 @@ func TestPublishAllReportsEachFailure(t *testing.T) {
 		"a file is where its parent belongs": {func(n *node) {
 			require.NoError(t, os.WriteFile(filepath.Join(n.dir, "outer"), nil, 0o600))
 		}, mount.ErrWrongType},
+		"a file is where the parent of its staging path belongs": {func(n *node) {
+			require.NoError(t, os.WriteFile(filepath.Dir(n.staging()), nil, 0o600))
+		}, mount.ErrWrongType},
 		"it is forgotten": {func(n *node) { n.waits = func() { require.NoError(t, n.records.DeleteLazily(first)) } }, nil},
 		"it is unpublished": {func(n *node) {
 			n.waits = func() { require.NoError(t, n.End(t.Context(), first, filepath.Join(n.dir, "outer", "inner"))) }
@@ -208,6 +252,7 @@ func TestPublishAllReportsEachFailure(t *testing.T) {
 			require.Empty(t, n.published, "want: it is not mounted: %s", name)
 		} else {
 			require.ErrorIs(t, n.failed[first], test.want, name)
+			require.ErrorIs(t, n.ended, test.want, "want: the operation has failed: %s", name)
 		}
 	}
 }
