@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -296,12 +297,14 @@ func (f *fixture) keepTime(change func()) {
 func TestACancelledCheckHasNoVerdict(t *testing.T) {
 	t.Parallel()
 
-	for name, inUse := range map[string]bool{"offline": false, "online": true} {
+	for name, test := range map[string]struct{ inUse, late bool }{
+		"offline": {}, "online": {inUse: true}, "offline, when its tool has found nothing": {late: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			f := newFixture(t, 0)
-			if inUse {
+			if test.inUse {
 				f.stage()
 			}
 
@@ -310,6 +313,10 @@ func TestACancelledCheckHasNoVerdict(t *testing.T) {
 				close(checking)
 
 				<-ctx.Done()
+
+				if test.late {
+					return filesystem.Result{}, nil
+				}
 
 				return filesystem.Result{}, context.Cause(ctx)
 			}
@@ -327,5 +334,26 @@ func TestACancelledCheckHasNoVerdict(t *testing.T) {
 			errtext.Require(t, err, "virtual machine")
 			f.requireUnrecorded()
 		})
+	}
+}
+
+// TestWithoutACopyACheckHasNoVerdict: the pool cannot make the file of the copy.
+func TestWithoutACopyACheckHasNoVerdict(t *testing.T) {
+	t.Parallel()
+
+	for name, prepare := range map[string]func(f *fixture){
+		"offline": func(f *fixture) { setDirty(f.t, f.image(), true) }, "online": (*fixture).stage,
+	} {
+		f := newFixture(t, 0)
+		prepare(f)
+
+		scratch := filepath.Join(f.pool.Path(), "scratch")
+		require.NoError(t, os.Rename(scratch, scratch+".moved"))
+		require.NoError(t, os.WriteFile(scratch, nil, 0o600))
+
+		report, err := f.Check(t.Context(), f.id, fsck.HowOnline)
+		require.NoError(t, err)
+		require.Equal(t, fsck.VerdictFailed, report.Verdict, name)
+		require.Contains(t, report.Detail, unix.ENOTDIR.Error(), name)
 	}
 }

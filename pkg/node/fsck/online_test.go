@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -34,6 +35,8 @@ func TestOnlineChecksWithoutReflinks(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		results map[toolAt]func() (filesystem.Result, error)
+		// slow is a tool that ends when it is cancelled.
+		slow    toolAt
 		prepare func(f *fixture)
 		verdict string
 		details []string
@@ -68,6 +71,12 @@ func TestOnlineChecksWithoutReflinks(t *testing.T) {
 			results: map[toolAt]func() (filesystem.Result, error){{image, true}: failed(1)},
 			verdict: fsck.VerdictClean, started: []started{rehearsal, frozenCopy, onImage, onFrozen},
 		},
+		"takes too long to be copied": {
+			slow: toolAt{image, false}, verdict: fsck.VerdictClean, started: []started{rehearsal, onImage, onFrozen},
+		},
+		"takes too long to be copied while it is frozen": {
+			slow: toolAt{image, true}, verdict: fsck.VerdictClean, started: []started{rehearsal, frozenCopy, onImage, onFrozen},
+		},
 		"cannot be copied, and damaged": {
 			results: map[toolAt]func() (filesystem.Result, error){{image, true}: failed(1), {check, true}: failed(4)},
 			verdict: fsck.VerdictDamaged, details: []string{"bad inode"}, started: []started{rehearsal, frozenCopy, onImage, onFrozen},
@@ -93,45 +102,53 @@ func TestOnlineChecksWithoutReflinks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := newFixture(t, 0)
-			if f.pool.Images.Reflinks() {
-				return // it copies the whole image
-			}
-
-			f.stage()
-			f.node.errorCount = 7
-
-			if test.prepare != nil {
-				test.prepare(f)
-			}
-
-			f.tool = func(_ context.Context, command filesystem.Command) (filesystem.Result, error) {
-				if result := test.results[toolAt{command.Tool, f.node.IsFrozen(f.id)}]; result != nil {
-					return result()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, 0)
+				if f.pool.Images.Reflinks() {
+					return // it copies the whole image
 				}
 
-				if command.Tool == image {
-					copyImage(t, command)
+				f.stage()
+				f.node.errorCount = 7
+
+				if test.prepare != nil {
+					test.prepare(f)
 				}
 
-				return filesystem.Result{}, nil
-			}
+				f.tool = func(ctx context.Context, command filesystem.Command) (filesystem.Result, error) {
+					if (toolAt{command.Tool, f.node.IsFrozen(f.id)}) == test.slow {
+						<-ctx.Done()
 
-			report, err := f.Check(t.Context(), f.id, fsck.HowOnline)
-			require.NoError(t, err)
-			require.Equal(t, test.verdict, report.Verdict, report.Detail)
-			require.Equal(t, fsck.HowOnline, report.How)
-			require.Equal(t, test.started, f.takeStarted())
-			require.False(t, f.node.IsFrozen(f.id), "want: the filesystem is thawed after the check")
-			f.requireNoScratch()
+						return filesystem.Result{}, context.Cause(ctx)
+					}
 
-			for _, detail := range test.details {
-				require.Contains(t, report.Detail, detail)
-			}
+					if result := test.results[toolAt{command.Tool, f.node.IsFrozen(f.id)}]; result != nil {
+						return result()
+					}
 
-			if f.node.counting == nil {
-				require.EqualValues(t, 7, f.Get(f.id).Errors, "want: the record has the kernel's count before the check")
-			}
+					if command.Tool == image {
+						copyImage(t, command)
+					}
+
+					return filesystem.Result{}, nil
+				}
+
+				report, err := f.Check(t.Context(), f.id, fsck.HowOnline)
+				require.NoError(t, err)
+				require.Equal(t, test.verdict, report.Verdict, report.Detail)
+				require.Equal(t, fsck.HowOnline, report.How)
+				require.Equal(t, test.started, f.takeStarted())
+				require.False(t, f.node.IsFrozen(f.id), "want: the filesystem is thawed after the check")
+				f.requireNoScratch()
+
+				for _, detail := range test.details {
+					require.Contains(t, report.Detail, detail)
+				}
+
+				if f.node.counting == nil {
+					require.EqualValues(t, 7, f.Get(f.id).Errors, "want: the record has the kernel's count before the check")
+				}
+			})
 		})
 	}
 }

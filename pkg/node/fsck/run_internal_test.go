@@ -3,6 +3,8 @@ package fsck
 import (
 	"context"
 	"errors"
+	"io"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -86,6 +88,68 @@ func TestFrozenWorkIsLimited(t *testing.T) {
 	})
 	require.ErrorIs(t, err, errTooSlow)
 
+	var bounded func() error
+
+	require.NoError(t, withLimit(t.Context(), maxFrozen, func(ctx context.Context) error {
+		bounded = ctx.Err
+
+		return ctx.Err()
+	}))
+	require.ErrorIs(t, bounded(), context.Canceled, "want: what still runs ends with the work")
+
 	other := errors.New("another error")
 	require.ErrorIs(t, withLimit(t.Context(), maxFrozen, func(context.Context) error { return other }), other)
+}
+
+// identified is a filesystem whose UUID was changed, or not completely.
+type identified struct {
+	filesystem.Filesystem
+
+	complete bool
+	err      error
+}
+
+func (i identified) HasUUID(io.ReaderAt, string) (bool, error) { return i.complete, i.err }
+
+// TestAnInterruptedChangeOfTheUUIDIsNotJudged: no check can, before staging has completed it.
+func TestAnInterruptedChangeOfTheUUIDIsNotJudged(t *testing.T) {
+	t.Parallel()
+
+	pools, err := pool.OpenSet(map[string]string{"default": t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pools.Close()) })
+
+	stored, err := pools.Get("default")
+	require.NoError(t, err)
+
+	blank, ext4 := volume.NewID(), volume.NewID()
+	require.NoError(t, stored.Images.Create(blank, 1<<20, false))
+	require.NoError(t, stored.Images.Create(ext4, 1<<20, false))
+
+	image, err := os.OpenFile(stored.VolumePath(ext4, volume.BackingImage), os.O_WRONLY, 0)
+	require.NoError(t, err)
+
+	defer image.Close()
+
+	_, err = image.WriteAt([]byte{0x53, 0xef}, 1024+0x38)
+	require.NoError(t, err)
+
+	for name, test := range map[string]struct {
+		id   string
+		fs   identified
+		want string
+	}{
+		"complete":                    {ext4, identified{complete: true}, ""},
+		"interrupted":                 {ext4, identified{}, "UUID was interrupted"},
+		"damaged, which a check says": {ext4, identified{err: io.ErrUnexpectedEOF}, ""},
+		"without a superblock":        {blank, identified{}, ""},
+		"without an image":            {volume.NewID(), identified{complete: true}, "not in the pool"},
+	} {
+		err := (&run{volumeID: test.id, pool: stored, fs: test.fs}).checkUUIDComplete()
+		if test.want == "" {
+			require.NoError(t, err, name)
+		} else {
+			errtext.Require(t, err, test.want, name)
+		}
+	}
 }

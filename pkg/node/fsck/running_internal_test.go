@@ -15,8 +15,9 @@ func TestChecksOfOneVolumeAreSerialized(t *testing.T) {
 	t.Parallel()
 
 	running := newRunningChecks()
-	_, end, err := running.start(t.Context(), "volume")
+	ctx, end, err := running.start(t.Context(), "volume")
 	require.NoError(t, err)
+	require.NoError(t, ctx.Err())
 
 	_, endOther, err := running.start(t.Context(), "another")
 	require.NoError(t, err, "checks of two volumes run at the same time")
@@ -28,6 +29,7 @@ func TestChecksOfOneVolumeAreSerialized(t *testing.T) {
 	_, _, err = running.start(short, "volume")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	end()
+	require.ErrorIs(t, ctx.Err(), context.Canceled, "want: what still runs ends with the check")
 
 	_, end, err = running.start(t.Context(), "volume")
 	require.NoError(t, err, "the check before has ended")

@@ -328,3 +328,18 @@ func TestFutureCleanCheckIsCorrected(t *testing.T) {
 		require.Same(t, clean, f.Get(f.id), "want: a time in the past stays")
 	})
 }
+
+// TestAVolumeThatIsDeletedDuringItsCheckIsForgotten once the check has ended.
+func TestAVolumeThatIsDeletedDuringItsCheckIsForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		image := ""
+		f, made := scheduled(t, day, func(string) { require.NoError(t, os.Remove(image)) })
+		image = f.image()
+		f.run()
+		time.Sleep(day)
+		synctest.Wait()
+		require.Len(t, made.of(f.id), 1, "want: the volume is checked once")
+		require.False(t, f.HasRecord(f.id), "want: its record goes with it")
+	})
+}
