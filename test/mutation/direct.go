@@ -63,11 +63,13 @@ func directMutants() []regression {
 		},
 		{
 			name: "direct/staged-while-the-device-is-open", in: "direct.Access.stage",
-			old: `	if err := d.Guard.checkNotAttached(v); err != nil {
+			old: `	size, err := d.Guard.checkNotAttached(v)
+	if err != nil {
 		return err
 	}
 `,
-			new:    ``,
+			new: `	size, _ := d.Guard.checkNotAttached(v)
+`,
 			breaks: "the filesystem is checked while a guest still has it",
 			tests:  in("test/driver/direct", "TestDirectIsKeptByItsGuest", "TestDirectIsNotUnpublishedByOthers"),
 		},

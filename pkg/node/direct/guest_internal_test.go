@@ -37,6 +37,7 @@ func TestAGuestGrowsItsVolume(t *testing.T) {
 	const size = 64 << 20
 
 	unassign := func(m *machine, target string) error { return m.config.Runtimes.Root.Remove(target) }
+	unsafe := func(m *machine, _ string) error { return os.Chmod(m.root, 0o777) }
 
 	for name, test := range map[string]struct {
 		filled   int64
@@ -52,6 +53,10 @@ func TestAGuestGrowsItsVolume(t *testing.T) {
 		"no answer":       {0, false, "echo other words >&2; exit 1", nil, codes.Unavailable, "did not answer"},
 		"read-only":       {0, true, "exit 0", nil, codes.FailedPrecondition, "it has the volume read-only"},
 		"assignment gone": {0, false, "exit 0", unassign, codes.FailedPrecondition, "the guest does not grow it"},
+		"unknown whether": {0, false, "exit 0", unsafe, codes.FailedPrecondition, "not a safe directory"},
+		"not recorded": {
+			0, false, "exit 0", func(m *machine, _ string) error { m.closeStore(); return nil }, codes.Internal, "record volume",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,4 +149,27 @@ func TestDirectVolumesAreListed(t *testing.T) {
 
 	_, err = m.Assignments.List(t.Context())
 	require.Error(t, err, "want: what is unknown is not listed")
+}
+
+// TestAVolumeThatAGuestMayHaveIsNotGrownHere, nor one whose device cannot be opened.
+func TestAVolumeThatAGuestMayHaveIsNotGrownHere(t *testing.T) {
+	t.Parallel()
+
+	const size = 64 << 20
+
+	m, v, target := assigned(t, map[int]loopsys.Device{1: {Image: "/pool/" + idA + ".img", Sequence: 7}})
+	v = v.WithoutPublication(target)
+	require.NoError(t, m.config.Volumes.Put(t.Context(), v))
+	errtext.Require(t, m.grow(t.Context(), v, size), "is assigned to a virtual machine")
+
+	require.NoError(t, m.config.Runtimes.Root.Remove(target))
+	require.Error(t, m.grow(t.Context(), v, size), "want: its device cannot be opened")
+
+	recorded, _ := m.config.Volumes.Get(idA)
+	require.Zero(t, recorded.FilledBytes, "want: only what has grown is recorded")
+
+	m.sys.Attach(t, 1, loopsys.Device{Image: "/pool/other.img", Broken: true})
+
+	_, err := m.Expand(t.Context(), v, "/staging", nil)
+	errtext.Require(t, err, "loop1", "want: what is unknown is not grown")
 }

@@ -42,8 +42,6 @@ func (m *machine) isAssigned(t *testing.T, target string) bool {
 func TestALostDeviceIsRevoked(t *testing.T) {
 	t.Parallel()
 
-	own := map[int]loopsys.Device{1: {Image: "/pool/" + idA + ".img", Sequence: 7}}
-	taken := map[int]loopsys.Device{1: {Image: "/pool/other.img", Sequence: 8}}
 	remove := func(m *machine, target string) error { return m.config.Runtimes.Root.Remove(target) }
 	unsafe := func(m *machine, _ string) error { return os.Chmod(m.root, 0o777) }
 
@@ -96,28 +94,29 @@ func TestALostDeviceIsRevoked(t *testing.T) {
 func TestAnUnrecordedAssignmentIsRemoved(t *testing.T) {
 	t.Parallel()
 
-	own := loopsys.Device{Image: "/pool/" + idA + ".img", Sequence: 7}
-	broken := own
-	broken.Broken = true
-
 	for name, test := range map[string]struct {
 		devices map[int]loopsys.Device
 		entry   string
-		want    bool
-		code    codes.Code
+		// unstaged means that its devices have to be detached.
+		unstaged bool
+		want     bool
+		code     codes.Code
 	}{
-		"its device, gone":    {nil, "/dev/loop1", true, codes.OK},
-		"its device, unknown": {map[int]loopsys.Device{1: broken}, "/dev/loop1", false, codes.Unavailable},
-		"its device":          {map[int]loopsys.Device{1: own}, "/dev/loop1", true, codes.OK},
-		"another disk":        {nil, "/dev/sda", false, codes.OK},
+		"its device, gone":           {nil, "/dev/loop1", false, true, codes.OK},
+		"its device, gone, unstaged": {nil, "/dev/loop1", true, true, codes.OK},
+		"its device, unknown":        {unknown, "/dev/loop1", false, false, codes.Unavailable},
+		"its device":                 {own, "/dev/loop1", false, true, codes.OK},
+		"another disk":               {nil, "/dev/sda", false, false, codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			m, v, target := assigned(t, test.devices)
 			require.NoError(t, m.config.Runtimes.Root.Put(kata.Assignment{TargetPath: target, Device: test.entry, FSType: "ext4"}))
-			// It is staged, so that its device stays.
-			require.NoError(t, m.config.Volumes.Put(t.Context(), v.WithoutPublication(target)))
+
+			if !test.unstaged { // its device stays
+				require.NoError(t, m.config.Volumes.Put(t.Context(), v.WithoutPublication(target)))
+			}
 
 			err := m.Assignments.RemoveUnrecorded(t.Context(), idA, target)
 			rpccode.Require(t, err, test.code)
@@ -126,6 +125,8 @@ func TestAnUnrecordedAssignmentIsRemoved(t *testing.T) {
 
 			require.NoError(t, os.Chmod(m.root, 0o777))
 			require.NoError(t, m.Assignments.RemoveUnrecorded(t.Context(), idA, target), "want: the volume may never have been a direct one")
+			m.unreadable()
+			rpccode.Require(t, m.Assignments.RemoveUnrecorded(t.Context(), idA, target), codes.Unavailable, "unknown is not absent")
 		})
 	}
 }
@@ -133,8 +134,6 @@ func TestAnUnrecordedAssignmentIsRemoved(t *testing.T) {
 // TestNoGuestMayHaveIt refuses a volume whose device is assigned, wherever it is.
 func TestNoGuestMayHaveIt(t *testing.T) {
 	t.Parallel()
-
-	own := map[int]loopsys.Device{1: {Image: "/pool/" + idA + ".img", Sequence: 7}}
 
 	for name, test := range map[string]struct {
 		devices map[int]loopsys.Device

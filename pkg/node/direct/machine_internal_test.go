@@ -1,11 +1,13 @@
 package direct
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
@@ -39,6 +42,28 @@ type machine struct {
 	sys     loopsys.Sys
 
 	root, kubelet string
+	// checker is the one that a volume's checks are ended with, and closeStore lets no record be stored.
+	checker    *checker
+	closeStore func()
+}
+
+// checker has checks that come to their end, or not.
+type checker struct {
+	access.Checker
+
+	err      error
+	within   context.Context //nolint:containedctx // to see that it ends
+	failures []error
+}
+
+func (c *checker) Cancel(ctx context.Context, _ string) error {
+	c.within = ctx
+
+	return c.err
+}
+
+func (c *checker) RecordFailure(_ context.Context, _ *staged.Volume, failure error) {
+	c.failures = append(c.failures, failure)
 }
 
 // gates is what is asked about volumes that are not mounted.
@@ -52,7 +77,7 @@ func newMachine(t *testing.T, devices map[int]loopsys.Device) *machine {
 	directory, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 
-	m := &machine{sys: loopsys.New(t, devices), root: filepath.Join(directory, "kata"), kubelet: filepath.Join(directory, "kubelet")}
+	m := &machine{checker: &checker{}, sys: loopsys.New(t, devices), root: filepath.Join(directory, "kata"), kubelet: filepath.Join(directory, "kubelet")}
 	for _, each := range []string{m.root, m.kubelet} {
 		require.NoError(t, os.MkdirAll(each, 0o700))
 	}
@@ -64,18 +89,23 @@ func newMachine(t *testing.T, devices map[int]loopsys.Device) *machine {
 	store := state.New(filepath.Join(directory, "state"), state.Options{Owner: t.Name(), Log: log})
 	records := staged.NewVolumes(store)
 	require.NoError(t, store.Open(t.Context()))
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
+
+	m.closeStore = sync.OnceFunc(func() { require.NoError(t, store.Close()) })
+	t.Cleanup(m.closeStore)
+
+	pools := pool.NewSet(map[string]string{"default": filepath.Join(directory, "pool")})
+	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 
 	loops, root := m.sys.Loops(), kata.NewRoot(m.root)
 	observer := observe.New(dirs, loops)
-	m.devices = device.New(device.Config{Loops: loops, Volumes: records, Observer: observer, Assigned: device.AssignedBy(root), Log: log})
+	m.devices = device.New(device.Config{Pools: staged.Pools{Volumes: pools}, Loops: loops, Volumes: records, Observer: observer, Assigned: device.AssignedBy(root), Log: log})
 	config := access.Config{
-		Dirs: dirs, Loops: loops, Observer: observer, Devices: m.devices, Gate: gates{}, Events: gates{}, Log: log,
+		Pools: staged.Pools{Volumes: pools}, Dirs: dirs, Loops: loops, Observer: observer, Devices: m.devices, Gate: gates{}, Events: gates{}, Log: log,
 	}
 	shared := access.NewShared(config)
 	m.Access = New(Config{
-		Runtimes: kata.Runtimes{Root: root}, Dirs: dirs, Loops: loops, Observer: observer, Devices: m.devices, Volumes: records,
-		Shared: shared, Log: log,
+		Runtimes: kata.Runtimes{Root: root}, Pools: staged.Pools{Volumes: pools}, Dirs: dirs, Loops: loops, Observer: observer,
+		Devices: m.devices, Volumes: records, Shared: shared, Checker: m.checker, Log: log,
 	})
 	m.ways = access.New(config, shared, m.Access)
 

@@ -3,11 +3,9 @@ package direct
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -32,13 +30,9 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
-	if err := d.Guard.checkNotAttached(v); err != nil {
-		return err
-	}
-
-	// Read before the filesystem is grown: a controller in another process may grow the image
-	// at any time.
-	size, err := d.imageBytes(v)
+	// The size is read before the filesystem is grown: a controller in another process may grow the
+	// image at any time.
+	size, err := d.Guard.checkNotAttached(v)
 	if err != nil {
 		return err
 	}
@@ -63,15 +57,6 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 	_, err = d.config.Devices.AttachRaw(ctx, v, v.IsReadOnly())
 
 	return err
-}
-
-func (d *Access) imageBytes(v *staged.Volume) (int64, error) {
-	stored, err := d.config.Pools.Of(v)
-	if err != nil {
-		return 0, err
-	}
-
-	return stored.Size(pool.Object{ID: v.ObjectID(), Backing: volume.BackingImage})
 }
 
 // recordFilledBytes records the size of the device that the filesystem fills.
