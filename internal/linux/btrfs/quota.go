@@ -93,10 +93,11 @@ func (q *Quotas) Read(group Group) (Counted, error) {
 		flags int64
 	)
 
-	for name, into := range map[string]*int64{
-		"referenced": &found.Referenced, "exclusive": &found.Exclusive, "max_referenced": &found.Limit, "limit_flags": &flags,
-	} {
-		text, err := sysfs.Read(filepath.Join(directory, name))
+	for _, each := range []struct {
+		name string
+		into *int64
+	}{{"limit_flags", &flags}, {"max_referenced", &found.Limit}, {"referenced", &found.Referenced}, {"exclusive", &found.Exclusive}} {
+		text, err := sysfs.Read(filepath.Join(directory, each.name))
 		if errors.Is(err, unix.ENODEV) { // the kernel removes the group meanwhile
 			err = fs.ErrNotExist
 		}
@@ -107,10 +108,10 @@ func (q *Quotas) Read(group Group) (Counted, error) {
 
 		number, err := strconv.ParseUint(text, 0, 64)
 		if err != nil {
-			return Counted{}, fmt.Errorf("quota group %s: %s: %w", group, name, err)
+			return Counted{}, fmt.Errorf("quota group %s: %s: %w", group, each.name, err)
 		}
 
-		*into = int64(min(number, 1<<63-1))
+		*each.into = int64(min(number, 1<<63-1))
 	}
 
 	if flags&limitReferenced == 0 {
