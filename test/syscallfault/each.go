@@ -35,6 +35,10 @@ type Case struct {
 	// only the first one fails, and none of a tool or about a device that has another test's image. The errno
 	// says nothing about the file.
 	Mounts bool
+	// Beside is a directory outside of the operation's own, as one of sysfs, beneath which calls fail, too.
+	Beside string
+	// Every has each call fail of those that are the same, and not only the first ones and the last one.
+	Every bool
 	// Except matches the calls that do not fail; nil matches none.
 	Except *regexp.Regexp
 	// Lasting is in the message of a failure that lasts until the process ends, as that of a read-only
@@ -50,6 +54,8 @@ type Case struct {
 type watch struct {
 	directory string
 	mounts    bool
+	beside    string
+	every     bool
 	unsynced  unsynced
 
 	// seen counts the calls by what they do, in the order of calls.
@@ -94,7 +100,8 @@ func (w *watch) decide(call *Call) syscall.Errno {
 	if err != nil || !filepath.IsLocal(name) {
 		name = Outside(call)
 
-		if !w.mounts || name == "" || isOther(call.Path, w.directory, backingFile) {
+		isBeside := w.beside != "" && strings.HasPrefix(call.Path, w.beside+"/")
+		if !isBeside && (!w.mounts || name == "" || isOther(call.Path, w.directory, backingFile)) {
 			return 0
 		}
 	}
@@ -136,7 +143,7 @@ func (w *watch) each() []string {
 
 	for _, key := range w.calls {
 		for n := 1; n <= w.seen[key]; n++ {
-			if n == 1 || !w.mounts && (n <= repeated || n == w.seen[key]) {
+			if n == 1 || !w.mounts && (w.every || n <= repeated || n == w.seen[key]) {
 				calls = append(calls, nth(key, n))
 			}
 		}
@@ -246,7 +253,7 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 	}
 
 	w := &watch{
-		directory: directory, mounts: c.Mounts, unsynced: unsynced{}, seen: map[string]int{}, made: map[string]string{},
+		directory: directory, mounts: c.Mounts, beside: c.Beside, every: c.Every, unsynced: unsynced{}, seen: map[string]int{}, made: map[string]string{},
 		failing: failing, errno: errno,
 	}
 	asked := request{Operation: c.Operation, Directory: directory}
