@@ -246,13 +246,8 @@ func (p *projects) Sweep(ctx context.Context, directory *os.File) (bool, error) 
 
 	evaded := false
 
-	err = tree.Visit(ctx, directory, func(file *os.File) error {
-		info, err := file.Stat()
-		if err != nil {
-			return err
-		}
-
-		returned, err := p.giveBack(file, project, info.IsDir())
+	err = tree.Visit(ctx, directory, func(file *os.File, isDirectory bool) error {
+		returned, err := p.giveBack(file, project, isDirectory)
 		evaded = evaded || returned
 
 		return err

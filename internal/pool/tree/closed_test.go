@@ -29,7 +29,7 @@ func TestUnreadableDirectoriesFail(t *testing.T) {
 	require.NoError(t, gone.Close())
 
 	calls := 0
-	visit := func(*os.File) error { calls++; return nil }
+	visit := func(*os.File, bool) error { calls++; return nil }
 	count := func(context.Context, *os.File, uint32) error { calls++; return nil }
 	copied := func(source, target, links *os.File) error {
 		copier := tree.NewCopier(target, links, "links")

@@ -70,7 +70,7 @@ var onceOperations = map[string]syscallfault.Operation{
 	"visit": inTree(func(directory *os.File) error {
 		visited := 0
 
-		err := tree.Visit(context.Background(), directory, func(*os.File) error {
+		err := tree.Visit(context.Background(), directory, func(*os.File, bool) error {
 			visited++
 
 			return nil
@@ -212,7 +212,7 @@ func TestVisitContinuesAfterAnError(t *testing.T) {
 	first := errors.New("the first error")
 	visited := 0
 
-	err := tree.Visit(t.Context(), open(t, root), func(*os.File) error {
+	err := tree.Visit(t.Context(), open(t, root), func(*os.File, bool) error {
 		visited++
 		if visited == 1 {
 			return first

@@ -162,9 +162,13 @@ func TestVisit(t *testing.T) {
 
 	var found []string
 
-	err := tree.Visit(t.Context(), open(t, root), func(file *os.File) error {
+	err := tree.Visit(t.Context(), open(t, root), func(file *os.File, isDirectory bool) error {
 		path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(file.Fd())))
 		require.NoError(t, err)
+
+		info, err := file.Stat()
+		require.NoError(t, err)
+		require.Equal(t, info.IsDir(), isDirectory, "want: whether %s is a directory", path)
 
 		found = append(found, strings.TrimPrefix(strings.TrimPrefix(path, root), "/"))
 

@@ -11,7 +11,7 @@ import (
 // Visit calls visit for a directory and for each directory and regular file below it, open for reading,
 // without following symlinks or crossing mounts. It continues after an error and returns the first. A
 // file that a process keeps a lease on is left out.
-func Visit(ctx context.Context, directory *os.File, visit func(file *os.File) error) error {
+func Visit(ctx context.Context, directory *os.File, visit func(file *os.File, isDirectory bool) error) error {
 	opened, err := openForReading(directory, unix.O_DIRECTORY)
 	if err != nil {
 		return err
@@ -19,14 +19,14 @@ func Visit(ctx context.Context, directory *os.File, visit func(file *os.File) er
 	defer opened.Close()
 
 	v := visitor{visit: visit}
-	v.keep("", visit(opened))
+	v.keep("", visit(opened, true))
 	v.keep("", v.within(ctx, opened, ""))
 
 	return v.failure
 }
 
 type visitor struct {
-	visit   func(*os.File) error
+	visit   func(file *os.File, isDirectory bool) error
 	failure error
 }
 
@@ -60,8 +60,8 @@ func (v *visitor) enter(ctx context.Context, parent *os.File, name, path string)
 		return err
 	}
 
-	kind := found.Mode & unix.S_IFMT
-	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
+	isDirectory := found.Mode&unix.S_IFMT == unix.S_IFDIR
+	if !isDirectory && found.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil
 	}
 
@@ -78,9 +78,9 @@ func (v *visitor) enter(ctx context.Context, parent *os.File, name, path string)
 	// Bound the descriptors to one per level.
 	_ = pinned.Close()
 
-	v.keep(path, v.visit(opened))
+	v.keep(path, v.visit(opened, isDirectory))
 
-	if kind != unix.S_IFDIR {
+	if !isDirectory {
 		return nil
 	}
 
