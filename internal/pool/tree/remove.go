@@ -87,12 +87,8 @@ func Remove(ctx context.Context, parent *os.File, name string) error {
 			return err
 		}
 
+		// Directories that were moved up remain for the next pass. One without time removes nothing.
 		pass, err := removeContent(ctx, parent, name)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-
-		// Directories that were moved up remain for the next pass.
 		if pass.removed == 0 {
 			return cmp.Or(err, removalError(parent, name, errNotEmpty))
 		}
@@ -126,9 +122,7 @@ func removeContent(ctx context.Context, parent *os.File, name string) (*remover,
 
 	err = r.content(ctx, r.area, 0)
 
-	if r.spill != nil && r.spill != r.area {
-		_ = r.spill.Close()
-	}
+	_ = r.spill.Close()
 
 	return r, err
 }
@@ -218,18 +212,14 @@ func (r *remover) content(ctx context.Context, directory *os.File, level int) er
 }
 
 // moveUp moves a directory to the top for the next pass: into spill, so that the next pass reads
-// each name once, or into area if there is no space to create spill.
+// each name once, or into area if spill cannot be created.
 func (r *remover) moveUp(parent *os.File, name string) error {
 	if r.spill == nil {
 		made := uniqueName()
 		r.spill = r.area
 
-		if err := unix.Mkdirat(int(r.area.Fd()), made, directoryMode); err == nil {
-			spill, err := openWithin(r.area, made)
-			if err != nil {
-				return removalError(r.area, made, err)
-			}
-
+		_ = unix.Mkdirat(int(r.area.Fd()), made, directoryMode)
+		if spill, err := openWithin(r.area, made); err == nil {
 			r.spill = spill
 		}
 	}
