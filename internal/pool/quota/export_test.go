@@ -1,5 +1,8 @@
 package quota
 
+// IsAnyOn reports whether one of the directories is on the filesystem with this UUID.
+var IsAnyOn = isAnyOn
+
 // IsForeign reports whether a subvolume is not inside of a volume, and whether it exists.
 func IsForeign(made Directories, id, volume uint64) (foreign, exists bool, err error) {
 	return made.(*subvolumes).isForeign(id, volume)

@@ -89,6 +89,15 @@ func TestAPlainDirectoryHasItsModeOrIsNotMade(t *testing.T) {
 	})
 }
 
+// TestEachCallOfAnOpeningFailsOnce: a filesystem that cannot be probed is not one without quotas.
+func TestEachCallOfAnOpeningFailsOnce(t *testing.T) {
+	t.Parallel()
+
+	syscallfault.EachCallFailsOnce(t, &syscallfault.Case{
+		Operation: "open without quotas", Within: plainDirectory(t), Reported: []string{"openat", "fstatfs"}, Causes: true, Verify: func(*testing.T, string) {},
+	})
+}
+
 func verifyMade(t *testing.T, directory string) {
 	t.Helper()
 
@@ -153,10 +162,20 @@ func TestFullQuotasLimitOwnGroups(t *testing.T) {
 	remove("kept")
 	require.NoError(t, s.RemoveStale(t.Context()), "want: quotas that are off keep nothing")
 	require.NoError(t, s.close())
+	require.ErrorIs(t, s.Close(), os.ErrClosed, "want: the pool is closed once")
 
 	off, err := quota.Open(directory, true)
 	require.NoError(t, err)
 	require.False(t, off.Support().Limited, "want: nothing is limited without quotas")
+
+	pool, err := os.Open(directory)
+	require.NoError(t, err)
+
+	own, err := btrfs.UUID(pool)
+	require.NoError(t, errors.Join(err, pool.Close()))
+	require.True(t, quota.IsAnyOn(own, filepath.Join(directory, "missing"), plainDirectory(t), directory), "want: one of them is on the filesystem")
+	require.False(t, quota.IsAnyOn(own, filepath.Join(directory, "missing"), plainDirectory(t)), "want: none of them is on the filesystem")
+	require.False(t, quota.IsAnyOn("another", directory), "want: the directory is on another filesystem")
 	require.NoError(t, off.Close())
 }
 

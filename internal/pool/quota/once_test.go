@@ -1,12 +1,14 @@
 package quota_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
@@ -95,7 +97,21 @@ var onceOperations = map[string]syscallfault.Operation{
 				return err
 			}
 
+			if reason := s.Support().Reason; reason != "" {
+				return errors.Join(errors.New(reason), s.close())
+			}
+
 			return errors.Join(syscallfault.Differs("support", quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, s.Support()), s.close())
+		}, func() error { return nil }, nil
+	},
+	"open without quotas": func(directory string) (run, end func() error, err error) {
+		return func() error {
+			s, err := openSite(directory)
+			if err != nil {
+				return err
+			}
+
+			return errors.Join(syscallfault.Differs("kind", quota.Plain, s.Support().Kind), s.close())
 		}, func() error { return nil }, nil
 	},
 	"make": onSite(func(s *site) error { return s.Make(s.root, "made", mode) }),
@@ -121,6 +137,15 @@ var onceOperations = map[string]syscallfault.Operation{
 		return s.in("volume", func(directory *os.File) error {
 			if err := s.Sync(directory); err != nil {
 				return err // what is counted is what was committed
+			}
+
+			err := s.in("unlimited", func(unlimited *os.File) error {
+				_, limited, err := s.Usage(unlimited)
+
+				return errors.Join(err, syscallfault.Differs("limited", false, limited))
+			})
+			if err != nil {
+				return err
 			}
 
 			usage, limited, err := s.Usage(directory)
@@ -156,12 +181,13 @@ var onceOperations = map[string]syscallfault.Operation{
 		})
 	}),
 	"confine": onSite(func(s *site) error {
-		if err := errors.Join(s.confine("volume"), s.confine("other")); err != nil {
+		if err := errors.Join(s.confine("volume"), s.confine("other"), s.confine("unlimited")); err != nil {
 			return err
 		}
 
-		return syscallfault.Differs("evaded", map[string]bool{"volume": true, "other": false}, s.evaded)
+		return syscallfault.Differs("evaded", map[string]bool{"volume": true, "other": false, "unlimited": false}, s.evaded)
 	}),
+	"confine the other one": onSite(func(s *site) error { return s.confine("other") }),
 	"confine what names a group twice": onSite(func(s *site) error {
 		err := s.confine("volume")
 		s.interrupted = s.interrupted || err != nil
@@ -176,7 +202,8 @@ var onceOperations = map[string]syscallfault.Operation{
 				return err
 			}
 
-			return syscallfault.Differs("limited, limit", []any{true, int64(limitBytes)}, []any{limited, usage.LimitBytes})
+			return syscallfault.Differs("limited, limit, all counted",
+				[]any{true, int64(limitBytes), true}, []any{limited, usage.LimitBytes, usage.Bytes >= mebi})
 		})
 	}),
 	"grown": onSite(func(s *site) error {
@@ -226,11 +253,7 @@ func prepare(t *testing.T, directory string) {
 	for _, name := range volumes {
 		require.NoError(t, s.Make(s.root, name, mode))
 
-		file, err := s.root.Create(filepath.Join(name, "file"))
-		require.NoError(t, err)
-
-		_, err = file.Write(make([]byte, mebi))
-		require.NoError(t, errors.Join(err, file.Sync(), file.Close()))
+		writeMebi(t, at(name, "file"))
 	}
 
 	var groups []btrfs.Group
@@ -257,66 +280,6 @@ func prepare(t *testing.T, directory string) {
 	}
 
 	require.NoError(t, s.close())
-}
-
-// idOf returns the id of the subvolume of a path.
-func idOf(t *testing.T, path string) uint64 {
-	t.Helper()
-
-	opened, err := os.Open(path)
-	require.NoError(t, err)
-
-	defer opened.Close()
-
-	id, err := btrfs.ID(opened)
-	require.NoError(t, err)
-
-	return id
-}
-
-// groupsOf returns the quota groups of a filesystem. Once it is settled, the kernel has none of
-// subvolumes that it could remove completely.
-func groupsOf(t *testing.T, directory string, settled bool) []btrfs.Group {
-	t.Helper()
-
-	if settled {
-		// The first command makes the kernel remove subvolumes now, not within 30 seconds.
-		for _, each := range []string{"filesystem", "subvolume"} {
-			output, err := child.Command(t, "btrfs", each, "sync", directory).CombinedOutput()
-			require.NoError(t, err, "%s", output)
-		}
-	}
-
-	pool, err := os.Open(directory)
-	require.NoError(t, err)
-
-	defer pool.Close()
-
-	require.NoError(t, btrfs.Commit(pool))
-
-	groups, err := btrfs.Groups(pool)
-	require.NoError(t, err)
-
-	return groups
-}
-
-// requireParents requires the own groups of subvolumes to be members of the group alone that limits a
-// volume.
-func requireParents(t *testing.T, directory, volume string, inside ...string) {
-	t.Helper()
-
-	pool, err := os.Open(directory)
-	require.NoError(t, err)
-
-	defer pool.Close()
-
-	want := []btrfs.Group{btrfs.GroupOf(1, idOf(t, filepath.Join(directory, volume)))}
-
-	for _, name := range append(inside, volume) {
-		parents, err := btrfs.Parents(pool, btrfs.GroupOf(0, idOf(t, filepath.Join(directory, name))))
-		require.NoError(t, err)
-		require.Equal(t, want, parents, "want: %s counts for %s", name, volume)
-	}
 }
 
 // TestEachCallForSubvolumesFailsOnce has each call fail once that is made for the directories of a
@@ -353,9 +316,14 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 	}
 
 	cases := map[string]*syscallfault.Case{
-		"open":  {Reported: []string{"openat", "fstatfs", "ioctl"}},
-		"make":  {Reported: []string{"openat", "ioctl"}, Verify: verifyMade},
-		"limit": {}, "first limit": {}, "usage": {},
+		"open": {Reported: []string{"openat", "fstatfs", "ioctl", "read"}, Within: harness.BtrfsPool(t, 256*mebi), Prepare: func(t *testing.T, directory string) {
+			t.Helper()
+
+			output, err := child.Command(t, "btrfs", "quota", "disable", directory).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+		}},
+		"make":  {Reported: []string{"openat", "ioctl"}, Causes: true, Verify: verifyMade},
+		"limit": {Causes: true}, "first limit": {Causes: true}, "usage": {},
 		"limit of a plain directory": {Verify: func(t *testing.T, directory string) {
 			t.Helper()
 
@@ -370,11 +338,17 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 			t.Helper()
 			require.Error(t, os.WriteFile(filepath.Join(directory, "snapshot", "new"), nil, 0o600), "want: a sealed snapshot cannot be written")
 		}},
-		"confine": {Verify: func(t *testing.T, directory string) {
+		"confine": {Every: true, Verify: func(t *testing.T, directory string) {
 			t.Helper()
 
 			requireParents(t, directory, "volume", "volume/another's", "volume/another's/innermost")
 			requireParents(t, directory, "other", "other/own")
+		}},
+		"confine the other one": {Every: true, Causes: true, Verify: func(t *testing.T, directory string) {
+			t.Helper()
+
+			requireParents(t, directory, "other", "other/own")
+			requireMembers(t, directory, "other", 2)
 		}},
 		"confine what names a group twice": {Prepare: func(t *testing.T, directory string) {
 			t.Helper()
@@ -382,12 +356,13 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 
 			other := btrfs.GroupOf(1, idOf(t, filepath.Join(directory, "other")))
 			require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "volume"), "twice", 0, other, other))
+			writeMebi(t, filepath.Join(directory, "volume", "twice", "file"))
 		}, Verify: func(t *testing.T, directory string) {
 			t.Helper()
 			requireParents(t, directory, "volume", "volume/twice", "volume/another's")
 		}},
 		"grown": {},
-		"remove": {Reported: []string{"openat", "fstat ", "fstatfs", "ioctl"}, Prepare: func(t *testing.T, directory string) {
+		"remove": {Every: true, Reported: []string{"openat", "fstat ", "fstatfs", "ioctl", "read"}, Prepare: func(t *testing.T, directory string) {
 			t.Helper()
 			prepare(t, directory)
 
@@ -407,7 +382,8 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 				require.NotContains(t, groups, group, "want: the group of a removed volume is removed")
 			}
 		}},
-		"remove stale": {Prepare: prepareStale, Verify: func(t *testing.T, directory string) {
+		// The groups that other operations leave would be stale, too.
+		"remove stale": {Within: harness.BtrfsPool(t, 256*mebi), Prepare: prepareStale, Verify: func(t *testing.T, directory string) {
 			t.Helper()
 
 			group, _ := removed.Load(directory)
@@ -418,15 +394,12 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 	within := harness.BtrfsPool(t, 1024*mebi)
 
 	for name, c := range cases {
-		c.Operation, c.Within, c.Lossy = name, within, []string{"*", "*/*"}
+		c.Operation, c.Within, c.Lossy = name, cmp.Or(c.Within, within), []string{"*", "*/*"}
+		// Of sysfs, the opening of one attribute of each group and of the mode.
+		c.Beside, c.Except = quotasOf(t, c.Within), regexp.MustCompile("^[^o][^ ]* /sys/|/(referenced|exclusive|max_referenced)#")
 
 		if c.Reported == nil {
 			c.Reported = []string{""}
-		}
-
-		// The groups that other operations leave would be stale, too.
-		if name == "remove stale" {
-			c.Within = harness.BtrfsPool(t, 256*mebi)
 		}
 
 		if c.Prepare == nil {

@@ -351,16 +351,8 @@ func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool
 		}
 	}
 
-	if !member.Inherited {
-		return false, nil
-	}
-
 	// EPERM: an immutable directory, whose flag the caller clears.
-	if err := p.leave(directory); err != nil && !errors.Is(err, unix.EPERM) {
-		return false, err
-	}
-
-	return false, nil
+	return false, ignore(p.leave(directory), unix.EPERM)
 }
 
 // RemoveStale has nothing to do: no interruption leaves a limit without its directory.

@@ -349,6 +349,8 @@ func TestProjectsOfExistingDirectoriesAreCompleted(t *testing.T) {
 
 		k, p, root := newFakeKernel(t)
 		require.NoError(t, root.WriteFile("file", nil, 0o600))
+		require.ErrorIs(t, p.Make(root, "file", 0o700), unix.ENOTDIR)
+		require.ErrorIs(t, p.Make(root, "missing/directory", 0o700), fs.ErrNotExist)
 		require.NoError(t, root.Symlink(".", "link"))
 
 		for _, name := range []string{"missing", "file", "link"} {
@@ -359,6 +361,24 @@ func TestProjectsOfExistingDirectoriesAreCompleted(t *testing.T) {
 
 		require.Zero(t, k.calls, "want: the kernel is not called for it")
 	})
+}
+
+// TestProjectsOfAClosedDirectory: what cannot be read or synced is no success.
+func TestProjectsOfAClosedDirectory(t *testing.T) {
+	t.Parallel()
+
+	k, p, root := newFakeKernel(t)
+	require.NoError(t, p.Make(root, projectName, 0o700))
+
+	directory := openDirectory(t, k, projectName)
+	k.joined = func(uint32) { _ = directory.Close() }
+
+	require.ErrorIs(t, p.Sync(directory), os.ErrClosed, "want: the directory is synced after it has been changed")
+
+	_, err := p.Remove(t.Context(), directory, "inside")
+	require.ErrorIs(t, err, unix.EBADF)
+	require.NoError(t, p.Close())
+	require.ErrorIs(t, p.Close(), os.ErrClosed)
 }
 
 // TestRemoveKeepsForeignLimits removes a directory that its owner has given another project.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -77,7 +78,7 @@ func (s *subvolumes) enable(id string, inspect bool) error {
 		" (btrfs-progs 6.7 or newer) and start the driver again; kernels before 6.7 cannot mount the filesystem then"
 
 	switch {
-	case isSystem(id):
+	case isAnyOn(id, "/", "/proc/1/root/"): // the root directory of this process, and of the host's init
 		s.reason = "quotas are off, and the driver does not turn them on in the filesystem of the system itself" + remedy
 
 		return nil
@@ -99,29 +100,20 @@ func (s *subvolumes) enable(id string, inspect bool) error {
 	return err
 }
 
-// isSystem reports whether the root directory of this process or of the host's init, where it can be
-// seen, is on the filesystem.
-func isSystem(id string) bool {
-	for _, path := range []string{"/", "/proc/1/root/"} {
+// isAnyOn reports whether one of the directories, where it can be opened, is on the filesystem with this
+// UUID.
+func isAnyOn(id string, paths ...string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool {
 		root, err := os.Open(path)
 		if err != nil {
-			continue
+			return false
 		}
+		defer root.Close()
 
-		on, err := btrfs.IsFilesystem(root)
-		if on && err == nil {
-			own, failure := btrfs.UUID(root)
-			on = failure == nil && own == id
-		}
+		own, err := btrfs.UUID(root) // another filesystem does not know the request
 
-		_ = root.Close()
-
-		if on {
-			return true
-		}
-	}
-
-	return false
+		return err == nil && own == id
+	})
 }
 
 func (s *subvolumes) Support() Support {

@@ -201,6 +201,12 @@ func TestForeignSubvolumes(t *testing.T) {
 
 	require.NoError(t, s.confine("other"))
 	require.True(t, s.evaded["other"], "want: the volume around a foreign one has evaded its limit")
+
+	s.evaded["other"] = false
+	_, _, err = quota.IsForeign(s.Directories, id("other"), id("volume"))
+	require.NoError(t, err)
+	require.NoError(t, s.confine("other"))
+	require.False(t, s.evaded["other"], "want: it is reported once, and not because it is elsewhere itself")
 	require.NoError(t, s.close())
 }
 
