@@ -103,12 +103,10 @@ func (j *journal) wipe() error {
 	return j.file.Truncate(j.filled)
 }
 
-// regainSpace overwrites what follows the last line, and fills the preallocated part again.
+// regainSpace overwrites what follows the last line, and fills the preallocated part again, whose sync
+// makes both durable.
 func (j *journal) regainSpace() error {
 	if err := j.wipe(); err != nil {
-		return err
-	}
-	if err := j.file.Sync(); err != nil {
 		return err
 	}
 	return j.fill(j.filled)
