@@ -16,6 +16,9 @@ const earlyWriteback = "when the kernel starts to write has no effect on what is
 // usedAgain is the reason why a buffer need not be given back.
 const usedAgain = "only the garbage of a start grows"
 
+// removedID is the reason why what is known of a removed subvolume need not be forgotten.
+const removedID = "btrfs uses the id of a removed subvolume for no other, so only memory is kept"
+
 // closedLater is the reason why a file is alive during a call without a statement that says so.
 const closedLater = "the caller, or what has the file, closes it after the call"
 
@@ -153,6 +156,10 @@ var equivalent = map[string]string{
 	"pkg/node Service.reconcile: drop: defer cancel()":                                                    "the context's timer ends by itself after recoveryDetachLimit",
 	"pkg/node ownOperations.run: drop: defer unlink()":                                                    "what it cancels has ended",
 	"pkg/node ownOperations.run: drop: defer cancel(nil)":                                                 "the context that it is made of ends with the operation",
+	"internal/pool/quota subvolumes.release: drop: delete(s.seen.inside, id)":                             removedID,
+	"internal/pool/quota subvolumes.release: drop: delete(s.seen.evaded, id)":                             removedID,
+	"internal/pool/quota subvolumes.release: swap: delete(s.seen.inside, id)":                             lockedOrder,
+	"internal/pool/tree visitor.enter: swap: _ = pinned.Close()":                                          anyOrder,
 
 	"internal/pool/changedblocks Changed: replace <: from < both": "from the end of one of the files on both have nothing to compare",
 
