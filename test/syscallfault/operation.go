@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"testing"
@@ -83,6 +84,9 @@ func serve(operations map[string]Operation) error {
 
 		switch asked.Phase {
 		case "begin":
+			// A collection would close what nothing refers to.
+			debug.SetGCPercent(-1)
+
 			before = descriptors()
 			run, end, err = operations[asked.Operation](asked.Directory)
 		case "run":
@@ -92,6 +96,8 @@ func serve(operations map[string]Operation) error {
 			if after := descriptors(); err == nil && after > before {
 				err = fmt.Errorf("%d descriptors are left open", after-before)
 			}
+
+			debug.SetGCPercent(100)
 		}
 
 		var answer reply

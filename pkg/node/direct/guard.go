@@ -50,7 +50,7 @@ func (g *Guard) CheckNoGuest(v *staged.Volume) error {
 // CheckNotAssigned is CheckNoGuest for a volume that is not a direct one. An unsafe directory of
 // the runtime does not keep other volumes from being used.
 func (g *Guard) CheckNotAssigned(v *staged.Volume) error {
-	if _, err := g.lockImage(v, flock.TryLock); err == nil {
+	if g.lockImage(v, flock.TryLock) == nil {
 		return nil // not attached anywhere: no need to read all assignments
 	}
 
@@ -103,35 +103,29 @@ func (g *Guard) isDeviceOf(v *staged.Volume, device string) (bool, error) {
 
 // checkNotAttached returns FAILED_PRECONDITION for an image that is attached: a device that a
 // guest had open at its detach is detached with the guest, and until then the image is not
-// read. It returns the size of another image.
-func (g *Guard) checkNotAttached(v *staged.Volume) (int64, error) {
+// read.
+func (g *Guard) checkNotAttached(v *staged.Volume) error {
 	// It waits shortly for a program that is about to unlock the image.
-	size, err := g.lockImage(v, flock.Lock)
+	err := g.lockImage(v, flock.Lock)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return 0, errdefs.Errorf(errdefs.ErrFailedPrecondition,
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
 			"%w: a virtual machine or a program has its device open still, or another node has it; that has to end first", loop.ErrImageLocked)
 	}
 
-	return size, err
+	return err
 }
 
-// lockImage locks the image exclusively, unlocks it at once, and returns its size. An attached image is
-// locked.
-func (g *Guard) lockImage(v *staged.Volume, lock func(image *os.File, how int) error) (int64, error) {
+// lockImage locks the image exclusively and unlocks it at once. An attached image is locked.
+func (g *Guard) lockImage(v *staged.Volume, lock func(image *os.File, how int) error) error {
 	image, err := g.pools.OpenImage(v, os.O_RDWR)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer image.Close()
 
 	if err := lock(image, unix.LOCK_EX); err != nil {
-		return 0, fmt.Errorf("lock the image: %w", err)
+		return fmt.Errorf("lock the image: %w", err)
 	}
 
-	info, err := image.Stat()
-	if err != nil {
-		return 0, fmt.Errorf("stat the image: %w", err)
-	}
-
-	return info.Size(), nil
+	return nil
 }

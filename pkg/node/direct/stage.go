@@ -3,9 +3,11 @@ package direct
 import (
 	"context"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -30,9 +32,13 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
 
-	// The size is read before the filesystem is grown: a controller in another process may grow the
-	// image at any time.
-	size, err := d.Guard.checkNotAttached(v)
+	if err := d.Guard.checkNotAttached(v); err != nil {
+		return err
+	}
+
+	// Read before the filesystem is grown: a controller in another process may grow the image
+	// at any time.
+	size, err := d.imageBytes(v)
 	if err != nil {
 		return err
 	}
@@ -57,6 +63,15 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 	_, err = d.config.Devices.AttachRaw(ctx, v, v.IsReadOnly())
 
 	return err
+}
+
+func (d *Access) imageBytes(v *staged.Volume) (int64, error) {
+	stored, err := d.config.Pools.Of(v)
+	if err != nil {
+		return 0, err
+	}
+
+	return stored.Size(pool.Object{ID: v.ObjectID(), Backing: volume.BackingImage})
 }
 
 // recordFilledBytes records the size of the device that the filesystem fills.
