@@ -209,6 +209,10 @@ func (m *Monitor) Run(ctx context.Context) {
 // no effect unless Run is running.
 func (m *Monitor) Suspect(ids ...string) { m.prober.announce(ids, announcedEvent{}) }
 
+// ProbeSoon has a subject probed once, within 20 ms, after an operation: its effect does not follow later,
+// as that of an event may, and the next operation often follows at once. Forget cancels the probe.
+func (m *Monitor) ProbeSoon(id string) { m.prober.probeSoon(id) }
+
 // SuspectAll is Suspect for all subjects.
 func (m *Monitor) SuspectAll() { m.Suspect(m.config.List()...) }
 

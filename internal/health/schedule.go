@@ -83,6 +83,23 @@ func (p *prober) announce(ids []string, event announcedEvent) {
 	p.startProbes()
 }
 
+// probeSoon is Monitor.ProbeSoon. The first probe after an event serves as well.
+func (p *prober) probeSoon(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.phase != running {
+		return
+	}
+
+	s := p.queue.subject(id)
+	if s.due[dueFirst].IsZero() {
+		s.due[dueFirst] = time.Now().Add(firstRetry)
+	}
+
+	p.resetTimer(s)
+}
+
 // probeAfterEvent queues a probe because of an event.
 func (p *prober) probeAfterEvent(s *subject, now time.Time) {
 	if now.Sub(s.lastEventProbe) > thirdRetry {

@@ -348,6 +348,40 @@ func TestManyEventsTriggerBoundedProbes(t *testing.T) {
 	})
 }
 
+// TestOperationsThatFollowEachOtherAreProbedOnce, after the first; one that ends the use of the subject cancels the
+// probe.
+func TestOperationsThatFollowEachOtherAreProbedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakes("a")
+		monitor := health.New(w.config())
+		monitor.ProbeSoon("a")
+		run(t, monitor)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, w.count("a"), "the first relist's: nothing is probed before")
+
+		for range 3 {
+			monitor.ProbeSoon("a")
+			time.Sleep(6 * time.Millisecond)
+		}
+
+		require.Equal(t, 1, w.count("a"), "want: the probe follows 20 ms after the first operation")
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, 2, w.count("a"), "want: one probe follows")
+
+		monitor.ProbeSoon("a")
+		monitor.Forget("a")
+		time.Sleep(10 * time.Second)
+		require.Equal(t, 2, w.count("a"), "want: no other probe follows")
+
+		monitor.Suspect("a")
+		monitor.ProbeSoon("a")
+		time.Sleep(10 * time.Second)
+		require.Equal(t, 6, w.count("a"), "want: the four probes after an event serve as well")
+	})
+}
+
 func TestRelistCoversEarlierEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

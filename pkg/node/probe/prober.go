@@ -127,7 +127,7 @@ func (p *Prober) Monitor() *health.Monitor { return p.monitor }
 // ProbeAfterOperation probes the volume after an operation that has changed it.
 func (p *Prober) ProbeAfterOperation(id string) {
 	if _, ok := p.view(id); ok {
-		p.monitor.Suspect(id)
+		p.monitor.ProbeSoon(id)
 
 		return
 	}
