@@ -59,9 +59,8 @@ func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 }
 
 // allocateDurably makes the objects of a pool durable that no attachment, and no NodeStageVolume, will make
-// durable (docs/decisions/0005). One that fails is logged, and tried again when the pool is opened the next
-// time: the other volumes are served (docs/decisions/0055).
-func (s *Service) allocateDurably(ctx context.Context, p *pool.Pool) error {
+// durable (docs/decisions/0005).
+func (s *Service) allocateDurably(ctx context.Context, p *pool.Pool) (failed error) {
 	var durable []*record.Volume
 
 	s.catalog.EachReadyVolume(func(v *record.Volume) {
@@ -82,17 +81,14 @@ func (s *Service) allocateDurably(ctx context.Context, p *pool.Pool) error {
 			return
 		}
 
-		if err != nil {
-			s.config.Log.Error("cannot make the image of a volume durable; it is tried again when its pool is opened",
-				"volume", v.ID, "pool", p.Name(), "error", err)
-
-			return
+		if err == nil {
+			durable = append(durable, v)
 		}
 
-		durable = append(durable, v)
+		failed = errors.Join(failed, err)
 	})
 
-	return s.catalog.SetDurable(ctx, durable)
+	return errors.Join(failed, s.catalog.SetDurable(ctx, durable))
 }
 
 // allocateUnsynced makes the image of a volume again that a power failure took before NodeStageVolume had

@@ -135,12 +135,7 @@ func TestUnsyncedImagesAreMadeAgain(t *testing.T) {
 	s.config.BootID = "boot 4"
 
 	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("default"), "images")))
-	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
-
-	v, err = s.catalog.FindVolume(detached)
-	require.NoError(t, err)
-	require.NotEmpty(t, v.UnsyncedIn(), "want: an image that could not be made is made later")
-	require.Error(t, s.RecoverPool(t.Context(), s.served()), "want: a pool without its directory is not served")
+	require.Error(t, s.allocateDurably(t.Context(), s.served()), "want: an image that cannot be made fails the recovery")
 
 	p := s.served()
 	s.closePool("default")
@@ -154,7 +149,6 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 
 	s := newSite(t)
 	lost, other, used := s.create("lost"), s.create("other", with("pool", "fast")), s.create("used")
-	later := s.create("later", with("pool", "fast"))
 	require.NoError(t, s.publish(t.Context(), used, ownNode))
 	s.stage(used)
 	require.NoError(t, s.unpublish(t.Context(), used, ownNode))
@@ -186,20 +180,16 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 		require.Equal(t, want, v.Pristine, "want: it is recorded that the image of %s is durable", v.Name)
 	}
 
-	// One that cannot be made keeps no other one from being made.
-	require.NoError(t, os.Remove(s.imagePath(later)))
+	// Each image that cannot be made fails the recovery, also if a later one can.
+	s.create("later", with("pool", "fast"))
 
 	fast, err := s.catalog.Pool("fast", "test")
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(paths[1], 0o700))
-	require.NoError(t, s.RecoverPool(t.Context(), fast))
-	require.FileExists(t, s.imagePath(later))
+	require.Error(t, s.allocateDurably(t.Context(), fast), "want: a directory cannot be the image")
 
-	for id, want := range map[string]bool{other: true, later: false} {
-		v, err := s.catalog.FindVolume(id)
-		require.NoError(t, err)
-		require.Equal(t, want, v.Pristine, "want: %s is durable only if its image could be made", v.Name)
-	}
+	require.NoError(t, os.RemoveAll(filepath.Join(s.pool("fast"), "images")))
+	require.Error(t, s.allocateDurably(t.Context(), fast), "want: an image that cannot be made fails the recovery")
 }
 
 // TestOrphansAreCollected: empty images without a record go, all else stays.
