@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
@@ -81,9 +82,13 @@ func (s *Service) checkDeletable(ctx context.Context, p *pool.Pool, v *record.Vo
 	return s.checkDetached(ctx, p, v)
 }
 
-// checkDetached returns FAILED_PRECONDITION while a loop device has the volume's image, if it has one: its space would
+// checkDetached returns FAILED_PRECONDITION while a loop device has the volume's image: its space would
 // stay in use, without a name, for as long as another mount namespace has the volume mounted.
 func (s *Service) checkDetached(ctx context.Context, p *pool.Pool, v *record.Volume) error {
+	if v.Parameters.Backing != volume.BackingImage {
+		return nil
+	}
+
 	err := p.Images.CheckDetached(ctx, v.ID)
 	if errors.Is(err, pool.ErrInUse) {
 		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))

@@ -1,7 +1,6 @@
 package node_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/logs"
 )
 
 // onceNode is a node in a directory, with one volume.
@@ -45,7 +45,7 @@ type onceNode struct {
 	// point, if it is not nil, is called at the points of operations.
 	point operation.Hook
 	// failures are what the node has logged as errors.
-	failures bytes.Buffer
+	failures logs.Buffer
 }
 
 func (n *onceNode) in(name string) string { return filepath.Join(n.directory, name) }

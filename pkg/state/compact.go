@@ -70,7 +70,7 @@ func (c *committer) compact(ctx context.Context) error {
 	}
 	if err != nil {
 		// Another attempt at once would fail as well.
-		c.compactAt = 2*c.journal.end - c.journal.base + journalChunk
+		c.compactAt = 2*c.journal.end - c.journal.base
 		return fmt.Errorf("compact state: %w", err)
 	}
 	c.setThreshold()

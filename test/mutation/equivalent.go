@@ -16,9 +16,6 @@ const earlyWriteback = "when the kernel starts to write has no effect on what is
 // usedAgain is the reason why a buffer need not be given back.
 const usedAgain = "only the garbage of a start grows"
 
-// removedID is the reason why what is known of a removed subvolume need not be forgotten.
-const removedID = "btrfs uses the id of a removed subvolume for no other, so only memory is kept"
-
 // closedLater is the reason why a file is alive during a call without a statement that says so.
 const closedLater = "the caller, or what has the file, closes it after the call"
 
@@ -156,10 +153,11 @@ var equivalent = map[string]string{
 	"pkg/node Service.reconcile: drop: defer cancel()":                                                    "the context's timer ends by itself after recoveryDetachLimit",
 	"pkg/node ownOperations.run: drop: defer unlink()":                                                    "what it cancels has ended",
 	"pkg/node ownOperations.run: drop: defer cancel(nil)":                                                 "the context that it is made of ends with the operation",
-	"internal/pool/quota subvolumes.release: drop: delete(s.seen.inside, id)":                             removedID,
-	"internal/pool/quota subvolumes.release: drop: delete(s.seen.evaded, id)":                             removedID,
 	"internal/pool/quota subvolumes.release: swap: delete(s.seen.inside, id)":                             lockedOrder,
 	"internal/pool/tree visitor.enter: swap: _ = pinned.Close()":                                          anyOrder,
+	"internal/pool/tree remover.moveUp: swap: r.spill = r.area":                                           anyOrder,
+	"pkg/node/persistent Set: drop error: fmt.Errorf(\"encode the request: %w\", err)":                    "two strings and a bool are always encoded",
+	"pkg/node/persistent Set: never: err != nil":                                                          "two strings and a bool are always encoded",
 
 	"internal/pool/changedblocks Changed: replace <: from < both": "from the end of one of the files on both have nothing to compare",
 
@@ -191,10 +189,6 @@ var equivalent = map[string]string{
 	"internal/pool/removal Queue.conclude: swap: q.entries[at] = done":       "both are set while the mutex is held",
 
 	"pkg/controller New: swap: watched.Monitor.Forget(id)":                                                               anyOrder,
-	"pkg/controller Service.advertised: never: topology && nodes":                                                        "a copy of the record shows the same",
-	"pkg/controller statuses.of: replace >: len(v.Attachments) > 1":                                                      "a status of its own is equal to the shared one",
-	"pkg/controller statuses.of: drop: t.healthy[node] = shared":                                                         "a status of its own is equal to the shared one",
-	"pkg/controller encodedContexts.describe: drop: c[key] = encoded":                                                    "what is encoded again is equal",
 	"pkg/controller/catalog New: swap: c.Collections = record.Register(store, record.Options{ Volum…":                    anyOrder,
 	"pkg/controller/changes Changes.apply: swap: changed.CapacityBytes = max(found.CapacityBytes, wanted.Size…":          anyOrder,
 	"pkg/controller/copies Machine.fill: drop: defer cancel(nil)":                                                        "a context that is not used any more has no effect",
@@ -262,7 +256,6 @@ var equivalent = map[string]string{
 	"pkg/node/tuning Watcher.Run: drop: defer poll.Stop()":                                                          "a ticker that is not stopped is collected with its channel",
 	"pkg/node/tuning Watcher.watch: drop: again.Stop()":                                                             "a timer that is not stopped is collected with its channel",
 	"pkg/node/tuning Tuner.Load: swap: t.schedulers.Load()":                                                         anyOrder,
-	"pkg/node/tuning Tuner.recordScheduler: drop error: err":                                                        "Set begins with the same read, and its error is returned",
 	"pkg/node/freeze window.prepare: drop: defer cancel()":                                                          "the context's timer ends by itself after syncLimit",
 	"pkg/node/fsck run.replay: drop: defer cancel()":                                                                "the context's timer ends by itself after detachTimeout",
 	"pkg/node/fsck Checker.checkIfDue: drop: defer cancel()":                                                        "the context's timer ends by itself after maxWait",

@@ -3,7 +3,9 @@ package record
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"testing"
+	"unique"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -68,6 +70,10 @@ func TestSharingSharesMemory(t *testing.T) {
 	}
 
 	require.Same(t, shared[0], shared[1], "want: equal properties are kept once")
+
+	// Without a handle a collection forgets what is kept once.
+	held := []any{unique.Make(Phase("ready")), unique.Make(volume.Consistency("none")), unique.Make(volume.Parameters{Pool: "default"})}
+	defer runtime.KeepAlive(held)
 
 	key, other := newText("id"), newText("id")
 	v := &Volume{ID: newText("id"), Phase: Phase(newText("ready")), Properties: &Properties{}}

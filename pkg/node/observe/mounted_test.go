@@ -20,7 +20,7 @@ import (
 )
 
 // firstLoop is beyond the loop devices of the machine and of other tests.
-const firstLoop = 780_000
+const firstLoop = 789_000
 
 // fixture is an Observer of a directory, and an image that is attached.
 type fixture struct {

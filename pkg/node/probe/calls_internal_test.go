@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // TestCallsRecordDevices of a volume, whose pool object has another name.
@@ -121,9 +124,12 @@ func TestAProbeNowIsRequested(t *testing.T) {
 	require.NoError(t, f.monitor.AwaitRelist(t.Context()))
 	require.NoError(t, os.Remove(f.first.VolumePath(f.id, volume.BackingDirectory)))
 
-	record, err := f.ProbeNow(t.Context(), f.id)
-	require.NoError(t, err)
-	require.Equal(t, []health.Reason{health.VolumeNotFound}, reasons(record.Entries))
+	// A probe that takes long is answered by the one before.
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		record, err := f.ProbeNow(t.Context(), f.id)
+		require.NoError(c, err)
+		require.Equal(c, []health.Reason{health.VolumeNotFound}, reasons(record.Entries))
+	}, await.Limit, 10*time.Millisecond, "want: the answer is that of a new probe")
 }
 
 func TestAnOperationRequestsAProbe(t *testing.T) {
@@ -228,16 +234,14 @@ func TestChecksArePlannedAgain(t *testing.T) {
 			change(f)
 
 			ctx, cancel := context.WithCancel(t.Context())
+
+			var running sync.WaitGroup
+
+			running.Go(func() { f.config.Checker.Run(ctx) })
+			defer running.Wait()
 			defer cancel()
 
-			go f.config.Checker.Run(ctx)
-
-			select {
-			case id := <-f.planned:
-				require.Equal(t, f.id, id)
-			case <-time.After(10 * time.Second):
-				t.Fatal("want: its check is planned again")
-			}
+			require.Equal(t, f.id, await.Receive(t, f.planned, "its check, which is planned again"))
 		})
 	}
 }

@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -34,35 +35,31 @@ func TestGateKeepsProbesOutWhileClosed(t *testing.T) {
 
 func TestGateCloseWaitsForProbes(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := probe.NewGate()
+		leave, _ := gate.TryEnter("volume")
+		leaveToo, _ := gate.TryEnter("volume")
+		closed := make(chan struct{})
+		began := time.Now()
 
-	gate := probe.NewGate()
-	leave, _ := gate.TryEnter("volume")
-	leaveToo, _ := gate.TryEnter("volume")
-	closed := make(chan struct{})
-	began := time.Now()
+		go func() {
+			gate.Close("volume")()
+			close(closed)
+		}()
 
-	go func() {
-		gate.Close("volume")()
-		close(closed)
-	}()
+		leave()
+		synctest.Wait()
 
-	leave()
+		select {
+		case <-closed:
+			t.Fatal("Close returns while a probe is inside")
+		default:
+		}
 
-	select {
-	case <-closed:
-		t.Fatal("Close returns while a probe is inside")
-	case <-time.After(10 * time.Millisecond):
-	}
-
-	leaveToo()
-
-	select {
-	case <-closed:
-	case <-time.After(10 * time.Second):
-		t.Fatal("Close does not return after the last probe has left")
-	}
-
-	require.Less(t, time.Since(began), time.Second, "want: it returns when the last probe leaves, and not at its limit")
+		leaveToo()
+		<-closed
+		require.Zero(t, time.Since(began), "want: it returns when the last probe leaves, and not at its limit")
+	})
 }
 
 func TestGateCloseIsBounded(t *testing.T) {

@@ -44,7 +44,7 @@ type Watcher struct {
 
 // Run watches the pools until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
-	// all is signalled when any volume may have been modified: before its pool was watched, or unseen.
+	// all is signalled when any volume may have been modified: before its pool was watched.
 	all, events := make(chan struct{}, 1), make(chan inotify.Event)
 
 	var running sync.WaitGroup
