@@ -341,6 +341,37 @@ func TestReadsAfterSpaceIsBack(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
+// TestAFailedChangeIsDurablyUndone before the preallocated part is filled again, which may fail for want of space.
+func TestAFailedChangeIsDurablyUndone(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(1)
+	f := open(t, t.TempDir(), state.Options{FS: m, RetrySpace: time.Millisecond})
+
+	var steps []string
+
+	m.fail = func(step string) error {
+		if !strings.HasSuffix(step, " "+journalFile) {
+			return nil
+		}
+
+		// The write of the change, and after its undoing that of the preallocated part.
+		steps = append(steps, step)
+		if len(steps) == 1 || len(steps) == 7 {
+			return syscall.ENOSPC
+		}
+
+		return nil
+	}
+
+	require.ErrorIs(t, f.put("a", &volume{}), syscall.ENOSPC)
+	require.Eventually(t, func() bool { return f.Err() == nil }, waitLimit, time.Millisecond, "the store accepts changes again")
+	require.NoError(t, f.Close())
+
+	write, truncate, sync := "write "+journalFile, "truncate "+journalFile, "sync "+journalFile
+	require.Equal(t, []string{write, write, truncate, write, truncate, sync, write, write, truncate, sync, write, sync}, steps[:12])
+}
+
 // TestCloseEndsTheWaitForSpace: the store checks for space all the time.
 func TestCloseEndsTheWaitForSpace(t *testing.T) {
 	t.Parallel()

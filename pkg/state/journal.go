@@ -103,10 +103,13 @@ func (j *journal) wipe() error {
 	return j.file.Truncate(j.filled)
 }
 
-// regainSpace overwrites what follows the last line, and fills the preallocated part again, whose sync
-// makes both durable.
+// regainSpace overwrites what follows the last line, durably also if the space does not suffice to fill the
+// preallocated part again: a power failure must not bring back a change that has failed.
 func (j *journal) regainSpace() error {
 	if err := j.wipe(); err != nil {
+		return err
+	}
+	if err := j.file.Sync(); err != nil {
 		return err
 	}
 	return j.fill(j.filled)
