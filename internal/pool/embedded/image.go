@@ -183,17 +183,17 @@ func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 
 	// Once it is mounted, its bytes are the filesystem's business.
 	_, mounted, err := s.target.Mounted()
-	if err == nil && !mounted {
+	if err != nil {
+		return nil, errors.Join(err, image.Close())
+	}
+
+	if !mounted {
 		if image, err = s.usableImage(ctx, image); err != nil {
 			return nil, err
 		}
 	}
 
-	if err == nil {
-		err = s.refuseVolumes()
-	}
-
-	if err != nil {
+	if err := s.refuseVolumes(); err != nil {
 		return nil, errors.Join(err, image.Close())
 	}
 

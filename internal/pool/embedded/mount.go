@@ -114,6 +114,13 @@ func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, err
 		return nil, err
 	}
 
+	// The device will have the size of the image, which an earlier start may have failed to sync.
+	if len(before) == 0 {
+		if err := image.Sync(); err != nil {
+			return nil, fmt.Errorf("sync %s: %w", layout.EmbeddedImage, err)
+		}
+	}
+
 	device, err := s.loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
 	if err != nil {
 		return nil, err
@@ -241,12 +248,11 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 		size = wanted
 	}
 
-	// Also the size that an earlier start has failed to sync: the filesystem must not become larger.
-	if err := image.Sync(); err != nil {
-		return fmt.Errorf("sync %s: %w", layout.EmbeddedImage, err)
-	}
-
 	if device.SizeBytes < size {
+		if err := image.Sync(); err != nil {
+			return fmt.Errorf("sync %s: %w", layout.EmbeddedImage, err)
+		}
+
 		if device.SizeBytes, err = s.loops.Resize(device.Number); err != nil {
 			return err
 		}
