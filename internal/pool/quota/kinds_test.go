@@ -173,9 +173,9 @@ func TestFullQuotasLimitOwnGroups(t *testing.T) {
 
 	own, err := btrfs.UUID(pool)
 	require.NoError(t, errors.Join(err, pool.Close()))
-	require.True(t, quota.IsAnyOn(own, filepath.Join(directory, "missing"), plainDirectory(t), directory), "want: one of them is on the filesystem")
-	require.False(t, quota.IsAnyOn(own, filepath.Join(directory, "missing"), plainDirectory(t)), "want: none of them is on the filesystem")
-	require.False(t, quota.IsAnyOn("another", directory), "want: the directory is on another filesystem")
+	require.True(t, quota.AnyOnFilesystem(own, filepath.Join(directory, "missing"), plainDirectory(t), directory), "want: one of them is on the filesystem")
+	require.False(t, quota.AnyOnFilesystem(own, filepath.Join(directory, "missing"), plainDirectory(t)), "want: none of them is on the filesystem")
+	require.False(t, quota.AnyOnFilesystem("another", directory), "want: the directory is on another filesystem")
 	require.NoError(t, off.Close())
 }
 

@@ -78,7 +78,7 @@ func (s *subvolumes) enable(id string, inspect bool) error {
 		" (btrfs-progs 6.7 or newer) and start the driver again; kernels before 6.7 cannot mount the filesystem then"
 
 	switch {
-	case isAnyOn(id, "/", "/proc/1/root/"): // the root directory of this process, and of the host's init
+	case anyOnFilesystem(id, "/", "/proc/1/root/"): // the root directory of this process, and of the host's init
 		s.reason = "quotas are off, and the driver does not turn them on in the filesystem of the system itself" + remedy
 
 		return nil
@@ -100,9 +100,9 @@ func (s *subvolumes) enable(id string, inspect bool) error {
 	return err
 }
 
-// isAnyOn reports whether one of the directories, where it can be opened, is on the filesystem with this
-// UUID.
-func isAnyOn(id string, paths ...string) bool {
+// anyOnFilesystem reports whether one of the directories, where it can be opened, is on the filesystem with
+// this UUID.
+func anyOnFilesystem(uuid string, paths ...string) bool {
 	return slices.ContainsFunc(paths, func(path string) bool {
 		root, err := os.Open(path)
 		if err != nil {
@@ -112,7 +112,7 @@ func isAnyOn(id string, paths ...string) bool {
 
 		own, err := btrfs.UUID(root) // another filesystem does not know the request
 
-		return err == nil && own == id
+		return err == nil && own == uuid
 	})
 }
 
