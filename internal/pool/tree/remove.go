@@ -87,8 +87,12 @@ func Remove(ctx context.Context, parent *os.File, name string) error {
 			return err
 		}
 
-		// Directories that were moved up remain for the next pass. One without time removes nothing.
 		pass, err := removeContent(ctx, parent, name)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+
+		// Directories that were moved up remain for the next pass.
 		if pass.removed == 0 {
 			return cmp.Or(err, removalError(parent, name, errNotEmpty))
 		}
@@ -122,7 +126,9 @@ func removeContent(ctx context.Context, parent *os.File, name string) (*remover,
 
 	err = r.content(ctx, r.area, 0)
 
-	_ = r.spill.Close()
+	if r.spill != nil && r.spill != r.area {
+		_ = r.spill.Close()
+	}
 
 	return r, err
 }
