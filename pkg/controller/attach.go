@@ -107,7 +107,8 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		}
 
 		wanted.Slot = slot
-		v.Attachments, v.Pristine = append(v.Attachments, wanted), false
+		v.Attachments = append(v.Attachments, wanted)
+		v.Pristine = false
 
 		return nil
 	})
@@ -156,7 +157,8 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 	pristine := isStillPristine(ctx, s.catalog, found)
 
 	_, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
-		v.Attachments, v.Pristine = slices.DeleteFunc(v.Attachments, leaves), pristine
+		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
+		v.Pristine = pristine
 
 		return nil
 	})

@@ -80,7 +80,8 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 
 	for _, capability := range capabilities {
 		if !capability.Block {
-			parameters.FSType, fsNamed = fsTypeOf(parameters, capability), fsNamed || capability.FSType != ""
+			parameters.FSType = fsTypeOf(parameters, capability)
+			fsNamed = fsNamed || capability.FSType != ""
 		}
 	}
 

@@ -143,6 +143,10 @@ func (r *Running) untilSlow(ctx context.Context, name string, grace time.Duratio
 
 		delete(r.waiters, w)
 
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+
 		return errors.Is(context.Cause(waiting), errSlow)
 	}
 }

@@ -280,12 +280,14 @@ func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 
 	// Ranges that it has lost would be taken for ones that were never written.
 	info, err := image.Stat()
-	if err == nil && info.Size() < snapshot.SizeBytes {
-		err = rpc.Errorf(codes.Internal, "the image of snapshot %s has %d bytes instead of %d; delete it and take another",
-			snapshot.ID, info.Size(), snapshot.SizeBytes)
+	if err != nil {
+		return nil, errors.Join(err, image.Close())
 	}
 
-	if err != nil {
+	if info.Size() < snapshot.SizeBytes {
+		err := rpc.Errorf(codes.Internal, "the image of snapshot %s has %d bytes instead of %d; delete it and take another",
+			snapshot.ID, info.Size(), snapshot.SizeBytes)
+
 		return nil, errors.Join(err, image.Close())
 	}
 

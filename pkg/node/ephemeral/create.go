@@ -115,7 +115,8 @@ func (v *Volumes) record(
 
 	// A copy: a retry that joins finds the request's own record as it was.
 	recorded := *wanted
-	recorded.Publication.Made, recorded.ContentID = !occupied, staged.ContentID(volume.NewID())
+	recorded.Publication.Made = !occupied
+	recorded.ContentID = staged.ContentID(volume.NewID())
 
 	return &recorded, v.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return v.config.Records.PutIf(ctx, &recorded, func() error { return check(stored, recorded.SizeBytes, false) })
