@@ -150,7 +150,7 @@ func (f *Freezer) WithFrozen(ctx context.Context, targets Targets, within func(c
 		return err
 	}
 
-	context.AfterFunc(ctx, func() { _ = window.close() }) // the deferred call returns the same error
+	defer context.AfterFunc(ctx, func() { _ = window.close() })() // the deferred call returns the same error
 
 	err = within(ctx)
 
