@@ -114,7 +114,7 @@ func (c *Checker) checkLogged(ctx context.Context, id string) {
 		}
 	}()
 
-	if _, err := c.Check(ctx, id, HowOnline); err != nil {
+	if _, err := c.Check(ctx, id, HowOnline); err != nil && ctx.Err() == nil {
 		c.config.Log.Info("a scheduled check was skipped, as the filesystem cannot be checked now", "volume", id, "reason", err)
 	}
 }
