@@ -213,7 +213,11 @@ func EachCallFailsOnce(t *testing.T, c *Case) {
 				_, done = c.run(t, key+" "+unix.ErrnoName(errno), p, key, errno)
 			}
 
-			require.True(t, done, "want: the operation makes the call that was made to fail: %s", key)
+			if !done {
+				// Another test's loop device may be gone, and with it a call about all of them.
+				still, _ := c.run(t, "nothing fails", p, "", 0)
+				require.NotContains(t, still, key, "want: the operation makes the call that was made to fail")
+			}
 		}
 	}
 }
