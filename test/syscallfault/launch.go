@@ -110,9 +110,9 @@ func program() []unix.SockFilter {
 }
 
 // Start starts the command, whose Path and Args are those of the program to be
-// tested, with decide asked for each of its calls and those of its children. An
-// errno other than 0 is the call's answer. The kernel kills the process when this
-// one ends.
+// tested, with decide asked for each of its calls and those of its children, as by
+// Tracer.Ask. An errno other than 0 is the call's answer. The kernel kills the
+// process when this one ends.
 func Start(command *exec.Cmd, decide func(*Call) syscall.Errno) (*Tracer, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -139,6 +139,9 @@ func Start(command *exec.Cmd, decide func(*Call) syscall.Errno) (*Tracer, error)
 
 		return nil, errors.Join(err, command.Wait())
 	}
+
+	// The caller of a system call and its tracer never run at the same time. Kernels before 6.6 do not have it.
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(listener), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 
 	t := &Tracer{listener: listener, pid: command.Process.Pid, decide: decide, layouts: layouts(), ended: make(chan struct{})}
 	go t.serve()

@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime/debug"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -72,12 +70,20 @@ func ServeIfAsked(operations map[string]Operation) {
 func serve(operations map[string]Operation) error {
 	requests, replies := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 
+	// The runtime's poller keeps its descriptors from the first opened file on.
+	first, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+
+	_ = first.Close()
+
 	before := 0
 
 	for run, end := (func() error)(nil), (func() error)(nil); ; {
 		var asked request
 
-		err := requests.Decode(&asked)
+		err = requests.Decode(&asked)
 		if err != nil {
 			return err
 		}
@@ -122,12 +128,9 @@ func descriptors() int {
 // process runs operations, and has calls of theirs fail.
 type process struct {
 	command  *exec.Cmd
+	tracer   *Tracer
 	requests *json.Encoder
 	replies  *json.Decoder
-
-	mu sync.Mutex
-	// watch is the one that decides on the calls now; nil lets them pass.
-	watch *watch
 }
 
 func newProcess(t *testing.T) *process {
@@ -143,9 +146,7 @@ func newProcess(t *testing.T) *process {
 	replies, err := command.StdoutPipe()
 	require.NoError(t, err)
 
-	p := &process{command: command, requests: json.NewEncoder(requests), replies: json.NewDecoder(bufio.NewReader(replies))}
-
-	tracer, err := Start(command, p.decide)
+	tracer, err := Start(command, nil)
 	require.NoError(t, err)
 
 	t.Cleanup(func() {
@@ -155,27 +156,18 @@ func newProcess(t *testing.T) *process {
 		tracer.Wait()
 	})
 
-	return p
-}
-
-func (p *process) decide(call *Call) syscall.Errno {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	if p.watch == nil {
-		return 0
+	return &process{
+		command: command, tracer: tracer, requests: json.NewEncoder(requests), replies: json.NewDecoder(bufio.NewReader(replies)),
 	}
-
-	return p.watch.decide(call)
 }
 
 // do has the process do a phase. w, unless nil, decides on its calls.
 func (p *process) do(t *testing.T, asked request, w *watch) (failure string) {
 	t.Helper()
 
-	p.mu.Lock()
-	p.watch = w
-	p.mu.Unlock()
+	if w != nil {
+		p.tracer.Ask(w.decide)
+	}
 
 	hangs := time.AfterFunc(child.Limit, func() { _ = p.command.Process.Kill() })
 	defer hangs.Stop()
@@ -186,9 +178,7 @@ func (p *process) do(t *testing.T, asked request, w *watch) (failure string) {
 
 	require.NoError(t, p.replies.Decode(&answer), "%s %s: the process has ended", asked.Phase, asked.Operation)
 
-	p.mu.Lock()
-	p.watch = nil
-	p.mu.Unlock()
+	p.tracer.Ask(nil)
 
 	require.False(t, answer.Wrong, "%s %s: %s", asked.Phase, asked.Operation, answer.Error)
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -29,11 +30,22 @@ type Call struct {
 // Tracer answers for the calls of one process and of its children.
 type Tracer struct {
 	listener, pid int
-	decide        func(*Call) syscall.Errno
 	layouts       map[int32]layout
 	// threads are those of the process itself.
 	threads map[uint32]bool
 	ended   chan struct{}
+
+	mu     sync.Mutex
+	decide func(*Call) syscall.Errno
+}
+
+// Ask has decide asked for each call that is made from now on; nil lets all of them pass. What was asked before
+// has returned.
+func (t *Tracer) Ask(decide func(*Call) syscall.Errno) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	t.decide = decide
 }
 
 // Wait returns when the process and its children have ended.
@@ -90,14 +102,28 @@ func (t *Tracer) answer() {
 
 	reply := response{id: got.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 
-	// What was read from a process that has ended since may be another's.
-	if call := t.decode(&got); t.control(ioctlIsLive, unsafe.Pointer(&got.id)) {
-		if errno := t.decide(call); errno != 0 {
-			reply.flags, reply.errno = 0, -int32(errno)
-		}
+	if errno := t.ask(&got); errno != 0 {
+		reply.flags, reply.errno = 0, -int32(errno)
 	}
 
 	t.control(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
+}
+
+func (t *Tracer) ask(got *notification) syscall.Errno {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.decide == nil {
+		return 0
+	}
+
+	// What was read from a process that has ended since may be another's.
+	call := t.decode(got)
+	if !t.control(ioctlIsLive, unsafe.Pointer(&got.id)) {
+		return 0
+	}
+
+	return t.decide(call)
 }
 
 func (t *Tracer) control(request uintptr, argument unsafe.Pointer) bool {
