@@ -19,8 +19,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // TestSIGTERMDoesNotWaitForACheckThatHangs has e2fsck write to a frozen filesystem,
@@ -29,7 +29,7 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	t.Parallel()
 	namespace.NeedRoot(t)
 
-	frozen := harness.PlainPool(t, 1<<30)
+	frozen := testpool.Plain(t, 1<<30)
 	root, err := os.Open(filepath.Dir(frozen))
 	require.NoError(t, err)
 

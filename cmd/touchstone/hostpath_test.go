@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -64,7 +64,7 @@ func TestHostpathpluginServes(t *testing.T) {
 		h := startHostpathplugin(t, directory, "-drivername=a.example", "--v=5", "-endpoint", endpoint, "--nodeid=n", "--statedir="+data)
 		awaitLine(t, h.lines, "msg=ready")
 
-		client, err := csiclient.Connect("unix://"+endpoint, await.Calls(t)...)
+		client, err := csiclient.Connect("unix://"+endpoint, awaitcall.Options(t)...)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
 
@@ -161,7 +161,7 @@ func TestAPoolOfAnEarlierStartIsKept(t *testing.T) {
 		h := startHostpathplugin(t, directory, "-drivername=a.example", "-endpoint", endpoint, "-nodeid=n", "-statedir="+data, "-capacity="+capacity)
 		awaitLine(t, h.lines, "msg=ready")
 
-		client, err := csiclient.Connect("unix://"+endpoint, await.Calls(t)...)
+		client, err := csiclient.Connect("unix://"+endpoint, awaitcall.Options(t)...)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
 		use(client)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -113,7 +114,7 @@ func (b *busy) start(t *testing.T, environment ...string) {
 	b.lines = startCommand(t, b.command)
 	awaitLine(t, b.lines, "msg=ready")
 
-	b.client, err = csiclient.Connect("unix://"+filepath.Join(b.dir, "csi.sock"), await.Calls(t)...)
+	b.client, err = csiclient.Connect("unix://"+filepath.Join(b.dir, "csi.sock"), awaitcall.Options(t)...)
 	require.NoError(t, err)
 
 	client := b.client
@@ -200,7 +201,7 @@ func TestProxyDrainsAtSIGTERM(t *testing.T) {
 	awaitLine(t, said, "msg=ready")
 	require.FileExists(t, filepath.Join(front, "ready"))
 
-	client, err := csiclient.Connect("unix://"+filepath.Join(front, "csi.sock"), await.Calls(t)...)
+	client, err := csiclient.Connect("unix://"+filepath.Join(front, "csi.sock"), awaitcall.Options(t)...)
 	require.NoError(t, err)
 
 	defer client.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -46,7 +46,7 @@ func (s *stopped) during(t *testing.T, end syscall.Signal, do func(client *csicl
 	command, lines := startProcess(t, s.dir, args...)
 	awaitLine(t, lines, "msg=ready")
 
-	client, err := csiclient.Connect("unix://"+filepath.Join(s.dir, "csi.sock"), await.Calls(t)...)
+	client, err := csiclient.Connect("unix://"+filepath.Join(s.dir, "csi.sock"), awaitcall.Options(t)...)
 	require.NoError(t, err)
 	do(client)
 	require.NoError(t, client.Close())

@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const mib = 1 << 20
@@ -39,7 +40,7 @@ func TestBackup(t *testing.T) {
 
 	for name, options := range map[string]func() []harness.Option{
 		"reflink": func() []harness.Option {
-			pool := harness.ReflinkPool(t, 2<<30)
+			pool := testpool.Reflink(t, 2<<30)
 
 			return []harness.Option{func(c *driver.Config) { c.Pools = map[string]string{"default": pool} }}
 		},

@@ -27,7 +27,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/node/persistent"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -88,7 +88,7 @@ func start(t *testing.T, change func(*driver.Config)) *running {
 	path, err := driver.SocketPath(config.Endpoint)
 	require.NoError(t, err)
 
-	r.conn, err = grpc.NewClient("unix://"+path, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	r.conn, err = grpc.NewClient("unix://"+path, append(awaitcall.Options(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.conn.Close()) })
 

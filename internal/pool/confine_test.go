@@ -11,7 +11,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/child"
-	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/tenant"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // newTenants makes limited volumes in which AsTenant may write, and returns their groups.
@@ -20,7 +21,7 @@ func newTenants(t *testing.T, p *pool.Pool) (objects [2]pool.Object, paths [2]st
 
 	for i := range objects {
 		objects[i], paths[i] = newLimited(t, p)
-		harness.GiveToTenant(t, paths[i])
+		tenant.Own(t, paths[i])
 		groups[i] = btrfs.GroupOf(1, subvolumeID(t, paths[i]))
 	}
 
@@ -47,8 +48,8 @@ func evade(t *testing.T, path string, length int, groups ...btrfs.Group) {
 
 	name := filepath.Base(path)
 
-	require.NoError(t, harness.AsTenant(t, filepath.Dir(path), func(parent string) error {
-		if err := harness.MakeSubvolume(parent, name, 0, groups...); err != nil {
+	require.NoError(t, tenant.Call(t, filepath.Dir(path), func(parent string) error {
+		if err := testpool.MakeSubvolume(parent, name, 0, groups...); err != nil {
 			return err
 		}
 
@@ -122,12 +123,12 @@ func TestSubvolumesCannotKeepVolumesFromBeingRemoved(t *testing.T) {
 		"limits of their own": func(t *testing.T, paths [2]string, _ [2]btrfs.Group) {
 			t.Helper()
 			inside := filepath.Join(paths[0], "inside")
-			require.NoError(t, harness.AsTenant(t, paths[0], func(path string) error {
-				if err := harness.MakeSubvolume(path, "inside", 256*kibi); err != nil {
+			require.NoError(t, tenant.Call(t, paths[0], func(path string) error {
+				if err := testpool.MakeSubvolume(path, "inside", 256*kibi); err != nil {
 					return err
 				}
 
-				return harness.MakeSubvolume(filepath.Join(path, "inside"), "innermost", 0)
+				return testpool.MakeSubvolume(filepath.Join(path, "inside"), "innermost", 0)
 			}))
 			require.ErrorIs(t, write(filepath.Join(inside, "file"), mebi), unix.EDQUOT)
 		},

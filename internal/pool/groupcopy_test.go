@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/errtext"
-	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/tenant"
 )
 
 // groupOf prepares copies of images, and a group copy of them.
@@ -207,7 +207,7 @@ func TestOnlyTheOwnerTakesAGroupCopy(t *testing.T) {
 	scratch := filepath.Join(p.Path(), "scratch")
 	require.NoError(t, os.Chmod(scratch, 0o777))
 
-	err := harness.AsTenant(t, scratch, func(string) error { return group.Take() })
+	err := tenant.Call(t, scratch, func(string) error { return group.Take() })
 	require.ErrorIs(t, err, pool.ErrNoGroupCopy)
 	errtext.Require(t, err, "only the owner of the subvolume")
 	require.NoError(t, group.Take())

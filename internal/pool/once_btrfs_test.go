@@ -12,9 +12,9 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // onceGroupID is the id of a group copy.
@@ -49,7 +49,7 @@ func TestEachCallFailsOnceOnBtrfs(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	within, shared := harness.BtrfsPool(t, 1024*mebi), harness.ReflinkPool(t, 512*mebi)
+	within, shared := testpool.Btrfs(t, 1024*mebi), testpool.Reflink(t, 512*mebi)
 
 	// A hint to write dirty pages may fail, a directory that may be no subvolume is copied as a tree, the end of a
 	// directory of links that is removed need not be read, and a

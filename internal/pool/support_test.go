@@ -22,8 +22,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/child"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const (
@@ -52,7 +52,7 @@ func newPool(tb testing.TB, kind string, size int64) *pool.Pool {
 	case cow:
 		directory = filesystemOf(tb, kind, size, "mkfs.btrfs", "-q")
 	default:
-		directory = harness.ReflinkPool(tb, size)
+		directory = testpool.Reflink(tb, size)
 	}
 
 	return openPool(tb, directory)

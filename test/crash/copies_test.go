@@ -12,8 +12,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const (
@@ -39,12 +39,12 @@ func TestCrashCopies(t *testing.T) {
 
 	t.Run("reflink", func(t *testing.T) {
 		s := newScenario(t, built, seed+2)
-		s.site.poolAt, s.copyOften, s.site.reflinks = harness.ReflinkPool(t, reflinkPoolBytes), copyOften, true
+		s.site.poolAt, s.copyOften, s.site.reflinks = testpool.Reflink(t, reflinkPoolBytes), copyOften, true
 		s.run(kills, aims)
 	})
 	t.Run("btrfs", func(t *testing.T) {
 		s := newScenario(t, built, seed+4)
-		s.site.poolAt, s.copyOften, s.site.reflinks = harness.BtrfsPool(t, reflinkPoolBytes), copyOften, true
+		s.site.poolAt, s.copyOften, s.site.reflinks = testpool.Btrfs(t, reflinkPoolBytes), copyOften, true
 		s.run(max(1, kills/2), aims)
 	})
 	t.Run("no reflink", func(t *testing.T) {

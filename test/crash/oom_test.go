@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/test/await"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // enoughMemory is the limit within which the driver and its tools serve, and start.
@@ -27,7 +27,7 @@ func TestCrashOutOfMemory(t *testing.T) {
 
 	s := newScenario(t, build(t), number(t, "seed")+4)
 	s.site.memory = newMemoryGroup(t)
-	s.site.poolAt, s.copyOften, s.site.reflinks = harness.ReflinkPool(t, reflinkPoolBytes), copyOften, true
+	s.site.poolAt, s.copyOften, s.site.reflinks = testpool.Reflink(t, reflinkPoolBytes), copyOften, true
 	s.deadly = (*process).starve
 	s.run(max(1, int(number(t, "kills"))/2), nil)
 

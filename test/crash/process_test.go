@@ -21,6 +21,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/kernellog"
 )
@@ -125,7 +126,7 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, child.Start(command))
 
-	client, err := csiclient.Connect(endpoint, append(await.Calls(t), grpc.WithChainUnaryInterceptor(watch))...)
+	client, err := csiclient.Connect(endpoint, append(awaitcall.Options(t), grpc.WithChainUnaryInterceptor(watch))...)
 	require.NoError(t, err)
 
 	p := &process{Client: client, command: command, ended: make(chan struct{}), memory: s.memory, exhausted: make(chan struct{})}

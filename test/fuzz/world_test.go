@@ -26,7 +26,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -63,7 +63,7 @@ func newWorld(tb testing.TB) *world {
 		config.Log = nil // it may log after the end of a fuzz function
 	})
 
-	conn, err := grpc.NewClient(w.Config.Endpoint, append(await.Calls(tb), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient(w.Config.Endpoint, append(awaitcall.Options(tb), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, conn.Close()) })
 

@@ -27,6 +27,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 )
@@ -196,7 +197,7 @@ func (d *Driver) connect(tb testing.TB, end func() error) {
 
 	d.World.Started(string(d.Config.Mode))
 
-	client, err := csiclient.Connect(d.Config.Endpoint, append(await.Calls(tb), conformance.Observe(tb, d.World)...)...)
+	client, err := csiclient.Connect(d.Config.Endpoint, append(awaitcall.Options(tb), conformance.Observe(tb, d.World)...)...)
 	require.NoError(tb, err)
 
 	d.Client = client

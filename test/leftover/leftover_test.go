@@ -25,6 +25,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // gone and present are the ids of a volume that was deleted and of one that was not.
@@ -215,7 +216,7 @@ func TestQuotaGroupsAreCompared(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	pool := harness.BtrfsPool(t, 256*harness.MiB)
+	pool := testpool.Btrfs(t, 256*harness.MiB)
 	directory, err := os.Open(pool)
 	require.NoError(t, err)
 
@@ -223,7 +224,7 @@ func TestQuotaGroupsAreCompared(t *testing.T) {
 
 	require.NoError(t, btrfs.Enable(directory))
 	require.NoError(t, os.Mkdir(filepath.Join(pool, "directories"), 0o700))
-	require.NoError(t, harness.MakeSubvolume(filepath.Join(pool, "directories"), present, 0))
+	require.NoError(t, testpool.MakeSubvolume(filepath.Join(pool, "directories"), present, 0))
 
 	volume, err := os.Open(filepath.Join(pool, "directories", present))
 	require.NoError(t, err)

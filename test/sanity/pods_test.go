@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -115,7 +115,7 @@ func (p *pod) start(t *testing.T) {
 
 	var err error
 
-	p.client, err = csiclient.Connect("unix://"+filepath.Join(p.root, "csi", "csi.sock"), await.Calls(t)...)
+	p.client, err = csiclient.Connect("unix://"+filepath.Join(p.root, "csi", "csi.sock"), awaitcall.Options(t)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.client.Close() })
 	require.NoError(t, p.client.WaitReady(t.Context()), p.log)

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
@@ -46,7 +47,7 @@ func startUnprivileged(t *testing.T) driver.Config {
 
 	config := unprivilegedConfig(dir)
 
-	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(config.Endpoint, awaitcall.Options(t)...)
 	require.NoError(t, err)
 
 	ready, cancel := context.WithTimeout(t.Context(), await.Limit)

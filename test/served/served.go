@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 )
 
 // Connect returns a connection to a server that lasts as long as the test.
@@ -27,7 +28,7 @@ func Connect(tb testing.TB, register func(grpc.ServiceRegistrar), options ...grp
 	go func() { ended <- server.Serve(listener) }()
 
 	connection, err := grpc.NewClient("unix://"+socket,
-		append(await.Calls(tb), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+		append(awaitcall.Options(tb), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
 		require.NoError(tb, connection.Close())

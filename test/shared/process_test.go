@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -61,7 +61,7 @@ func start(t *testing.T, binary, pool, mode, nodeID string, flags ...string) *pr
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	require.NoError(t, child.Start(command))
 
-	client, err := csiclient.Connect(endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(endpoint, awaitcall.Options(t)...)
 	require.NoError(t, err)
 
 	t.Cleanup(func() {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // stripedBytes has more extents in stripes than one call of the kernel returns, and than one batch of
@@ -50,7 +50,7 @@ func TestEachResponseIsRightOrAnError(t *testing.T) {
 
 	for name, pool := range map[string]func(t *testing.T) string{
 		"plain":   func(*testing.T) string { return "" },
-		"reflink": func(t *testing.T) string { t.Helper(); return harness.ReflinkPool(t, poolBytes) },
+		"reflink": func(t *testing.T) string { t.Helper(); return testpool.Reflink(t, poolBytes) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAnswered(t, binary, pool(t))

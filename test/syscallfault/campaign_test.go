@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/test/child"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const (
@@ -62,7 +62,7 @@ func TestOneFailedCallLosesNothing(t *testing.T) {
 	t.Run("reflink", func(t *testing.T) {
 		t.Parallel()
 
-		c := &campaign{t: t, binary: binary, pool: harness.ReflinkPool(t, poolBytes), lives: onReflinkPools()}
+		c := &campaign{t: t, binary: binary, pool: testpool.Reflink(t, poolBytes), lives: onReflinkPools()}
 		c.run(rand.New(rand.NewPCG(uint64(*seed), 2)))
 	})
 }

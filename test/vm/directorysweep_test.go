@@ -10,7 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
 	"github.com/touchstone-csi/touchstone/internal/pool"
-	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/tenant"
 )
 
 // TestFilesReturnToTheirProject has the owner of files move them to other projects, as chattr -p does.
@@ -31,7 +31,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			for i, id := range ids {
 				require.NoError(t, p.Directories.Create(id, 16*mib, false))
 				paths[i] = p.VolumePath(id, volume.BackingDirectory)
-				harness.GiveToTenant(t, paths[i])
+				tenant.Own(t, paths[i])
 			}
 
 			own, other := projectOf(t, paths[0]), projectOf(t, paths[1])
@@ -52,7 +52,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			require.Empty(t, sweep(), "want: no limit is evaded")
 
 			// A file in another volume's project, one in none, and a directory that gives none to its files.
-			require.NoError(t, harness.AsTenant(t, paths[0], func(path string) error {
+			require.NoError(t, tenant.Call(t, paths[0], func(path string) error {
 				for name, project := range map[string]uint32{"other": other, "none": 0, "directory": 0} {
 					if err := escape(filepath.Join(path, name), project, written); err != nil {
 						return err
@@ -71,7 +71,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			require.Empty(t, sweep(), "want: the evaded limit is reported once")
 
 			// The directory of the volume itself.
-			require.NoError(t, harness.AsTenant(t, paths[0], func(path string) error { return join(path, other) }))
+			require.NoError(t, tenant.Call(t, paths[0], func(path string) error { return join(path, other) }))
 			require.Equal(t, []string{ids[0]}, sweep())
 			require.Equal(t, own, projectOf(t, paths[0]), "want: the directory is in its own project again")
 

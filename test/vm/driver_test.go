@@ -17,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 )
 
 const (
@@ -48,7 +49,7 @@ func startDriver(t *testing.T, pool string, flags ...string) *driver {
 	t.Cleanup(func() { d.abandon(t) })
 	t.Cleanup(func() { d.stop(t) })
 
-	connection, err := csiclient.Connect("unix://"+filepath.Join(d.root, "csi.sock"), await.Calls(t)...)
+	connection, err := csiclient.Connect("unix://"+filepath.Join(d.root, "csi.sock"), awaitcall.Options(t)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
 	d.Client = connection

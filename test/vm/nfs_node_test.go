@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -55,7 +55,7 @@ func (s *nfsServer) startNode(t *testing.T, name, mountOptions string, flags ...
 	t.Cleanup(func() { n.leave(t) })
 	n.serve(t)
 
-	client, err := csiclient.Connect("unix://"+n.socket(), await.Calls(t)...)
+	client, err := csiclient.Connect("unix://"+n.socket(), awaitcall.Options(t)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	n.Client = client

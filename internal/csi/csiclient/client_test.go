@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -95,7 +96,7 @@ func connect(t *testing.T, opts ...grpc.DialOption) (*csiclient.Client, string) 
 	t.Helper()
 
 	socket := filepath.Join(t.TempDir(), "csi.sock")
-	co, err := csiclient.Connect("unix://"+socket, append(await.Calls(t), opts...)...)
+	co, err := csiclient.Connect("unix://"+socket, append(awaitcall.Options(t), opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, co.Close()) })
 

@@ -24,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
 	"github.com/touchstone-csi/touchstone/test/logs"
@@ -211,7 +212,7 @@ func TestKubeletsRetryNeedsNoNewSocket(t *testing.T) {
 	require.NoError(t, err)
 
 	conn, err := grpc.NewClient("unix://"+socketOf(config),
-		append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+		append(awaitcall.Options(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	defer conn.Close()
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -37,7 +38,7 @@ func serve(t *testing.T, recorder *calls.Recorder) *calls.Client {
 		require.NoError(t, await.Receive(t, ended, "the server to end"))
 	})
 
-	connection, err := grpc.NewClient("unix://"+path, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	connection, err := grpc.NewClient("unix://"+path, append(awaitcall.Options(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
 

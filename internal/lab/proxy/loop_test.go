@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -57,7 +58,7 @@ func forward(t *testing.T, from, to string) grpc_testing.TestServiceClient {
 
 	t.Cleanup(func() { server.Stop(); require.NoError(t, await.Receive(t, done, "the server to end")) })
 
-	conn, err := grpc.NewClient("unix:"+from, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("unix:"+from, append(awaitcall.Options(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 

@@ -25,6 +25,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/proxy"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
@@ -109,7 +110,7 @@ func through(t *testing.T, address string) grpc_testing.TestServiceClient {
 
 	t.Cleanup(func() { server.Stop(); require.NoError(t, await.Receive(t, done, "the server to end")) })
 
-	conn, err := grpc.NewClient("unix:"+path, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("unix:"+path, append(awaitcall.Options(t), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 func TestMain(m *testing.M) {
@@ -111,7 +111,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	mapped := harness.ReflinkPool(t, 512<<20)
+	mapped := testpool.Reflink(t, 512<<20)
 	unmapped := t.TempDir()
 
 	require.NoError(t, unix.Mount("tmpfs", unmapped, "tmpfs", 0, ""))
@@ -165,7 +165,7 @@ func TestFilesystemWithoutAMapIsRead(t *testing.T) {
 		return opened
 	}
 
-	mapped, unmapped := file(harness.ReflinkPool(t, 512<<20)), file("/dev/shm")
+	mapped, unmapped := file(testpool.Reflink(t, 512<<20)), file("/dev/shm")
 	require.NoError(t, os.Remove(unmapped.Name()))
 
 	_, err := extent.Holes(unmapped, part)

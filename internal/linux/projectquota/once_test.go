@@ -12,9 +12,9 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
 	"github.com/touchstone-csi/touchstone/test/errtext"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 func TestMain(m *testing.M) {
@@ -99,7 +99,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	within := harness.ReflinkPool(t, 512<<20)
+	within := testpool.Reflink(t, 512<<20)
 
 	for name, want := range map[string]projectquota.Membership{
 		"join":                 {Project: project, Inherited: true},
@@ -145,7 +145,7 @@ func TestReturnChangesForeignFiles(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	top := harness.ReflinkPool(t, 512<<20)
+	top := testpool.Reflink(t, 512<<20)
 
 	for name, test := range map[string]struct {
 		from      uint32

@@ -17,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -146,7 +147,7 @@ func serve(t *testing.T, registry *progress.Registry) *progress.Client {
 		require.NoError(t, await.Receive(t, ended, "the server to end"))
 	})
 
-	connection, err := grpc.NewClient("unix://"+path, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	connection, err := grpc.NewClient("unix://"+path, append(awaitcall.Options(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
 

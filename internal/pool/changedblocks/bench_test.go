@@ -10,8 +10,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 	"github.com/touchstone-csi/touchstone/internal/pool/changedblocks"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // benchmarkPair are two snapshots of 10 GiB that are written everywhere; in
@@ -25,7 +25,7 @@ func benchmarkPair(b *testing.B) (base, target *os.File) {
 		pattern = 64 * mib
 	)
 
-	directory := harness.ReflinkPool(b, 4<<30)
+	directory := testpool.Reflink(b, 4<<30)
 	random := rand.New(rand.NewSource(1))
 	data := make([]byte, pattern)
 	random.Read(data)

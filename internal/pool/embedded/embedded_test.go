@@ -20,8 +20,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/errtext"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 func TestFreshPoolReflinksAndIsUnmounted(t *testing.T) {
@@ -100,7 +100,7 @@ func testDeletedSpaceReturnsToTheHost(t *testing.T, kind string) {
 func TestReflinkingDirectoryIsThePool(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	reflinking := harness.ReflinkPool(t, small)
+	reflinking := testpool.Reflink(t, small)
 	for _, bytes := range []int64{0, small} {
 		pool := ensure(t, filesystem.XFS, reflinking, bytes)
 		require.Equal(t, reflinking, pool.Directory())
@@ -177,7 +177,7 @@ func TestEarlierImageIsUsed(t *testing.T) { onEach(t, testEarlierImageIsUsed) }
 func testEarlierImageIsUsed(t *testing.T, kind string) {
 	namespace.NeedRoot(t)
 
-	directory := harness.ReflinkPool(t, larger)
+	directory := testpool.Reflink(t, larger)
 	image, err := os.Create(filepath.Join(directory, "pool.img"))
 	require.NoError(t, err)
 	require.NoError(t, image.Truncate(small))

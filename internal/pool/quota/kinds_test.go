@@ -13,8 +13,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/test/child"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
+	"github.com/touchstone-csi/touchstone/test/tenant"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // plainDirectory returns a directory on a filesystem without any quotas.
@@ -110,7 +111,7 @@ func verifyMade(t *testing.T, directory string) {
 func TestFullQuotasLimitOwnGroups(t *testing.T) {
 	t.Parallel()
 
-	directory := harness.BtrfsPool(t, 256*mebi)
+	directory := testpool.Btrfs(t, 256*mebi)
 	btrfsQuota := func(how string) {
 		output, err := child.Command(t, "btrfs", "quota", how, directory).CombinedOutput()
 		require.NoError(t, err, "%s", output)
@@ -183,9 +184,9 @@ func TestFullQuotasLimitOwnGroups(t *testing.T) {
 func TestSubvolumesNeedPrivilege(t *testing.T) {
 	t.Parallel()
 
-	directory := harness.BtrfsPool(t, 256*mebi)
-	harness.GiveToTenant(t, directory)
-	require.NoError(t, harness.AsTenant(t, directory, func(path string) error {
+	directory := testpool.Btrfs(t, 256*mebi)
+	tenant.Own(t, directory)
+	require.NoError(t, tenant.Call(t, directory, func(path string) error {
 		found, err := quota.Open(path, true)
 		if err != nil {
 			return err

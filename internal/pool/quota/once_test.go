@@ -18,9 +18,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/test/child"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const (
@@ -276,7 +276,7 @@ func prepare(t *testing.T, directory string) {
 		{at: at("volume", "another's"), name: "innermost"},
 		{at: at("other"), name: "own", groups: groups[1:]},
 	} {
-		require.NoError(t, harness.MakeSubvolume(each.at, each.name, 0, each.groups...))
+		require.NoError(t, testpool.MakeSubvolume(each.at, each.name, 0, each.groups...))
 	}
 
 	require.NoError(t, s.close())
@@ -316,7 +316,7 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 	}
 
 	cases := map[string]*syscallfault.Case{
-		"open": {Reported: []string{"openat", "fstatfs", "ioctl", "read"}, Within: harness.BtrfsPool(t, 256*mebi), Prepare: func(t *testing.T, directory string) {
+		"open": {Reported: []string{"openat", "fstatfs", "ioctl", "read"}, Within: testpool.Btrfs(t, 256*mebi), Prepare: func(t *testing.T, directory string) {
 			t.Helper()
 
 			output, err := child.Command(t, "btrfs", "quota", "disable", directory).CombinedOutput()
@@ -355,7 +355,7 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 			prepare(t, directory)
 
 			other := btrfs.GroupOf(1, idOf(t, filepath.Join(directory, "other")))
-			require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "volume"), "twice", 0, other, other))
+			require.NoError(t, testpool.MakeSubvolume(filepath.Join(directory, "volume"), "twice", 0, other, other))
 			writeMebi(t, filepath.Join(directory, "volume", "twice", "file"))
 		}, Verify: func(t *testing.T, directory string) {
 			t.Helper()
@@ -383,7 +383,7 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 			}
 		}},
 		// The groups that other operations leave would be stale, too.
-		"remove stale": {Within: harness.BtrfsPool(t, 256*mebi), Prepare: prepareStale, Verify: func(t *testing.T, directory string) {
+		"remove stale": {Within: testpool.Btrfs(t, 256*mebi), Prepare: prepareStale, Verify: func(t *testing.T, directory string) {
 			t.Helper()
 
 			group, _ := removed.Load(directory)
@@ -391,7 +391,7 @@ func TestEachCallForSubvolumesFailsOnce(t *testing.T) {
 		}},
 	}
 
-	within := harness.BtrfsPool(t, 1024*mebi)
+	within := testpool.Btrfs(t, 1024*mebi)
 
 	for name, c := range cases {
 		c.Operation, c.Within, c.Lossy = name, cmp.Or(c.Within, within), []string{"*", "*/*"}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // abandonedLimit is that of a group that could not be removed with its volume.
@@ -24,7 +24,7 @@ func TestStaleGroupsAreThoseOfRemovedVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	directory := harness.BtrfsPool(t, 256*mebi)
+	directory := testpool.Btrfs(t, 256*mebi)
 	prepare(t, directory)
 
 	s, err := openSite(directory)
@@ -83,7 +83,7 @@ func TestInspectionChangesNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	directory := harness.BtrfsPool(t, 256*mebi)
+	directory := testpool.Btrfs(t, 256*mebi)
 
 	off, err := quota.Open(directory, true)
 	require.NoError(t, err)
@@ -131,7 +131,7 @@ func TestGrownVolumesAreFoundOnce(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	directory := harness.BtrfsPool(t, 256*mebi)
+	directory := testpool.Btrfs(t, 256*mebi)
 	prepare(t, directory)
 
 	s, err := openSite(directory)
@@ -147,8 +147,8 @@ func TestGrownVolumesAreFoundOnce(t *testing.T) {
 
 	grown("another's", "other", "volume")
 	grown()
-	require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "unlimited"), "new", 0))
-	require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "other"), "new", 0))
+	require.NoError(t, testpool.MakeSubvolume(filepath.Join(directory, "unlimited"), "new", 0))
+	require.NoError(t, testpool.MakeSubvolume(filepath.Join(directory, "other"), "new", 0))
 	grown("other", "unlimited")
 	grown()
 	require.NoError(t, s.Make(s.root, "made", mode))
@@ -157,7 +157,7 @@ func TestGrownVolumesAreFoundOnce(t *testing.T) {
 	// One that is being removed may be one that is being made: what was made since is found again until it is gone.
 	require.NoError(t, s.Make(s.root, "ending", mode))
 	require.NoError(t, s.in(".", func(parent *os.File) error { return btrfs.Destroy(parent, "ending") }))
-	require.NoError(t, harness.MakeSubvolume(filepath.Join(directory, "unlimited"), "later", 0))
+	require.NoError(t, testpool.MakeSubvolume(filepath.Join(directory, "unlimited"), "later", 0))
 	grown("unlimited")
 	grown("unlimited")
 	groupsOf(t, directory, true)
@@ -171,7 +171,7 @@ func TestForeignSubvolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	directory := harness.BtrfsPool(t, 256*mebi)
+	directory := testpool.Btrfs(t, 256*mebi)
 	prepare(t, directory)
 
 	s, err := openSite(directory)
@@ -215,7 +215,7 @@ func TestDirectoriesOfARemovedVolume(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	directory := harness.BtrfsPool(t, 256*mebi)
+	directory := testpool.Btrfs(t, 256*mebi)
 	prepare(t, directory)
 
 	s, err := openSite(directory)

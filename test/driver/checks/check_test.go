@@ -32,6 +32,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 	"github.com/touchstone-csi/touchstone/test/served"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // askCheck has the driver check a volume on demand.
@@ -81,7 +82,7 @@ func eachPool(t *testing.T, test func(t *testing.T, d *harness.Driver, claim *cs
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	for name, at := range map[string]func(testing.TB, int64) string{"reflink": harness.ReflinkPool, "plain": harness.PlainPool} {
+	for name, at := range map[string]func(testing.TB, int64) string{"reflink": testpool.Reflink, "plain": testpool.Plain} {
 		for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 			t.Run(name+" "+fsType, func(t *testing.T) {
 				t.Parallel()

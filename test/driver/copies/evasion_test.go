@@ -16,6 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/tenant"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // groupOf returns the quota group that limits a volume.
@@ -42,14 +44,14 @@ func TestEvadedSizeLimitsAreReported(t *testing.T) {
 
 	harness.BringUp(t, d, evading)
 	harness.BringUp(t, d, other)
-	harness.GiveToTenant(t, evading.TargetPath)
+	tenant.Own(t, evading.TargetPath)
 
 	const inside = "inside"
 
 	group := groupOf(t, other.TargetPath)
 
-	require.NoError(t, harness.AsTenant(t, evading.TargetPath, func(path string) error {
-		return harness.MakeSubvolume(path, inside, 0, group)
+	require.NoError(t, tenant.Call(t, evading.TargetPath, func(path string) error {
+		return testpool.MakeSubvolume(path, inside, 0, group)
 	}))
 	harness.AwaitReason(t, d, evading.VolumeID, health.SizeLimitEvaded)
 	require.Empty(t, harness.ReasonsOf(t, d, other.VolumeID), "want: the other volume is healthy")

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // TestAKilledGroupOfRawBlockIsForgotten kills the driver at each change that a group of raw block
@@ -21,7 +22,7 @@ import (
 func TestAKilledGroupOfRawBlockIsForgotten(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	d := harness.StartProcess(t, harness.PoolAt("default", harness.BtrfsPool(t, 4*harness.GiB)))
+	d := harness.StartProcess(t, harness.PoolAt("default", testpool.Btrfs(t, 4*harness.GiB)))
 	members := rawMembers(t, d, 2, nil)
 
 	for _, member := range members {

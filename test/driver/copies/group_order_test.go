@@ -26,6 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const (
@@ -219,7 +220,7 @@ func TestAGroupOfRawBlockIsInTheOrderOfWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			d := harness.Start(t, harness.PoolAt("default", harness.BtrfsPool(t, 4*harness.GiB)))
+			d := harness.Start(t, harness.PoolAt("default", testpool.Btrfs(t, 4*harness.GiB)))
 			members := rawMembers(t, d, 3, mode.parameters)
 			require.Equal(t, mode.directIO, directIO(t, members[0].TargetPath), "the loop device uses direct I/O")
 
@@ -288,7 +289,7 @@ func TestAGroupOfMountedAndRawBlock(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t, harness.PoolAt("default", harness.BtrfsPool(t, 4*harness.GiB)))
+	d := harness.Start(t, harness.PoolAt("default", testpool.Btrfs(t, 4*harness.GiB)))
 	raw := rawMembers(t, d, 1, nil)[0]
 	device := openDevice(t, raw.TargetPath, unix.O_DSYNC)
 
@@ -369,7 +370,7 @@ func TestAGroupOfRawBlockIsRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, directory := range map[string]string{
-		"xfs": harness.ReflinkPool(t, harness.GiB), "ext4": harness.PlainPool(t, harness.GiB),
+		"xfs": testpool.Reflink(t, harness.GiB), "ext4": testpool.Plain(t, harness.GiB),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -385,7 +386,7 @@ func TestAGroupOfRawBlockIsRefused(t *testing.T) {
 	}
 
 	// Two btrfs have no transaction in common.
-	d := harness.Start(t, harness.PoolAt("default", harness.BtrfsPool(t, harness.GiB)), harness.PoolAt("other", harness.BtrfsPool(t, harness.GiB)))
+	d := harness.Start(t, harness.PoolAt("default", testpool.Btrfs(t, harness.GiB)), harness.PoolAt("other", testpool.Btrfs(t, harness.GiB)))
 
 	var ids []string
 

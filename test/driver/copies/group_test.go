@@ -27,6 +27,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 func membersOf(group *csi.VolumeGroupSnapshot) []string {
@@ -264,7 +265,7 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t, harness.PoolAt("default", harness.PlainPool(t, harness.GiB)))
+	d := harness.Start(t, harness.PoolAt("default", testpool.Plain(t, harness.GiB)))
 	good := cheapVolume(t, d, "good")
 	bad := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "bad", Parameters: harness.DirectoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{
 		csiclient.MountCapability(harness.Writer, ""),

@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // sluggish makes a raw block volume that takes long to copy where blocks can't be
@@ -38,7 +39,7 @@ func spaceOfItsOwn(t *testing.T, served *faults.Directory) {
 
 	place := filepath.Join(served.Backing, "pool")
 	require.NoError(t, os.Mkdir(place, 0o700))
-	require.NoError(t, unix.Mount(harness.PlainPool(t, harness.GiB), place, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount(testpool.Plain(t, harness.GiB), place, "", unix.MS_BIND, ""))
 	// Its server ends later.
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(place, unix.MNT_DETACH)) })
 }

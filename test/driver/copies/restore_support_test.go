@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 func reflinking(t *testing.T) harness.Option {
 	t.Helper()
 
-	directory := harness.ReflinkPool(t, 8*harness.GiB)
+	directory := testpool.Reflink(t, 8*harness.GiB)
 
 	return func(c *driver.Config) { c.Pools = map[string]string{"default": directory} }
 }

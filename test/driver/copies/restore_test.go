@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // TestCopiesHaveTheSourcesData: a volume of each kind is snapshotted, in use where its pool allows
@@ -380,7 +381,7 @@ func TestCopiesAcrossPools(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	instant := harness.ReflinkPool(t, 2*harness.GiB)
+	instant := testpool.Reflink(t, 2*harness.GiB)
 	d := harness.Start(t, func(c *driver.Config) { c.Pools["instant"] = instant })
 
 	for from, to := range map[string]string{"default": "instant", "instant": "default"} {

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // directoryBytes is the size of the directory volumes.
@@ -25,7 +26,7 @@ func onBtrfs(t *testing.T, options ...harness.Option) *harness.Driver {
 	t.Helper()
 	namespace.NeedRoot(t)
 
-	directory := harness.BtrfsPool(t, harness.GiB)
+	directory := testpool.Btrfs(t, harness.GiB)
 
 	return harness.Start(t, append(options, func(c *driver.Config) { c.Pools = map[string]string{"default": directory} })...)
 }

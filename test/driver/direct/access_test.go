@@ -25,6 +25,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // eager is a driver that probes volumes, and checks them, as often as it can, and
@@ -83,7 +84,7 @@ func TestDirectIsNotTouched(t *testing.T) {
 				options := []harness.Option{eager(heard)}
 
 				if pool == "instant" {
-					options = append(options, harness.PoolAt("default", harness.ReflinkPool(t, harness.GiB)))
+					options = append(options, harness.PoolAt("default", testpool.Reflink(t, harness.GiB)))
 				}
 
 				d := harness.Start(t, options...)

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -43,7 +44,7 @@ func start(t *testing.T, options ...harness.Option) *faulty {
 func connect(t *testing.T, d *harness.Driver) *faulty {
 	t.Helper()
 
-	co, err := csiclient.Connect(d.Config.Endpoint, await.Calls(t)...)
+	co, err := csiclient.Connect(d.Config.Endpoint, awaitcall.Options(t)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, co.Close()) })
 

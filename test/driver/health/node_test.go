@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // TestAGrowthThatFailsIsNoForeignWrite has the driver give back what it could
@@ -32,7 +33,7 @@ func TestAGrowthThatFailsIsNoForeignWrite(t *testing.T) {
 
 	var heard harness.Alarms
 
-	pool := harness.PlainPool(t, 1024*harness.MiB)
+	pool := testpool.Plain(t, 1024*harness.MiB)
 	d := harness.Start(t, func(c *driver.Config) {
 		heard = harness.NewAlarms(c.Log.Handler())
 		c.Log, c.Overcommit, c.Pools["default"] = slog.New(heard), 1000, pool

@@ -25,13 +25,14 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 func TestHealthOfAPoolThatFillsUp(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	place := harness.PlainPool(t, 1024*harness.MiB)
+	place := testpool.Plain(t, 1024*harness.MiB)
 	d := harness.Start(t, harness.Relists, harness.PoolAt("default", place))
 	harness.AwaitStorage(t, d, "")
 
@@ -117,7 +118,7 @@ func TestHealthOfAPoolWhoseFilesystemMetAnError(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	place := harness.PlainPool(t, 1024*harness.MiB)
+	place := testpool.Plain(t, 1024*harness.MiB)
 	mounted := filepath.Dir(place)
 	require.NoError(t, unix.Mount("", mounted, "", unix.MS_REMOUNT, "errors=remount-ro"))
 

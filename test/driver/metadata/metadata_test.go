@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // blocksPools are the two ways to find out what has changed: by shared extents,
@@ -26,7 +27,7 @@ func blocksPools() map[string]func(*testing.T) harness.Option {
 	return map[string]func(*testing.T) harness.Option{
 		"reflink": func(t *testing.T) harness.Option {
 			t.Helper()
-			directory := harness.ReflinkPool(t, 2<<30)
+			directory := testpool.Reflink(t, 2<<30)
 
 			return func(c *driver.Config) { c.Pools = map[string]string{"default": directory} }
 		},

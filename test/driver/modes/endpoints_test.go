@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -106,7 +107,7 @@ func pairedProxy(t *testing.T, address string, ready func()) string {
 	}, await.Limit, time.Millisecond, "want: the proxy is ready")
 	ready()
 
-	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(config.Endpoint, awaitcall.Options(t)...)
 	require.NoError(t, err)
 
 	embedded := grpc.NewServer()

@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -161,7 +162,7 @@ func TestAsUnprivilegedUser(t *testing.T) {
 
 	go func() { ended <- served.Run(ctx) }()
 
-	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(config.Endpoint, awaitcall.Options(t)...)
 	require.NoError(t, err)
 	harness.AwaitReady(t, client)
 

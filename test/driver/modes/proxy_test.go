@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -33,7 +34,7 @@ func throughProxy(t *testing.T, d *harness.Driver) (client *csiclient.Client, st
 
 	go func() { ended <- driver.Forward(ctx, config, d.Config.Endpoint) }()
 
-	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(config.Endpoint, awaitcall.Options(t)...)
 	require.NoError(t, err)
 	harness.AwaitReady(t, client)
 

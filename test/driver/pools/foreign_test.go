@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // TestForeignDataIsNotProvisioned: with an overcommit ratio of 1 all that is
@@ -25,7 +26,7 @@ func TestForeignDataIsNotProvisioned(t *testing.T) {
 	t.Parallel()
 
 	for name, filesystem := range map[string]func(testing.TB, int64) string{
-		"xfs": harness.ReflinkPool, "ext4": harness.PlainPool,
+		"xfs": testpool.Reflink, "ext4": testpool.Plain,
 	} {
 		for _, backing := range []string{"image", "directory"} {
 			t.Run(name+" "+backing, func(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // poolLimit is no verdict on speed: a pool is opened again within seconds, and a
@@ -43,7 +44,7 @@ func shutDownAt(t *testing.T, directory string) {
 	require.NoError(t, unix.IoctlSetPointerInt(int(root.Fd()), goingDown, logFlush))
 }
 
-// mountAgain mounts the image of a pool of harness.ReflinkPool that was unmounted.
+// mountAgain mounts the image of a pool of testpool.Reflink that was unmounted.
 func mountAgain(t *testing.T, place string) {
 	t.Helper()
 
@@ -170,7 +171,7 @@ func usable(t *testing.T, d *harness.Driver, poolName string) {
 func TestFailedPoolIsACondition(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	place := harness.ReflinkPool(t, 320*harness.MiB)
+	place := testpool.Reflink(t, 320*harness.MiB)
 	d := harness.Start(t, harness.Relists, harness.PoolAt("other", place))
 	idle := harness.NewVolume(t, d, inPool("idle", "other"))
 	staged := harness.NewVolume(t, d, inPool("staged", "other"))
@@ -209,7 +210,7 @@ func TestFailedPoolIsACondition(t *testing.T) {
 func TestUnmountedPoolIsNotServed(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	place := harness.ReflinkPool(t, 320*harness.MiB)
+	place := testpool.Reflink(t, 320*harness.MiB)
 	mounted := filepath.Dir(place)
 	d := harness.Start(t, harness.Relists, harness.PoolAt("other", mounted))
 	claim := harness.NewVolume(t, d, inPool("kept", "other"))

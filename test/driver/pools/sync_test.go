@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // TestUnsyncedChangesAreNotAcknowledged: one fsync of the driver fails in each call that
@@ -132,7 +133,7 @@ func TestLoopDevicesDoDirectIO(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			directory := harness.PlainPool(t, 512*harness.MiB)
+			directory := testpool.Plain(t, 512*harness.MiB)
 			d := harness.Start(t, harness.PoolAt("default", directory))
 			claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
 				VolumeCapabilities: []*csi.VolumeCapability{test.capability}, Parameters: test.parameters,
@@ -145,7 +146,7 @@ func TestLoopDevicesDoDirectIO(t *testing.T) {
 	t.Run("inline ephemeral", func(t *testing.T) {
 		t.Parallel()
 
-		d := harness.Start(t, harness.PoolAt("default", harness.PlainPool(t, 512*harness.MiB)))
+		d := harness.Start(t, harness.PoolAt("default", testpool.Plain(t, 512*harness.MiB)))
 		claim := harness.InlineClaim(t, d, harness.SmallInline())
 		require.NoError(t, d.Publish(t.Context(), claim))
 		require.Equal(t, []string{"1"}, directIO(t, filepath.Join(d.Pool(), "ephemeral")))

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // thickVolume is a request for a thick volume.
@@ -38,7 +39,7 @@ func TestThickVolumeInANearlyFullPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			directory := harness.ReflinkPool(t, 600*harness.MiB)
+			directory := testpool.Reflink(t, 600*harness.MiB)
 			d := harness.Start(t, func(c *driver.Config) { c.Pools = map[string]string{"default": directory} })
 			claim := harness.NewVolume(t, d, thickVolume(capability, size))
 

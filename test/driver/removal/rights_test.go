@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // deployments are the files that give the driver capabilities, where it is not privileged.
@@ -39,7 +40,7 @@ func TestDeploymentsHaveTheRightsToRemove(t *testing.T) {
 			"btrfs": func(t *testing.T) harness.Option {
 				t.Helper()
 
-				return harness.PoolAt("default", harness.BtrfsPool(t, harness.GiB))
+				return harness.PoolAt("default", testpool.Btrfs(t, harness.GiB))
 			},
 		} {
 			t.Run(deployment.file+" "+kind, func(t *testing.T) {

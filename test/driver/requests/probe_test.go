@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -41,7 +42,7 @@ func TestProbeReportsReadiness(t *testing.T) {
 		close(started)
 	}()
 
-	client, err := csiclient.Connect(d.Config.Endpoint, append(await.Calls(t), conformance.Observe(t, d.World)...)...)
+	client, err := csiclient.Connect(d.Config.Endpoint, append(awaitcall.Options(t), conformance.Observe(t, d.World)...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 

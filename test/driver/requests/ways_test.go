@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -61,7 +62,7 @@ func TestGeneratedRequestsThroughAProxy(t *testing.T) {
 	go func() { ended <- driver.Forward(ctx, config, f.Config.Endpoint) }()
 
 	direct := f.Client
-	client, err := csiclient.Connect(config.Endpoint, append(await.Calls(t), conformance.Observe(t, f.World)...)...)
+	client, err := csiclient.Connect(config.Endpoint, append(awaitcall.Options(t), conformance.Observe(t, f.World)...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		f.Client = direct

@@ -11,8 +11,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 func TestThisKernelPasses(t *testing.T) {
@@ -99,7 +99,7 @@ func TestStateIsChecked(t *testing.T) {
 	t.Run("nearly full", func(t *testing.T) {
 		namespace.NeedRoot(t)
 
-		c.StateDir = harness.PlainPool(t, 1<<30)
+		c.StateDir = testpool.Plain(t, 1<<30)
 		finds(t, look(t, c, "state", ""), doctor.OK, "ext4")
 
 		taken := filepath.Join(c.StateDir, "taken")

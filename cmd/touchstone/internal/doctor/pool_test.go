@@ -13,8 +13,8 @@ import (
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
-	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // withPool is a machine with an existing pool.
@@ -30,7 +30,7 @@ func withPool(t *testing.T, directory string) doctor.Config {
 func TestReflinkingPoolPasses(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	directory := harness.ReflinkPool(t, 320<<20)
+	directory := testpool.Reflink(t, 320<<20)
 	c := withPool(t, directory)
 
 	finds(t, look(t, c, "pool", "default"), doctor.OK, directory, "xfs", "/dev/loop")
@@ -43,7 +43,7 @@ func TestReflinkingPoolPasses(t *testing.T) {
 func TestPoolWithoutReflinkIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	directory := harness.PlainPool(t, 1<<30)
+	directory := testpool.Plain(t, 1<<30)
 	require.NoError(t, os.Mkdir(filepath.Join(directory, "scratch"), 0o700))
 
 	c := withPool(t, directory)

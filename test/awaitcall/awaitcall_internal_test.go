@@ -1,4 +1,4 @@
-package await
+package awaitcall
 
 import (
 	"context"
@@ -9,11 +9,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 const limit = time.Millisecond
 
-func expectNamed(t *testing.T, f *Failures, err error) {
+func expectNamed(t *testing.T, f *await.Failures, err error) {
 	t.Helper()
 
 	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "waited 1ms for /a/B") {
@@ -37,7 +39,7 @@ func TestACallWithoutADeadlineEnds(t *testing.T) {
 
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	f := &Failures{TB: t}
+	f := &await.Failures{TB: t}
 	err := unaryWithin(f, limit)(t.Context(), "/a/B", nil, nil, nil, never)
 	expectNamed(t, f, err)
 }
@@ -80,7 +82,7 @@ func TestAStreamWithoutADeadlineEnds(t *testing.T) {
 	) (grpc.ClientStream, error) {
 		return &silent{ctx: ctx}, nil
 	}
-	f := &Failures{TB: t}
+	f := &await.Failures{TB: t}
 
 	stream, err := streamWithin(f, limit)(t.Context(), nil, nil, "/a/B", open)
 	if err != nil {

@@ -1,4 +1,5 @@
-package await
+// Package awaitcall bounds the calls of tests, as package await bounds their other waits.
+package awaitcall
 
 import (
 	"context"
@@ -11,21 +12,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// CallLimit is the limit of a call whose context has no deadline.
-const CallLimit = 80 * time.Second
+// Limit is the limit of a call whose context has no deadline.
+const Limit = 80 * time.Second
 
 // errLate is the cause of the end of a call's context at the limit.
 var errLate = errors.New("the call's limit is over")
 
-// Calls gives each call of a client whose context has no deadline a limit: the call
+// Options gives each call of a client whose context has no deadline a limit: the call
 // ends then, and the test fails with the method's name. The server does not get the limit,
 // since a deadline may change what it does.
-func Calls(tb testing.TB) []grpc.DialOption {
+func Options(tb testing.TB) []grpc.DialOption {
 	tb.Helper()
 
 	return []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(unaryWithin(tb, CallLimit)),
-		grpc.WithChainStreamInterceptor(streamWithin(tb, CallLimit)),
+		grpc.WithChainUnaryInterceptor(unaryWithin(tb, Limit)),
+		grpc.WithChainStreamInterceptor(streamWithin(tb, Limit)),
 	}
 }
 
