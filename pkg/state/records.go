@@ -72,6 +72,9 @@ func linesOf(file File, wanted map[recordKey]error) (map[recordKey]int, error) {
 	err := readChunks(file, func(c *chunk) error {
 		for text := range bytes.Lines(c.text) {
 			number++
+			if len(text) == 1 {
+				continue // preallocated, as most lines are
+			}
 			read, err := parseLine(bytes.TrimSuffix(text, []byte{'\n'}))
 			if key := (recordKey{read.Collection, read.Key}); err == nil && wanted[key] != nil {
 				found[key] = number
