@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -175,13 +176,41 @@ func startProcess(t *testing.T, dir string, args ...string) (*exec.Cmd, <-chan s
 	self, err := os.Executable()
 	require.NoError(t, err)
 
-	command := exec.CommandContext(t.Context(), self, append([]string{
-		"--mode=controller", "--endpoint", filepath.Join(dir, "csi.sock"),
-		"--state-dir", filepath.Join(dir, "state"), "--ready-file", filepath.Join(dir, "ready"),
-	}, args...)...)
+	command := exec.CommandContext(t.Context(), self, flagsIn(dir, args...)...)
 	command.Env = append(os.Environ(), asTouchstone+"=1", "TOUCHSTONE_POOL=default="+filepath.Join(dir, "pool"))
 
 	return command, startCommand(t, command)
+}
+
+// flagsIn are those of a driver in a directory, but for its pool, and more of the test's.
+func flagsIn(dir string, more ...string) []string {
+	return append([]string{
+		"--mode=controller", "--endpoint", filepath.Join(dir, "csi.sock"),
+		"--state-dir", filepath.Join(dir, "state"), "--ready-file", filepath.Join(dir, "ready"),
+	}, more...)
+}
+
+// startHere starts the driver of startProcess in this process, where a signal is not what a test shows.
+func startHere(t *testing.T, dir string, args ...string) (stop func(), lines <-chan string, ended <-chan error) {
+	t.Helper()
+
+	config, err := given(t, flagsIn(dir, args...), map[string]string{"TOUCHSTONE_POOL": "default=" + filepath.Join(dir, "pool")}, "")
+	require.NoError(t, err)
+
+	said, log := io.Pipe()
+	require.NoError(t, complete(config, log))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+
+	result := make(chan error, 1)
+
+	go func() {
+		result <- runUntil(ctx, config)
+		_ = log.Close()
+	}()
+
+	return cancel, linesOf(said), result
 }
 
 // startCommand returns what the process says.
@@ -193,12 +222,16 @@ func startCommand(t *testing.T, command *exec.Cmd) <-chan string {
 	require.NoError(t, command.Start())
 	t.Cleanup(func() { _ = command.Process.Kill() })
 
+	return linesOf(problems)
+}
+
+func linesOf(said io.Reader) <-chan string {
 	lines := make(chan string, 100)
 
 	go func() {
 		defer close(lines)
 
-		for scanner := bufio.NewScanner(problems); scanner.Scan(); {
+		for scanner := bufio.NewScanner(said); scanner.Scan(); {
 			lines <- scanner.Text()
 		}
 	}()

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,12 +21,14 @@ func TestVerifyFindsMissingChanges(t *testing.T) {
 
 	const volumes = 40
 
-	for name, end := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "closed": syscall.SIGTERM} {
+	for name, serve := range map[string]func(*stopped, *testing.T, func(*csiclient.Client), ...string){
+		"killed": (*stopped).untilKilled, "closed": (*stopped).during,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			s := &stopped{dir: t.TempDir()}
-			s.during(t, end, func(client *csiclient.Client) {
+			serve(s, t, func(client *csiclient.Client) {
 				for i := range volumes {
 					createVolume(t, client, fmt.Sprint("volume-", i), nil)
 				}

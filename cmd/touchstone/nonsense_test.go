@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/internal/driver"
 )
 
@@ -181,10 +184,19 @@ func waysOf(t *testing.T, others []string, name, text string) map[string]func() 
 
 	if name != configFlag {
 		ways["key"] = func() (*driver.Config, error) {
-			file, err := yaml.Marshal(map[string]string{name: text})
+			settings, err := yaml.Marshal(map[string]string{name: text})
 			require.NoError(t, err)
 
-			return given(t, others, nil, string(file))
+			// Thousands of files on a disk would take most of the test's time.
+			memory, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+			require.NoError(t, err)
+
+			defer unix.Close(memory)
+
+			file := fmt.Sprintf("/proc/self/fd/%d", memory)
+			require.NoError(t, os.WriteFile(file, settings, 0o600))
+
+			return given(t, append(slices.Clone(others), "--config="+file), nil, "")
 		}
 	}
 
@@ -195,7 +207,9 @@ func waysOf(t *testing.T, others []string, name, text string) map[string]func() 
 func TestEachSettingIsUsedOrRefused(t *testing.T) {
 	t.Parallel()
 
-	root := t.TempDir()
+	root, command := t.TempDir(), newRootCommand()
+	command.ResetCommands() // Only serve is called.
+	command.SetErr(io.Discard)
 
 	for _, of := range attempts(t) {
 		for _, text := range nonsense {
@@ -218,8 +232,11 @@ func TestEachSettingIsUsedOrRefused(t *testing.T) {
 			}
 
 			if !taken {
-				args := append(append([]string{"serve"}, of.others(root)...), "--"+of.Name+"="+text)
-				require.Equal(t, exitCannot, run(t.Context(), args, io.Discard, io.Discard), "%.50q of %s", text, of.Name)
+				serve := newServeCommand()
+				command.AddCommand(serve)
+				command.SetArgs(append(append([]string{"serve"}, of.others(root)...), "--"+of.Name+"="+text))
+				require.Equal(t, exitCannot, ctl.ExitCode(command.ExecuteContext(t.Context())), "%.50q of %s", text, of.Name)
+				command.RemoveCommand(serve)
 			}
 		}
 	}

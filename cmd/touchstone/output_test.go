@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,7 +27,7 @@ func TestUnprintedOutputFailsTheCommand(t *testing.T) {
 	s := &stopped{dir: t.TempDir()}
 	endpoint := "unix://" + filepath.Join(s.dir, "csi.sock")
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		createVolume(t, client, "data", nil)
 		failToPrint(t, "ctl", "volume", "list", "--endpoint", endpoint)
 	}, simulated...)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -101,7 +100,7 @@ func (s *stopped) putRight(t *testing.T, data []string, lost string) {
 		require.Zero(t, code, said)
 	}
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		for range 2 {
 			claim := &csiclient.Publication{VolumeID: s.never, NodeID: "here", Capability: csiclient.MountCapability(writer, "")}
 			require.NoError(t, client.Attach(t.Context(), claim))
@@ -273,7 +272,7 @@ func TestForgetPoolAcceptsANewDirectory(t *testing.T) {
 	}
 	stateDir := filepath.Join(s.dir, "state")
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		_, err := client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: s.used})
 		rpccode.Require(t, err, codes.Unavailable, "DeleteVolume in a pool of which the state knows another identity")
 		errtext.Require(t, err, "touchstone state forget-pool default")
@@ -321,14 +320,14 @@ func TestForgetPoolAcceptsANewDirectory(t *testing.T) {
 func (s *stopped) servesNewPool(t *testing.T, lost string) {
 	t.Helper()
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		createVolume(t, client, "new", nil)
 	}, "--node-id=here")
 
 	adopted := identityOf(t, s)
 	require.NotEqual(t, lost, adopted, "want: the new pool gets an identity of its own")
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		_, err := client.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: s.snapshot})
 		require.NoError(t, err)
 
@@ -349,7 +348,7 @@ func TestPoolsInUseAreNotCompared(t *testing.T) {
 
 	s, other := serveAndStop(t), t.TempDir()
 
-	s.during(t, syscall.SIGTERM, func(*csiclient.Client) {
+	s.during(t, func(*csiclient.Client) {
 		var each sync.WaitGroup
 
 		for _, verb := range []string{"verify", "repair"} {
@@ -373,7 +372,7 @@ func TestNodeStateIsNotComparedWithPools(t *testing.T) {
 
 	s := serveAndStop(t)
 	node := &stopped{dir: t.TempDir()}
-	node.during(t, syscall.SIGTERM, func(*csiclient.Client) {}, "--mode=node", "--kubelet-dir", node.dir)
+	node.during(t, func(*csiclient.Client) {}, "--mode=node", "--kubelet-dir", node.dir)
 
 	for _, verb := range []string{"verify", "repair"} {
 		code, said := s.state(verb, "--state-dir", filepath.Join(node.dir, "state"))
@@ -390,11 +389,9 @@ func TestEmbeddedPoolIsCompared(t *testing.T) {
 	t.Parallel()
 
 	s := &stopped{dir: t.TempDir()}
-	serve := func(end syscall.Signal, do func(*csiclient.Client)) {
-		s.during(t, end, do, "--mode=all", "--kubelet-dir", s.dir, "--pool-image-size=320Mi")
-	}
+	flags := []string{"--mode=all", "--kubelet-dir", s.dir, "--pool-image-size=320Mi"}
 
-	serve(syscall.SIGKILL, func(client *csiclient.Client) { createVolume(t, client, "volume", nil) })
+	s.untilKilled(t, func(client *csiclient.Client) { createVolume(t, client, "volume", nil) }, flags...)
 
 	code, said := s.state("verify")
 	require.Zero(t, code, said)
@@ -406,7 +403,7 @@ func TestEmbeddedPoolIsCompared(t *testing.T) {
 	require.Contains(t, said, orphan)
 	require.NoError(t, os.Remove(orphan))
 
-	serve(syscall.SIGTERM, func(*csiclient.Client) {})
+	s.during(t, func(*csiclient.Client) {}, flags...)
 
 	code, said = s.state("verify")
 	require.Equal(t, exitCannot, code, said)

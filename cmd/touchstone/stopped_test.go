@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -39,29 +38,44 @@ func (s *stopped) state(verb string, extra ...string) (code int, said string) {
 	return code, out + problems
 }
 
-// during calls do while a driver serves, which then ends as the signal says.
-func (s *stopped) during(t *testing.T, end syscall.Signal, do func(client *csiclient.Client), args ...string) {
+// during calls do while a driver serves, in this process, which then drains.
+func (s *stopped) during(t *testing.T, do func(client *csiclient.Client), args ...string) {
 	t.Helper()
 
-	command, lines := startProcess(t, s.dir, args...)
+	stop, lines, ended := startHere(t, s.dir, args...)
+	s.call(t, lines, do)
+	stop()
+	awaitLast(t, lines)
+	require.NoError(t, await.Receive(t, ended, "the end of the driver"))
+}
+
+// call calls do when the driver is ready.
+func (s *stopped) call(t *testing.T, lines <-chan string, do func(client *csiclient.Client)) {
+	t.Helper()
 	awaitLine(t, lines, "msg=ready")
 
 	client, err := csiclient.Connect("unix://"+filepath.Join(s.dir, "csi.sock"), awaitcall.Options(t)...)
 	require.NoError(t, err)
 	do(client)
 	require.NoError(t, client.Close())
-	require.NoError(t, command.Process.Signal(end))
+}
 
+// untilKilled calls do while a process of its own serves, which then is killed.
+func (s *stopped) untilKilled(t *testing.T, do func(client *csiclient.Client), args ...string) {
+	t.Helper()
+
+	command, lines := startProcess(t, s.dir, args...)
+	s.call(t, lines, do)
+	require.NoError(t, command.Process.Kill())
 	awaitLast(t, lines)
-
-	require.Equal(t, end == syscall.SIGTERM, child.Wait(t, command) == nil, "want: the driver exits with 0 after SIGTERM only")
+	require.Error(t, child.Wait(t, command), "the exit of a driver that was killed")
 }
 
 func serveAndStop(t *testing.T) *stopped {
 	t.Helper()
 
 	s := &stopped{dir: t.TempDir()}
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		s.never = createVolume(t, client, "never", nil)
 		s.used = createVolume(t, client, "used", nil)
 		s.directory = createVolume(t, client, "directory", map[string]string{"backing": "directory"})

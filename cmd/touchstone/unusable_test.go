@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -17,7 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver/audit"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
 // recorded is the state of a driver that has ended, with a record of each kind that a simulated
@@ -35,7 +35,7 @@ func record(t *testing.T) *recorded {
 	t.Helper()
 
 	s := &recorded{stopped: &stopped{dir: t.TempDir()}}
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		s.attached = createVolume(t, client, "attached", nil)
 		s.other = createVolume(t, client, "other", nil)
 
@@ -87,7 +87,7 @@ func (s *recorded) edit(t *testing.T, collection, key string, change func(line s
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 
-	lines := strings.Split(string(text), "\n")
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 	names := fmt.Sprintf(`"collection":%q,"key":%q,`, collection, key)
 	at := -1
 
@@ -107,10 +107,7 @@ func (s *recorded) edit(t *testing.T, collection, key string, change func(line s
 	sum := crc32.Checksum([]byte(changed[start:]), crc32.MakeTable(crc32.Castagnoli))
 	lines[at] = fmt.Sprintf(`{"crc32c":"%08x",`, sum) + changed[start:]
 	// The preallocated newlines at the end make up for another length.
-	longer := strings.Join(lines, "\n")
-	if more := len(text) - len(longer); more > 0 {
-		longer += strings.Repeat("\n", more)
-	}
+	longer := strings.Join(lines, "\n") + strings.Repeat("\n", len(text))
 
 	require.NoError(t, os.WriteFile(path, []byte(longer[:len(text)]), 0o600))
 }
@@ -131,18 +128,14 @@ func (s *recorded) compact(t *testing.T) {
 func (s *recorded) refuses(t *testing.T, says ...string) {
 	t.Helper()
 
-	command, lines := startProcess(t, s.dir, simulated...)
-
-	var all strings.Builder
+	_, lines, ended := startHere(t, s.dir, simulated...)
 	for line := range lines {
 		require.NotContains(t, line, "msg=ready", "want: the driver refuses to start")
-		all.WriteString(line + "\n")
 	}
 
-	require.Error(t, child.Wait(t, command), "want: the driver refuses to start")
-
+	err := await.Receive(t, ended, "the end of the driver")
 	for _, part := range says {
-		require.Contains(t, strings.ReplaceAll(all.String(), `\`, ""), part)
+		errtext.Require(t, err, part)
 	}
 }
 
@@ -235,7 +228,7 @@ func (s *recorded) isRefusedAndRepaired(t *testing.T, key string) {
 func (s *recorded) served(t *testing.T, collection, dropped string) {
 	t.Helper()
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		listed, err := client.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 		require.NoError(t, err)
 
@@ -290,7 +283,7 @@ func TestSnapshotOfALostVolumeIsKept(t *testing.T) {
 	code, said := s.state("repair")
 	require.Zero(t, code, said)
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
+	s.during(t, func(client *csiclient.Client) {
 		listed, err := client.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SnapshotId: s.snapshot})
 		require.NoError(t, err)
 		require.Len(t, listed.GetEntries(), 1, "want: the snapshot of the lost volume is still listed")
