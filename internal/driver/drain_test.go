@@ -169,7 +169,7 @@ func TestDrainEndsCallsThatHang(t *testing.T) {
 func TestDrainAwaitsTheReopeningOfAPool(t *testing.T) {
 	t.Parallel()
 
-	r := start(t, nil)
+	r := start(t, func(config *driver.Config) { config.Health.RelistPeriod = 10 * time.Millisecond })
 	entered, release := make(chan struct{}), make(chan struct{})
 
 	var done atomic.Bool

@@ -268,7 +268,9 @@ func TestMissingPoolLeavesTheDriverReady(t *testing.T) {
 	t.Parallel()
 
 	address := served.Address()
-	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
+	r := start(t, func(config *driver.Config) {
+		config.HTTPEndpoint, config.Health.RelistPeriod = address, 10*time.Millisecond
+	})
 	require.NoError(t, os.RemoveAll(r.config.Pools["default"]))
 
 	var err error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
@@ -15,7 +16,7 @@ import (
 // Operations lets a test start what a drain has to wait for.
 func (d *Driver) Operations() *operation.Group { return d.ops }
 
-// ReopenPool has the pool fail. When it is served again, served is called.
+// ReopenPool has the pool fail, so that the next probe opens it. When it is served again, served is called.
 func (d *Driver) ReopenPool(name string, served func(ctx context.Context, pool string)) {
 	o := d.components.opener
 	o.members[name].turn <- struct{}{}
@@ -26,6 +27,7 @@ func (d *Driver) ReopenPool(name string, served func(ctx context.Context, pool s
 		recoverPool: func(context.Context, *pool.Pool) error { return nil }, served: served,
 	})
 	o.fail(name, errStarting)
+	o.members[name].failedAt = time.Time{}
 }
 
 // Services names the gRPC services that the driver registers, in order.

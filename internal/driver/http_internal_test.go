@@ -30,6 +30,10 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) {
 	server, listener, err := listenHTTP(t.Context(), &Config{HTTPEndpoint: "127.0.0.1:0"}, measured, "/no/such/socket", well,
 		func(context.Context) (health.Report, error) { return health.Report{}, nil })
 	require.NoError(t, err)
+	require.Positive(t, server.ReadHeaderTimeout, "want: a header that does not come ends the connection")
+
+	// Long enough for the connections of all clients.
+	server.ReadHeaderTimeout = time.Second / 4
 
 	served := make(chan error, 1)
 	go func() { served <- serveHTTP(server, listener) }()
