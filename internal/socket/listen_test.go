@@ -100,8 +100,11 @@ func TestListenRefusesAServedSocket(t *testing.T) {
 	t.Parallel()
 
 	first := listen(t, filepath.Join(t.TempDir(), "a.sock"))
-	_, err := socket.Listen(t.Context(), first.Path(), func(_ context.Context, connection *grpc.ClientConn) string {
+	_, err := socket.Listen(t.Context(), first.Path(), func(ctx context.Context, connection *grpc.ClientConn) string {
 		require.Equal(t, "passthrough:///"+first.Path(), connection.CanonicalTarget())
+
+		_, limited := ctx.Deadline()
+		require.True(t, limited, "want: the wait for the answer of the other process ends")
 
 		return "it.example.org v1"
 	})
