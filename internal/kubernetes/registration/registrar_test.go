@@ -314,6 +314,11 @@ func TestAnotherRegistrarsSocketIsKept(t *testing.T) {
 	other, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketOf(config) + ".new"})
 	require.NoError(t, err)
 	other.SetUnlinkOnClose(false)
+
+	server, ended := grpc.NewServer(), make(chan error, 1)
+	go func() { ended <- server.Serve(other) }()
+
+	t.Cleanup(server.Stop)
 	require.NoError(t, os.Rename(socketOf(config)+".new", socketOf(config)))
 
 	theirs, err := os.Lstat(socketOf(config))
@@ -325,7 +330,8 @@ func TestAnotherRegistrarsSocketIsKept(t *testing.T) {
 	require.True(t, os.SameFile(theirs, kept), "want: the file is the one that was there before")
 	require.False(t, r.Registered(), "want: the registrar is not registered")
 
-	require.NoError(t, other.Close())
+	server.Stop()
+	require.NoError(t, await.Receive(t, ended, "the other registrar to end"))
 
 	plugins := kubelet.Watch(t, config.Directory, nil)
 
