@@ -136,7 +136,7 @@ func TestSocketIsChecked(t *testing.T) {
 
 			c := machine(t)
 			if name == "deaf" {
-				c.Limit = 2 * time.Second
+				c.Limit = time.Second / 10
 			}
 
 			test.prepare(t, socketOf(t, c))
