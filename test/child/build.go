@@ -17,7 +17,8 @@ func BuildDriver(path string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), BuildLimit)
 	defer cancel()
 
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "github.com/touchstone-csi/touchstone/cmd/touchstone")
+	// Unlike go build, go run keeps the program in the cache: it is linked once for all packages.
+	build := exec.CommandContext(ctx, "go", "run", "-trimpath", "-exec=cp", "github.com/touchstone-csi/touchstone/cmd/touchstone", path)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 
 	output, err := build.CombinedOutput()
