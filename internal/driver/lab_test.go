@@ -36,9 +36,8 @@ func TestTheDriverWithoutTheLab(t *testing.T) {
 	require.NotContains(t, run("list", "-tags=nolab", "-deps", module+"internal/driver"), module+"internal/lab")
 
 	// Unlike go build, go run keeps the program in the cache.
-	directory := t.TempDir()
-	run("run", "-buildvcs=false", "-tags=nolab", "-exec=cp -t "+directory, module+"cmd/touchstone")
-	binary := filepath.Join(directory, "touchstone")
+	binary := filepath.Join(t.TempDir(), "touchstone")
+	run("run", "-buildvcs=false", "-tags=nolab", "-exec=cp", module+"cmd/touchstone", binary)
 
 	for _, flag := range []string{
 		"--faults=/rules", "--enable-faults", "--call-log=/log", "--strict", "--proxy-endpoint=unix:///other", "--proxy-listen=unix:///other",
