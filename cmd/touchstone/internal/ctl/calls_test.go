@@ -120,6 +120,8 @@ func TestCallsFilterWithJQ(t *testing.T) {
 }
 
 func TestCallsWaitReturnsTheCall(t *testing.T) {
+	t.Parallel()
+
 	recorder, endpoint := startRecorded(t)
 
 	out, err := run(t, "calls", "wait", "--method", "CreateVolume", "-o", "name", "--endpoint", endpoint)

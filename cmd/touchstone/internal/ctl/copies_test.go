@@ -255,6 +255,8 @@ func TestCreateCopiesTheSource(t *testing.T) {
 }
 
 func TestWaitPollsUntilReady(t *testing.T) {
+	t.Parallel()
+
 	driver, endpoint := startFake(t)
 
 	out, err := run(t, "snapshot", "create", "volume-1", "copied", "--endpoint", endpoint, "--wait")
@@ -317,6 +319,8 @@ func TestProgressOfACompleteCopyIsSyncing(t *testing.T) {
 }
 
 func TestWithoutATerminalProgressNeedsTheFlag(t *testing.T) {
+	t.Parallel()
+
 	driver, endpoint := startFake(t)
 
 	// The copy that the command's call begins, or joins.
@@ -332,6 +336,8 @@ func TestWithoutATerminalProgressNeedsTheFlag(t *testing.T) {
 }
 
 func TestTerminalShowsABarUntilTheAnswer(t *testing.T) {
+	t.Parallel()
+
 	driver, endpoint := startFake(t)
 	driver.release = make(chan struct{})
 	terminal, screen := openTerminal(t)
@@ -350,6 +356,8 @@ func TestTerminalShowsABarUntilTheAnswer(t *testing.T) {
 }
 
 func TestTerminalShowsABarUntilTheVerdict(t *testing.T) {
+	t.Parallel()
+
 	driver, endpoint := startReporting(t)
 	driver.release = make(chan struct{})
 	terminal, screen := openTerminal(t)

@@ -234,6 +234,8 @@ func registerFaults(t *testing.T, log *slog.Logger) func(grpc.ServiceRegistrar) 
 // TestEachCallOfACommandFailsOnce runs each command as often as it makes calls, and another one fails
 // each time: the command fails, and says why.
 func TestEachCallOfACommandFailsOnce(t *testing.T) {
+	t.Parallel()
+
 	for _, command := range eachCommand(t) {
 		t.Run(command.line, func(t *testing.T) {
 			driver, endpoint := startComplete(t, 0)
@@ -273,6 +275,8 @@ var errFull = errors.New("no space left on device")
 
 // TestUnprintedOutputFailsTheCommand: what was not printed is a failure, in each format.
 func TestUnprintedOutputFailsTheCommand(t *testing.T) {
+	t.Parallel()
+
 	for _, command := range eachCommand(t) {
 		if command.silent || command.args()[0] == "check" {
 			continue // check prints each verdict as it comes, and the program fails at its end.

@@ -66,6 +66,8 @@ func (s *starting) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse
 
 // TestWaitIsForADriverThatIsStarting, and no longer than it says.
 func TestWaitIsForADriverThatIsStarting(t *testing.T) {
+	t.Parallel()
+
 	socket := filepath.Join(t.TempDir(), "csi.sock")
 	endpoint := "unix://" + socket
 

@@ -131,6 +131,8 @@ func TestMissingSocketFails(t *testing.T) {
 
 // TestWatchPrintsChanges, and ends with its context.
 func TestWatchPrintsChanges(t *testing.T) {
+	t.Parallel()
+
 	driver, endpoint := startNamed(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	shown, output := io.Pipe()

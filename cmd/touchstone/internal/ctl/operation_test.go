@@ -28,6 +28,8 @@ func TestOperationsAreListed(t *testing.T) {
 }
 
 func TestOperationsAreAwaitedAndCancelled(t *testing.T) {
+	t.Parallel()
+
 	driver, endpoint := startNamed(t)
 
 	// The copy of data has ended before the command begins, that of monday ends while it waits.
