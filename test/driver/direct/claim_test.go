@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
@@ -153,6 +154,7 @@ func TestUnreadableClaimMakesNoVolume(t *testing.T) {
 		instead http.HandlerFunc
 		missing bool
 		token   string
+		timeout time.Duration
 		code    codes.Code
 		words   []string
 	}{
@@ -160,7 +162,7 @@ func TestUnreadableClaimMakesNoVolume(t *testing.T) {
 		"forbidden":    {instead: kubeapi.Forbidden, code: codes.FailedPrecondition, words: []string{"deploy/direct-assign/rbac.yaml"}},
 		"unauthorized": {token: "expired-s3cret-token", code: codes.FailedPrecondition, words: []string{"renew"}},
 		"500":          {instead: kubeapi.Broken, code: codes.Unavailable, words: []string{"does not answer"}},
-		"hang":         {instead: kubeapi.Hang, code: codes.Unavailable, words: []string{"no answer within 5s"}},
+		"hang":         {instead: kubeapi.Hang, timeout: 50 * time.Millisecond, code: codes.Unavailable, words: []string{"no answer within 50ms"}},
 		"garbage":      {instead: kubeapi.Garbage, code: codes.Unavailable, words: []string{"does not answer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -174,6 +176,8 @@ func TestUnreadableClaimMakesNoVolume(t *testing.T) {
 			}
 
 			d := harness.Start(t, askingAPI(api), func(c *driver.Config) {
+				c.Claims.Timeout = test.timeout
+
 				if test.token != "" {
 					c.Claims.Kubeconfig = api.KubeconfigWith(t, test.token)
 				}
@@ -195,8 +199,8 @@ func TestUnreadableClaimMakesNoVolume(t *testing.T) {
 			api.Instead(nil)
 			api.Put("shop", "data", annotated())
 
-			if test.token != "" {
-				d.Restart(t, askingAPI(api))
+			if test.token != "" || test.timeout != 0 {
+				d.Restart(t, askingAPI(api), func(c *driver.Config) { c.Claims.Timeout = 0 })
 			}
 
 			require.Equal(t, "true", harness.NewVolume(t, d, request).VolumeContext[harness.DirectKey])
@@ -208,9 +212,16 @@ func TestClaimRequestEndsAtTheDeadline(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)
-	api.Instead(kubeapi.Hang)
+	answer := make(chan struct{})
 
-	d := harness.Start(t, askingAPI(api), func(c *driver.Config) { c.Claims.Timeout = 2 * time.Second })
+	api.Instead(func(w http.ResponseWriter, r *http.Request) {
+		<-answer
+		kubeapi.Forbidden(w, r)
+	})
+
+	d := harness.Start(t, askingAPI(api), func(c *driver.Config) { c.Claims.Timeout = await.Limit })
+	// Before the driver stops, which waits for the operation.
+	t.Cleanup(func() { close(answer) })
 
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
