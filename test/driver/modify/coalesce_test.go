@@ -141,43 +141,89 @@ func TestOneChangeOfManyRequests(t *testing.T) {
 	require.Equal(t, int64(64), queueOf(t, loopsOf(t, d, id)[0].Number).ReadAheadKiB, "want: the device has the read-ahead that was asked for")
 }
 
-func TestVolumesDoNotShareAWindow(t *testing.T) {
-	d := harness.Start(t, within(longEnough))
-	one := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "one"}).VolumeID
-	other := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "other"}).VolumeID
+// oneWaits makes two requests that contradict each other: the one that arrives second is refused with
+// ABORTED, so that the other one waits for the end of its window. It returns which one that is, its answer
+// when there is one, and the error of the refused one.
+func oneWaits(t *testing.T, calls [2]func() error) (waits int, answer <-chan error, refused error) {
+	t.Helper()
 
-	for _, err := range together(
-		func() error { _, err := expand(t.Context(), d, one, 128*harness.MiB); return err },
-		func() error { _, err := expand(t.Context(), d, other, 256*harness.MiB); return err },
-	) {
-		require.NoError(t, err)
+	answers := [2]chan error{make(chan error, 1), make(chan error, 1)}
+	for i, call := range calls {
+		go func() { answers[i] <- call() }()
 	}
 
-	require.Equal(t, int64(128*harness.MiB), harness.CapacityOf(t, d, one), "want: the first volume has its size")
-	require.Equal(t, int64(256*harness.MiB), harness.CapacityOf(t, d, other), "want: the second volume has its size")
+	select {
+	case refused = <-answers[0]:
+		waits = 1
+	case refused = <-answers[1]:
+	case <-time.After(await.Limit):
+		require.FailNow(t, "want: one of two contradictory requests is refused")
+	}
+
+	harness.RequireCode(t, refused, codes.Aborted)
+
+	return waits, answers[waits], refused
+}
+
+// sizesFor returns two expansions of a volume.
+func sizesFor(t *testing.T, d *harness.Driver, id string, sizes [2]int64) [2]func() error {
+	t.Helper()
+
+	return [2]func() error{
+		func() error { _, err := expand(t.Context(), d, id, sizes[0]); return err },
+		func() error { _, err := expand(t.Context(), d, id, sizes[1]); return err },
+	}
+}
+
+func TestVolumesDoNotShareAWindow(t *testing.T) {
+	d := harness.Start(t, within(time.Hour))
+	sizes := map[string][2]int64{
+		"one": {128 * harness.MiB, 192 * harness.MiB}, "other": {256 * harness.MiB, 320 * harness.MiB},
+	}
+	want, answers := map[string]int64{}, []<-chan error{}
+
+	for name, each := range sizes {
+		id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: name}).VolumeID
+		waits, answer, _ := oneWaits(t, sizesFor(t, d, id, each))
+		want[id], answers = each[waits], append(answers, answer)
+	}
+
+	d.Stop()
+
+	for _, answer := range answers {
+		require.NoError(t, await.Receive(t, answer, "the answer of an expansion"))
+	}
+
+	d.Restart(t)
+
+	for id, size := range want {
+		require.Equal(t, size, harness.CapacityOf(t, d, id), "want: each volume has its size")
+	}
 }
 
 func TestContradictionsAreRefused(t *testing.T) {
-	d := harness.Start(t, within(longEnough))
+	d := harness.Start(t, within(time.Hour))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 
-	sizes := []int64{128 * harness.MiB, 256 * harness.MiB}
-	failures := together(
-		func() error { _, err := expand(t.Context(), d, id, sizes[0]); return err },
-		func() error { _, err := expand(t.Context(), d, id, sizes[1]); return err },
-	)
-	winner := theOnlyGood(t, failures)
+	sizes := [2]int64{128 * harness.MiB, 256 * harness.MiB}
+	winner, answer, _ := oneWaits(t, sizesFor(t, d, id, sizes))
+	// A stop ends the window.
+	d.Stop()
+	require.NoError(t, await.Receive(t, answer, "the answer of the expansion"))
+	d.Restart(t)
 	require.Equal(t, sizes[winner], harness.CapacityOf(t, d, id), "want: the volume has the size of the request that won")
 
 	asked := []map[string]string{
 		{"readAheadKiB": "64", "checkPeriod": "1h"}, {"readAheadKiB": "128", "ioScheduler": "none"},
 	}
-	failures = together(
+	winner, answer, refused := oneWaits(t, [2]func() error{
 		func() error { return harness.Modify(t.Context(), d, id, asked[0]) },
 		func() error { return harness.Modify(t.Context(), d, id, asked[1]) },
-	)
-	winner = theOnlyGood(t, failures)
-	harness.RequireCode(t, failures[1-winner], codes.Aborted, "readAheadKiB")
+	})
+	harness.RequireCode(t, refused, codes.Aborted, "readAheadKiB")
+	d.Stop()
+	require.NoError(t, await.Receive(t, answer, "the answer of the change"))
+	d.Restart(t, within(0))
 
 	parameters, _ := record(t, d, id)
 	want := []map[string]string{{"readAheadKiB": "64", "checkPeriod": "1h0m0s"}, asked[1]}
@@ -187,55 +233,36 @@ func TestContradictionsAreRefused(t *testing.T) {
 	require.NoError(t, harness.Modify(t.Context(), d, id, asked[1-winner]))
 }
 
-// theOnlyGood returns which of the calls succeeded; the others are ABORTED.
-func theOnlyGood(t *testing.T, failures []error) int {
-	t.Helper()
-
-	winner := -1
-
-	for i, err := range failures {
-		if err == nil {
-			require.Negative(t, winner, "both succeeded")
-
-			winner = i
-
-			continue
-		}
-
-		harness.RequireCode(t, err, codes.Aborted)
-	}
-
-	require.GreaterOrEqual(t, winner, 0, "none succeeded")
-
-	return winner
-}
-
 // TestFailureIsNotShared: an error of a request is found before it joins.
 func TestFailureIsNotShared(t *testing.T) {
-	d := harness.Start(t, within(longEnough))
+	d := harness.Start(t, within(time.Hour))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 
-	failures := together(
+	_, answer, _ := oneWaits(t, [2]func() error{
 		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "64"}) },
-		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"ioScheduler": "elevator"}) },
-		func() error { _, err := expand(t.Context(), d, id, 1<<60); return err },
-	)
-	require.NoError(t, failures[0])
-	harness.RequireCode(t, failures[1], codes.InvalidArgument)
-	harness.RequireCode(t, failures[2], codes.ResourceExhausted)
+		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "128"}) },
+	})
+	harness.RequireCode(t, harness.Modify(t.Context(), d, id, map[string]string{"ioScheduler": "elevator"}), codes.InvalidArgument)
+
+	_, err := expand(t.Context(), d, id, 1<<60)
+	harness.RequireCode(t, err, codes.ResourceExhausted)
+
+	d.Stop()
+	require.NoError(t, await.Receive(t, answer, "the answer of the change"))
+	d.Restart(t)
 	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id), "want: the refused requests do not change the size")
 }
 
 // TestRetryJoins: the CO's deadline is shorter than the window.
 func TestRetryJoins(t *testing.T) {
-	d := harness.Start(t, within(longEnough))
+	d := harness.Start(t, within(300*time.Millisecond))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 	_, before := record(t, d, id)
 
 	var err error
 
-	for range 10 * int(longEnough/time.Second) {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	for end := time.Now().Add(await.Limit); time.Now().Before(end); {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		_, err = expand(ctx, d, id, 128*harness.MiB)
 
 		cancel()
