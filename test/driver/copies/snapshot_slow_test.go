@@ -153,7 +153,7 @@ func TestSlowSnapshotOutlivesTheDriver(t *testing.T) {
 	} {
 		t.Run(by, func(t *testing.T) {
 			d, brake := withBrake(t, harness.StartProcess, atOnce)
-			id := inPieces(t, d, "source", many/8)
+			id := inPieces(t, d, "source", many)
 			want := harness.ImageSum(t, harness.ImageOf(d, id))
 			request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
 			made := brake.heldUp(t, d, request)
