@@ -1,13 +1,16 @@
 package calls
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -46,6 +49,9 @@ func TestFollowReportsWhatItMissed(t *testing.T) {
 	require.Equal(t, Followed{Missed: 3}, got[1])
 	require.Equal(t, uint64(5), got[2].Call.Number, "want: the call after the missed ones is followed")
 
-	err = r.follow(t.Context(), FollowRequest{Filter: Filter{JQ: `last(range(infinite))`}}, func(any) error { return nil })
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, jq.ErrLimit) // as after jq.Limit
+	defer cancel()
+
+	err = r.follow(ctx, FollowRequest{Filter: Filter{JQ: `last(range(infinite))`}}, func(any) error { return nil })
 	rpccode.Require(t, err, codes.InvalidArgument, "it runs for longer than")
 }
