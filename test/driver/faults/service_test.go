@@ -109,7 +109,6 @@ func TestNumbersOfRulesAreBounded(t *testing.T) {
 		"quantity with cost":  patched(`.volume.capacity_bytes = "1e-999999999"`),
 		"more than the field": patched(".volume.capacity_bytes = 9223372036854775808"),
 		"elements":            patched(`.status.published_node_ids[1000000] = "x"`),
-		"endless":             patched("last(range(infinite))"),
 		"enum":                `{match: {method: NodeGetVolumeHealth}, act: {patch: '.volume_health.health_statuses = [{status: 4294967297, reason: "X"}]'}}`,
 		"cut":                 "{match: {method: GetMetadataAllocated}, act: {cut: -1}}",
 		"calls":               "{match: {calls: 1-99999999999999999999}, act: {unimplemented: true}}",
@@ -126,7 +125,7 @@ func TestNumbersOfRulesAreBounded(t *testing.T) {
 	// What depends on the response fails the call.
 	for patch, want := range map[string]codes.Code{
 		".volume.volume_id *= 1000000":             codes.OK,
-		".volume.volume_id *= 5000000":             codes.Internal,
+		".volume.volume_id *= 2000000":             codes.Internal,
 		".volume.volume_id *= 9223372036854775807": codes.Internal,
 		".volume.volume_id |= tonumber":            codes.Internal,
 	} {
