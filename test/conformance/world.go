@@ -163,8 +163,9 @@ func (w *World) nodes(volumeID string) []string {
 func (w *World) values(rpc, id string, name protoreflect.Name) []string {
 	var found []string
 
+	prefix := rpc + "\x00" + id + "\x00"
 	for key, each := range w.made {
-		if strings.HasPrefix(key, rpc+"\x00"+id+"\x00") {
+		if strings.HasPrefix(key, prefix) {
 			found = append(found, value(each.request, name))
 		}
 	}
