@@ -105,6 +105,7 @@ func TestMkfsOptions(t *testing.T) {
 func TestHostileMkfsOptions(t *testing.T) {
 	t.Parallel()
 
+	d := harness.Start(t)
 	victim := filepath.Join(harness.ForeignDirectory(t), "sub", "file")
 
 	for name, test := range map[string]struct{ fsType, options string }{
@@ -125,7 +126,6 @@ func TestHostileMkfsOptions(t *testing.T) {
 		"a UUID of its choice":  {"xfs", "-m uuid=00000000-0000-0000-0000-000000000001"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := harness.Start(t)
 			claim := harness.NewVolume(t, d, harness.MountRequest(test.fsType, 300*harness.MiB))
 			claim.VolumeContext["mkfsOptions"] = test.options
 
