@@ -129,6 +129,7 @@ func TestEphemeralReadOnly(t *testing.T) {
 }
 
 func TestEphemeralRefusals(t *testing.T) {
+	d := harness.Start(t)
 	blocked := func(c *csiclient.Publication) { c.Capability = csiclient.BlockCapability(harness.Writer) }
 	with := func(key, value string) func(*csiclient.Publication) {
 		return func(c *csiclient.Publication) { c.VolumeContext[key] = value }
@@ -166,11 +167,11 @@ func TestEphemeralRefusals(t *testing.T) {
 		"an id with a path": {named("../../images/x"), codes.InvalidArgument, []string{"volume_id"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := harness.Start(t, func(c *driver.Config) {
-				if test.code == codes.OutOfRange {
-					c.MaxVolumeBytes = 1 << 30
-				}
-			})
+			d := d
+			if test.code == codes.OutOfRange {
+				d = harness.Start(t, func(c *driver.Config) { c.MaxVolumeBytes = 1 << 30 })
+			}
+
 			claim := harness.InlineClaim(t, d, harness.SmallInline())
 			target := claim.TargetPath
 			require.NoError(t, os.MkdirAll(filepath.Dir(target), 0o750))
