@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"testing"
 
@@ -23,6 +24,8 @@ func Main(m *testing.M) {
 	faults.ServeIfAsked()
 	flag.Parse()
 	limitParallel()
+	// Go's default collects most for drivers that are about to end.
+	debug.SetGCPercent(400)
 
 	namespace.Enter()
 
