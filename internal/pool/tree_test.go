@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const otherUser = 65534
@@ -298,11 +299,7 @@ func TestCopyStopsAtMounts(t *testing.T) {
 func TestTooDeepTreeIsRefused(t *testing.T) {
 	t.Parallel()
 
-	directory, err := os.MkdirTemp("/dev/shm", "touchstone-pool-test-") //nolint:usetesting // on ext4 it takes seconds
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(directory)) })
-
-	place := openPool(t, directory)
+	place := openPool(t, testpool.InMemory(t))
 	source := newDirectory(t, place, 1, kibi)
 
 	// Deeper than any path: step by step.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/test/errtext"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 func TestPodUIDs(t *testing.T) {
@@ -45,10 +46,7 @@ func TestSearchDepthIsLimited(t *testing.T) {
 func TestSearchBreadthIsLimited(t *testing.T) {
 	t.Parallel()
 
-	base, err := os.MkdirTemp("/dev/shm", "touchstone-cgroup-") //nolint:usetesting // on ext4 it takes seconds
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(base)) })
-
+	base := testpool.InMemory(t)
 	for i := range maxDirectories {
 		require.NoError(t, os.Mkdir(filepath.Join(base, fmt.Sprintf("%04d", i)), 0o700))
 	}

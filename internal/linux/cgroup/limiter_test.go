@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/errtext"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const escapedUID = "4c1d0c9e_6b43_4b55_a1a4_1d2fa8a3e6b7"
@@ -138,10 +139,7 @@ func TestPodCgroupsAreFound(t *testing.T) {
 func TestSearchIsBounded(t *testing.T) {
 	t.Parallel()
 
-	root, err := os.MkdirTemp("/dev/shm", "touchstone-cgroup-") //nolint:usetesting // on ext4 it takes seconds
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
-
+	root := testpool.InMemory(t)
 	write(t, "io\n", root, "cgroup.controllers")
 	write(t, "", root, "1/2/3/4/5/6/pod"+podUID, "io.max")
 	require.ErrorIs(t, newLimiter(t, root).Set(podUID, cgroup.Device{}, cgroup.Limits{ReadIOPS: 1}), cgroup.ErrNoPod)
@@ -150,7 +148,7 @@ func TestSearchIsBounded(t *testing.T) {
 		require.NoError(t, os.Mkdir(filepath.Join(root, fmt.Sprint("many-", i)), 0o755))
 	}
 
-	err = newLimiter(t, root).Set(podUID, cgroup.Device{}, cgroup.Limits{ReadIOPS: 1})
+	err := newLimiter(t, root).Set(podUID, cgroup.Device{}, cgroup.Limits{ReadIOPS: 1})
 	require.ErrorIs(t, err, cgroup.ErrNoPod)
 	errtext.Require(t, err, "4096")
 }

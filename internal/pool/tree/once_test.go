@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 // within returns an operation of a directory that is open.
@@ -231,10 +232,7 @@ func TestTooDeepTreeIsRefused(t *testing.T) {
 
 	const most = 2048
 
-	root, err := os.MkdirTemp("/dev/shm", "touchstone-deep-") //nolint:usetesting // on ext4 it takes seconds
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
-
+	root := testpool.InMemory(t)
 	at := open(t, root)
 
 	for levels := 1; levels <= most+2; levels++ {
