@@ -14,9 +14,9 @@ examples() {
   for each in $life; do
     [ -n "$(steps_of "$each")" ] || die "there is no examples/$each: which one shows that feature now?"
   done
-  for each in "$tree"/examples/*/; do
-    each=$(basename "$each")
-    case " $life " in *" $each "*) ;; *) [ -z "$(steps_of "$each")" ] || all="$all $each" ;; esac
+  for each in "$tree"/examples/*/[0-9]*.yaml; do
+    each=$(basename "$(dirname "$each")")
+    [[ " $all " == *" $each "* ]] || all+=" $each"
   done
   [ -z "$(steps_of "$OVERLAY")" ] || all="$all $OVERLAY"
   for each in $all; do
