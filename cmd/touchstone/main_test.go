@@ -200,15 +200,22 @@ func startHere(t *testing.T, dir string, args ...string) (stop func(), lines <-c
 	said, log := io.Pipe()
 	require.NoError(t, complete(config, log))
 
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-
-	result := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	result, done := make(chan error, 1), make(chan struct{})
 
 	go func() {
+		defer close(done)
+
 		result <- runUntil(ctx, config)
 		_ = log.Close()
 	}()
+
+	t.Cleanup(func() {
+		cancel()
+
+		_ = said.Close() // its lines are not read any more
+		await.Receive(t, done, "the end of the driver")
+	})
 
 	return cancel, linesOf(said), result
 }
@@ -226,7 +233,8 @@ func startCommand(t *testing.T, command *exec.Cmd) <-chan string {
 }
 
 func linesOf(said io.Reader) <-chan string {
-	lines := make(chan string, 100)
+	// More than a test has a driver say while it does not listen.
+	lines := make(chan string, 10_000)
 
 	go func() {
 		defer close(lines)

@@ -33,7 +33,7 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) {
 	require.Positive(t, server.ReadHeaderTimeout, "want: a header that does not come ends the connection")
 
 	// Long enough for the connections of all clients.
-	server.ReadHeaderTimeout = time.Second / 4
+	server.ReadHeaderTimeout = time.Second
 
 	served := make(chan error, 1)
 	go func() { served <- serveHTTP(server, listener) }()

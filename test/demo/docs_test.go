@@ -23,7 +23,7 @@ import (
 var fencedBlock = regexp.MustCompile("(?m)^```([^\\n]*)\\n((?s:.*?)\\n)```$")
 
 // aCO stands for the command that a reader tests: it repeats the call until it succeeds.
-const aCO = "#!/bin/sh\nuntil touchstone ctl volume create data --size 64Mi --timeout 1s; do :; done\n"
+const aCO = "#!/bin/sh\nuntil touchstone ctl volume create data --size 64Mi --timeout 1s; do sleep 0.1; done\n"
 
 // ownTests are the tests of pages whose blocks have the mark own: together they are one script.
 var ownTests = map[string]string{

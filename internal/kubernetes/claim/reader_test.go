@@ -165,6 +165,8 @@ func TestUnreadableClaimFails(t *testing.T) {
 func TestEachRequestTimesOut(t *testing.T) {
 	t.Parallel()
 
+	require.Less(t, claim.DefaultTimeout, 10*time.Second, "want: less than what the provisioner waits for CreateVolume")
+
 	api := kubeapi.Start(t)
 	api.Instead(kubeapi.Hang)
 

@@ -130,13 +130,17 @@ func TestRestoreIsRetriedAfterItsDeadline(t *testing.T) {
 	} {
 		var answer *csi.CreateVolumeResponse
 
+		asked := 0
+
 		require.NoError(t, harness.Retry(t, func(ctx context.Context) (err error) {
+			asked++
 			answer, err = d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 				Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)}, VolumeContentSource: source,
 			})
 
 			return err
 		}))
+		require.Greater(t, asked, 1, "want: the copy takes longer than the deadline")
 		require.Equal(t, want, harness.ImageSum(t, harness.ImageOf(d, answer.GetVolume().GetVolumeId())), name)
 	}
 

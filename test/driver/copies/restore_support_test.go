@@ -20,7 +20,7 @@ const (
 	// payloadBytes is how much the tests of copies compare.
 	payloadBytes = 8 * harness.MiB
 	// many is how many extents a volume has that takes long to copy.
-	many = 1 << 10
+	many = 1 << 11
 	// keyCopy is set in the volume_context of a copy.
 	keyCopy = "copy"
 )

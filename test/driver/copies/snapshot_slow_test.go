@@ -153,7 +153,7 @@ func TestSlowSnapshotOutlivesTheDriver(t *testing.T) {
 	} {
 		t.Run(by, func(t *testing.T) {
 			d, brake := withBrake(t, harness.StartProcess, atOnce)
-			id := inPieces(t, d, "source", many)
+			id := inPieces(t, d, "source", many/2)
 			want := harness.ImageSum(t, harness.ImageOf(d, id))
 			request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
 			made := brake.heldUp(t, d, request)
@@ -261,11 +261,15 @@ func TestSnapshotIsRetriedAfterItsDeadline(t *testing.T) {
 
 	var made *csi.CreateSnapshotResponse
 
+	asked := 0
+
 	require.NoError(t, harness.Retry(t, func(ctx context.Context) (err error) {
+		asked++
 		made, err = d.CreateSnapshot(ctx, request)
 
 		return err
 	}))
+	require.Greater(t, asked, 1, "want: the copy takes longer than the deadline")
 	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})

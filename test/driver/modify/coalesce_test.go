@@ -237,15 +237,21 @@ func TestContradictionsAreRefused(t *testing.T) {
 func TestFailureIsNotShared(t *testing.T) {
 	d := harness.Start(t, within(time.Hour))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
+	refused := func() {
+		harness.RequireCode(t, harness.Modify(t.Context(), d, id, map[string]string{"ioScheduler": "elevator"}), codes.InvalidArgument)
+
+		_, err := expand(t.Context(), d, id, 1<<60)
+		harness.RequireCode(t, err, codes.ResourceExhausted)
+	}
+
+	refused()
 
 	_, answer, _ := oneWaits(t, [2]func() error{
 		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "64"}) },
 		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "128"}) },
 	})
-	harness.RequireCode(t, harness.Modify(t.Context(), d, id, map[string]string{"ioScheduler": "elevator"}), codes.InvalidArgument)
 
-	_, err := expand(t.Context(), d, id, 1<<60)
-	harness.RequireCode(t, err, codes.ResourceExhausted)
+	refused()
 
 	d.Stop()
 	require.NoError(t, await.Receive(t, answer, "the answer of the change"))

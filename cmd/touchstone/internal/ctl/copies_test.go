@@ -328,7 +328,7 @@ func TestWithoutATerminalProgressNeedsTheFlag(t *testing.T) {
 
 	var side bytes.Buffer
 
-	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--timeout", "600ms", "--endpoint", endpoint)
+	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--timeout", "2s", "--endpoint", endpoint)
 	errtext.Require(t, err, "DEADLINE_EXCEEDED")
 	require.Empty(t, side.String(), "want: no progress is written without a terminal")
 	errtext.Require(t, err, "the driver continues to copy: touchstone ctl operation list shows how far it is, operation wait slow waits")

@@ -66,7 +66,7 @@ func TestOperationsAreAwaitedAndCancelled(t *testing.T) {
 
 	task = driver.tasks.Start("restore", "volume-8", "lost", gibi)
 
-	_, err = run(t, "operation", "wait", "--timeout", "300ms", "--endpoint", endpoint)
+	_, err = run(t, "operation", "wait", "--timeout", "1s", "--endpoint", endpoint)
 	errtext.Require(t, err, "restore of lost: context deadline exceeded; the driver continues to copy")
 
 	go func() { ended <- runError(t, "operation", "wait", "--endpoint", endpoint) }()
