@@ -32,7 +32,7 @@ func problem(seen, cure string) Finding { return Finding{Verdict: Problem, Seen:
 // permission was denied, and otherwise the given one.
 func permissionCure(err error, otherwise string) string {
 	if errors.Is(err, fs.ErrPermission) {
-		return "run this as the user that the driver runs as; if it did, let that user open it"
+		return "run this as the user that the driver runs as (root: sudo); if it did, let that user open it"
 	}
 
 	return otherwise

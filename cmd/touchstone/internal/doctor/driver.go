@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -97,8 +98,13 @@ func (c *Config) checkIdentity(ctx context.Context, co *csiclient.Client) Findin
 	}
 }
 
-// connectProblem distinguishes a socket without a server from one whose server hangs.
+// connectProblem distinguishes a socket that this user may not use, one without a server, and one
+// whose server hangs.
 func connectProblem(path string, err error) Finding {
+	if denied := unix.Access(path, unix.W_OK); errors.Is(denied, fs.ErrPermission) {
+		return problem("connect to "+path+": "+denied.Error(), permissionCure(denied, ""))
+	}
+
 	switch status.Code(err) {
 	case codes.Unavailable:
 		return problem("no process serves "+path+" any more: "+status.Convert(err).Message(),
