@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"strings"
@@ -97,12 +98,17 @@ func (e exitError) ExitCode() int { return e.code }
 // Unwrap returns the cause.
 func (e exitError) Unwrap() error { return e.error }
 
+// exitWith returns nil for nil. Of what an ordinary user may not do it says how that user can.
 func exitWith(code int, err error) error {
-	if err != nil {
-		return exitError{err, code}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		err = fmt.Errorf("%w; run it as root (sudo), or with directories of your own: --state-dir and --pool, "+
+			"of serve also --endpoint, with --simulate-node if it is to mount nothing", err)
 	}
 
-	return nil
+	return exitError{err, code}
 }
 
 // withDefaultCommand inserts `serve` before arguments that begin with a flag, so that
