@@ -173,13 +173,13 @@ func checkCallLog(file string) error {
 	return checkFile(file)
 }
 
-// checkCollector refuses what the exporter would replace by its default.
+// checkCollector refuses what the exporter would replace by its default, such as port 443 also of http.
 func checkCollector(endpoint string) error {
 	if given, err := url.Parse(endpoint); err == nil {
 		rest := strings.TrimSuffix(strings.TrimPrefix(endpoint, given.Scheme+"://"), "/")
 		// Nothing but scheme and host: the exporter ignores the rest.
 		if slices.Contains([]string{"http", "https"}, given.Scheme) && rest == given.Host &&
-			isHostAndPort(given.Hostname(), cmp.Or(given.Port(), "0")) {
+			isHostAndPort(given.Hostname(), given.Port()) {
 			return nil
 		}
 	}

@@ -197,7 +197,8 @@ func TestConfigAddressesAreValidated(t *testing.T) {
 	checks{
 		"traces by http":           {otlp("http://127.0.0.1:4317"), ""},
 		"traces by https":          {otlp("https://collector.example.org:4317/"), ""},
-		"traces, port of https":    {otlp("https://collector"), ""},
+		"traces, no port of http":  {otlp("http://10.0.0.5"), "otlp-endpoint"},
+		"traces, no port of https": {otlp("https://tempo-1"), "otlp-endpoint"},
 		"traces to IPv6":           {otlp("http://[::1]:4317"), ""},
 		"traces, no scheme":        {otlp("127.0.0.1:4317"), "otlp-endpoint"},
 		"traces, other scheme":     {otlp("grpc://127.0.0.1:4317"), "otlp-endpoint"},

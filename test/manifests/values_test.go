@@ -240,7 +240,7 @@ func TestTracesReachTheirCollector(t *testing.T) {
 			[]string{"TCP 4317", "TCP 53, TCP 5353, UDP 53, UDP 5353"},
 		},
 		{
-			"node: {settings: {otlp-endpoint: 'https://tempo.monitoring/'}}\nnetworkPolicy: {dnsPorts: [53]}",
+			"node: {settings: {otlp-endpoint: 'https://[fd00::5]:443/'}}\nnetworkPolicy: {dnsPorts: [53]}",
 			[]string{apiServer},
 			[]string{"TCP 443", "TCP 53, UDP 53"},
 		},
