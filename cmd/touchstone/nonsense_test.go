@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -254,6 +256,74 @@ func valuesOf(config *driver.Config) map[string]string {
 	}
 
 	return values
+}
+
+// textSchema is what the chart's schema says of a text.
+type textSchema struct {
+	Type      any         `json:"type"`
+	Items     *textSchema `json:"items"`
+	Enum      []string    `json:"enum"`
+	Pattern   string      `json:"pattern"`
+	MinLength int         `json:"minLength"`
+}
+
+func (s *textSchema) takes(text string) bool {
+	if s.Items != nil {
+		return s.Items.takes(text)
+	}
+
+	return strings.Contains(fmt.Sprint(s.Type), "string") && len(text) >= s.MinLength &&
+		(s.Enum == nil || slices.Contains(s.Enum, text)) && regexp.MustCompile(s.Pattern).MatchString(text)
+}
+
+// TestChartTakesWhatTheDriverTakes, as a text or as the value of a list, as far as a pattern can say it.
+func TestChartTakesWhatTheDriverTakes(t *testing.T) {
+	t.Parallel()
+
+	var schema struct {
+		Defs struct {
+			Settings struct {
+				Properties map[string]*textSchema `json:"properties"`
+			} `json:"settings"`
+		} `json:"$defs"`
+	}
+
+	text, err := os.ReadFile("../../deploy/helm/touchstone/values.schema.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &schema))
+
+	root := t.TempDir()
+	tried := append(slices.Clone(nonsense), "many", "50Gigs", "1..5h", "tempo", "http://10.0.0.5", "relative", "NONSENSE", "x", "a b",
+		"0.0.0.0:1", "10GiB", "a=1..5Gi")
+
+	for _, of := range attempts(t) {
+		known, chosen := schema.Defs.Settings.Properties[of.Name]
+		if !chosen || !strings.Contains(fmt.Sprint(known), "string") && known.Items == nil || of.Name == "faults" || of.Name == configFlag {
+			continue // set by the chart; no text; whether there is such a file
+		}
+
+		for _, text := range append(tried, of.good) {
+			// No text of JSON; several values; a range; the name of no pool; an alias.
+			if slices.Contains([]string{"\xff\xfe", "/a\n/b", "9999999h", "a=5", "true"}, text) {
+				continue
+			}
+
+			value := any(text)
+			if known.Items != nil {
+				value = []string{text}
+			}
+
+			file, err := yaml.Marshal(map[string]any{of.Name: value})
+			require.NoError(t, err)
+
+			config, err := given(t, of.others(root), nil, string(file))
+			if err == nil {
+				err = complete(config, io.Discard)
+			}
+
+			require.Equal(t, err == nil, known.takes(text), "want: the chart takes %.50q as %s if the driver does: %v", text, of.Name, err)
+		}
+	}
 }
 
 // TestKeysAreUsedAsWritten: YAML would make other texts of some numbers.

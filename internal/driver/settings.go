@@ -26,6 +26,9 @@ type Setting struct {
 	Zero string
 	// Usage says in a line what the setting is.
 	Usage string
+	// Pattern matches what the setting accepts, as far as a regular expression can say it; a value of a list
+	// each. An empty one matches all that is of the value's kind.
+	Pattern string
 }
 
 // Help is the usage with what 0 or an empty value means, and whether the flag may be repeated.
@@ -100,6 +103,13 @@ func row(name string, value setting.Value, zero, usage string) Setting {
 	return Setting{Name: name, Value: value, Zero: zero, Usage: usage}
 }
 
+// like returns the setting with a pattern.
+func like(pattern string, s Setting) Setting {
+	s.Pattern = pattern
+
+	return s
+}
+
 func processSettings(c *Config) []Setting {
 	return []Setting{
 		row("mode", setting.Word(&c.Mode, ModeAll, ModeAll, ModeController, ModeNode), "", "which services to serve"),
@@ -107,21 +117,23 @@ func processSettings(c *Config) []Setting {
 			"the socket to serve on; an old one is replaced, a live one refused"),
 		row("driver-name", setting.Text(&c.DriverName, "csi.touchstone.dev", checkDriverName), "", "the driver's name, a domain name"),
 		row("node-id", setting.Text(&c.NodeID, "", checkNodeID), "the hostname", "this node's id"),
-		row("nodes", setting.List(&c.Controller.Nodes, nil, checkNodeID), "none", "further node ids that the controller may attach volumes to"),
+		like(nodePattern,
+			row("nodes", setting.List(&c.Controller.Nodes, nil, checkNodeID), "none", "further node ids that the controller may attach volumes to")),
 		row("state-dir", setting.Text(&c.StateDir, "/var/lib/touchstone/state", checkAbsolute), "", "directory of the driver's state"),
 		row("drain-timeout", setting.Duration(&c.DrainTimeout, DefaultDrainTimeout), "",
 			"how long the process may take to end after SIGTERM, also when something hangs"),
-		row("ready-file", setting.Text(&c.ReadyFile, "", checkFile), "none", "a file that exists while the driver is ready"),
+		like(filePattern,
+			row("ready-file", setting.Text(&c.ReadyFile, "", checkFile), "none", "a file that exists while the driver is ready")),
 		row("log-format", setting.Word(&c.LogFormat, "text", "text", "json"), "", "how to log to standard error"),
 		row("v", setting.Int(&c.Verbosity, 2, math.MaxInt), "failures only",
 			"how much to log: 2 each change, 4 each call, 5 messages without their secrets"),
 		row("config", setting.Text(&c.ConfigFile, "", nil), "none", "a YAML file with these flags' names as keys"),
-		row("proxy-endpoint", setting.Text(&c.ProxyEndpoint, "", nil), "none",
-			"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port"),
-		row(proxyListenFlag, setting.Text(&c.ProxyListen, "", nil), "none",
-			"serve no volumes: join each connection to the endpoint with one that a CSI server makes to this unix socket or loopback host:port"),
-		row(tcpFlag, setting.Text(&c.TCPEndpoint, "", checkLoopback), "none",
-			"also serve on this loopback host:port, for tests; every process of the machine can call it"),
+		like(addressPattern, row("proxy-endpoint", setting.Text(&c.ProxyEndpoint, "", nil), "none",
+			"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")),
+		like(addressPattern, row(proxyListenFlag, setting.Text(&c.ProxyListen, "", nil), "none",
+			"serve no volumes: join each connection to the endpoint with one that a CSI server makes to this unix socket or loopback host:port")),
+		like(loopbackPattern, row(tcpFlag, setting.Text(&c.TCPEndpoint, "", checkLoopback), "none",
+			"also serve on this loopback host:port, for tests; every process of the machine can call it")),
 	}
 }
 
@@ -129,36 +141,39 @@ func poolSettings(c *Config) []Setting {
 	return []Setting{
 		row("pool", setting.Map(&c.Pools, map[string]string{"default": "/var/lib/touchstone/pool"}, "NAME=DIRECTORY", checkPool), "",
 			"a pool of volumes"),
-		row("capacity", setting.Sizes(&c.Capacities), "none",
-			"for tests: how much a pool may provision, whatever space it has, such as ssd=100Gi"),
-		row("pool-image-size", setting.Size(&c.PoolImageBytes, 0), "no image",
-			"embed in each pool whose filesystem cannot reflink one that can, such as 100Gi large"),
+		like(capacityPattern, row("capacity", setting.Sizes(&c.Capacities), "none",
+			"for tests: how much a pool may provision, whatever space it has, such as ssd=100Gi")),
+		like(sizePattern, row("pool-image-size", setting.Size(&c.PoolImageBytes, 0), "no image",
+			"embed in each pool whose filesystem cannot reflink one that can, such as 100Gi large")),
 		row("pool-image-fs", setting.Word(&c.PoolImageFS, embedded.DefaultFilesystem, embedded.Filesystems()...), "",
 			"the filesystem of a new embedded pool"),
 		row("shared", setting.Bool(&c.Shared, false, false), "", "the pools are on a filesystem that every node mounts: volumes attach anywhere"),
 		row("overcommit", setting.Float(&c.Overcommit, 1, maxOvercommit), "", "overcommit ratio: how many times its space a pool may provision"),
 		row("max-volumes-per-node", setting.Int(&c.MaxVolumesPerNode, 0, math.MaxInt64), "no limit", "how many volumes a node takes"),
-		row("max-volume-size", setting.Size(&c.MaxVolumeBytes, 0), "no limit but the pool's", "the largest volume, such as 10Gi"),
+		like(sizePattern,
+			row("max-volume-size", setting.Size(&c.MaxVolumeBytes, 0), "no limit but the pool's", "the largest volume, such as 10Gi")),
 		row("ephemeral-mkfs-options", setting.Bool(&c.Node.EphemeralMkfsOptions, false, false), "",
 			"let inline ephemeral volumes have mkfsOptions"),
 		row("coalesce-window", setting.Duration(&c.Controller.CoalesceWindow, DefaultCoalesceWindow), "no wait",
 			"how long a change of a volume waits for others to be made together with it"),
-		row("disable-capability", setting.List(&c.Disabled, nil, nil), "none",
-			"a capability that is neither advertised nor served, such as EXPAND_VOLUME, or of one service only, node:EXPAND_VOLUME"),
+		like(capabilityPattern(), row("disable-capability", setting.List(&c.Disabled, nil, nil), "none",
+			"a capability that is neither advertised nor served, such as EXPAND_VOLUME, or of one service only, node:EXPAND_VOLUME")),
 	}
 }
 
 func nodeSettings(c *Config) []Setting {
 	return []Setting{
-		row("topology", setting.Map(&c.Topology, nil, "KEY=VALUE", nil), "none", "a further topology segment of this node"),
+		like(topologyPattern,
+			row("topology", setting.Map(&c.Topology, nil, "KEY=VALUE", nil), "none", "a further topology segment of this node")),
 		row("kubelet-dir", setting.Text(&c.KubeletDir, "/var/lib/kubelet", checkAbsolute), "", "the directory in which target paths may lie"),
-		row("allow-path", setting.List(&c.AllowPaths, nil, checkAbsolute), "none", "a further directory in which target paths may lie"),
+		like(absolutePattern,
+			row("allow-path", setting.List(&c.AllowPaths, nil, checkAbsolute), "none", "a further directory in which target paths may lie")),
 		row("kubelet-registration-dir", setting.Text(&c.Registration.Directory, "", nil), "off",
 			"register with the kubelet in this directory, such as /var/lib/kubelet/plugins_registry"),
-		row("kubelet-registration-endpoint", setting.Text(&c.Registration.Endpoint, "", nil), "`--endpoint`'s path",
-			"the endpoint's path as the kubelet sees it, on the host"),
-		row("startup-taint", setting.Text(&c.StartupTaint, "", checkTaint), "none",
-			"remove the taint with this key from the Kubernetes node once the driver is registered, such as csi.touchstone.dev/agent-not-ready"),
+		like(endpointPattern, row("kubelet-registration-endpoint", setting.Text(&c.Registration.Endpoint, "", nil), "`--endpoint`'s path",
+			"the endpoint's path as the kubelet sees it, on the host")),
+		like(taintPattern, row("startup-taint", setting.Text(&c.StartupTaint, "", checkTaint), "none",
+			"remove the taint with this key from the Kubernetes node once the driver is registered, such as csi.touchstone.dev/agent-not-ready")),
 		row("simulate-node", setting.Bool(&c.SimulateNode, false, false), "",
 			"for tests of COs without root: record the node's calls, and mount nothing"),
 		row("volume-mount-group", setting.Bool(&c.VolumeMountGroup, false, false), "",
@@ -169,14 +184,14 @@ func nodeSettings(c *Config) []Setting {
 			"where the machine's cgroups are mounted"),
 		row("first-loop-device", setting.Int(&c.Node.Loops.First, loop.DefaultFirst, loop.MaxNumber), "",
 			"the loop device number of a node's first attachment"),
-		row("direct-volume-root", setting.Text(&c.Node.Direct.Root, kata.DefaultRoot, checkAbsolute), "",
-			"directory in which VM-based runtimes expect the volumes assigned to them"),
-		row("shim-root", setting.List(&c.Node.Direct.Guest.ShimRoots, kata.DefaultShimRoots(), checkAbsolute), "",
-			"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets"),
-		row("kata-runtime", setting.Text(&c.Node.Direct.Guest.KataRuntime, "", checkAbsolute), "none",
-			"the kata-runtime binary by which guests are queried instead of the shims' sockets"),
-		row("host-path-map", setting.List(&c.Node.Direct.HostPaths, nil, nil), "none",
-			"what this process sees below FROM is below TO on the host, as FROM=TO"),
+		like(absolutePattern, row("direct-volume-root", setting.Text(&c.Node.Direct.Root, kata.DefaultRoot, checkAbsolute), "",
+			"directory in which VM-based runtimes expect the volumes assigned to them")),
+		like(absolutePattern, row("shim-root", setting.List(&c.Node.Direct.Guest.ShimRoots, kata.DefaultShimRoots(), checkAbsolute), "",
+			"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets")),
+		like(absolutePattern, row("kata-runtime", setting.Text(&c.Node.Direct.Guest.KataRuntime, "", checkAbsolute), "none",
+			"the kata-runtime binary by which guests are queried instead of the shims' sockets")),
+		like(hostPathPattern, row("host-path-map", setting.List(&c.Node.Direct.HostPaths, nil, nil), "none",
+			"what this process sees below FROM is below TO on the host, as FROM=TO")),
 	}
 }
 
@@ -201,13 +216,13 @@ func observerSettings(c *Config) []Setting {
 	return []Setting{
 		row("http-endpoint", setting.Text(&c.HTTPEndpoint, "", checkHostPort), "off",
 			"host:port of the status page, /metrics, /healthz, /livez and /readyz"),
-		row("http-host", setting.List(&c.HTTPHosts, nil, checkHostName), "none",
-			"a further name by which clients call --http-endpoint, beside localhost and IP addresses"),
+		like(hostPattern, row("http-host", setting.List(&c.HTTPHosts, nil, checkHostName), "none",
+			"a further name by which clients call --http-endpoint, beside localhost and IP addresses")),
 		row("pprof", setting.Bool(&c.Profiling, false, false), "", "serve the Go profiles of the process at /debug/pprof/ of --http-endpoint"),
-		row("otlp-endpoint", setting.Text(&c.OTLPEndpoint, "", checkCollector), "off",
-			"URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls"),
-		row("call-log", setting.Text(&c.CallLog, "", checkCallLog), "off",
-			"record all calls for 'touchstone ctl calls': in memory ("+CallLogRing+"), or also appended to this file"),
+		like(collectorPattern, row("otlp-endpoint", setting.Text(&c.OTLPEndpoint, "", checkCollector), "off",
+			"URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls")),
+		like(callLogPattern, row("call-log", setting.Text(&c.CallLog, "", checkCallLog), "off",
+			"record all calls for 'touchstone ctl calls': in memory ("+CallLogRing+"), or also appended to this file")),
 		row("call-log-secrets", setting.Bool(&c.CallLogSecrets, false, false), "", "leave secrets and tokens in the call log"),
 		row(strictFlag, strictMode{setting.Word(&c.Strict, "", "", strictObserve, "refuse")}, "off",
 			"check the CO against the CSI spec: observe reports violations, refuse also refuses them"),

@@ -83,12 +83,16 @@ func limitOf(s *driver.Setting) int64 {
 }
 
 // durations begins with examples, because Helm prints it about a value that does not match.
-const durations = `30s|5m|24h|([0-9.]+(ns|us|µs|ms|s|m|h))+`
+const durations = `30s|5m|24h|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+`
 
 // schemaOf describes what the driver accepts in JSON schema.
 func schemaOf(s *driver.Setting) map[string]any {
 	kind, words := s.Value.Type(), strings.Split(s.Value.Type(), "|")
 	schema := map[string]any{"type": "string"}
+
+	if isList(s) && s.Pattern != "" {
+		schema["pattern"] = s.Pattern
+	}
 
 	switch {
 	case isList(s):
@@ -104,13 +108,19 @@ func schemaOf(s *driver.Setting) map[string]any {
 	case kind == "float":
 		schema = map[string]any{"type": "number", "exclusiveMinimum": 0}
 	case kind == "size":
-		schema = map[string]any{"type": []string{"integer", "string"}, "minimum": least(s)}
+		schema = map[string]any{"type": []string{"integer", "string"}, "minimum": least(s), "pattern": s.Pattern}
 	case kind == "duration" && s.Zero != "":
 		schema = map[string]any{"type": []string{"string", "integer"}, "pattern": "^(0|" + durations + ")$", "minimum": 0, "maximum": 0}
 	case kind == "duration":
 		schema["pattern"] = "^(" + durations + ")$"
 	default:
 		schema["minLength"] = least(s)
+
+		if s.Pattern != "" && s.Zero != "" {
+			schema["pattern"] = "^$|" + s.Pattern
+		} else if s.Pattern != "" {
+			schema["pattern"] = s.Pattern
+		}
 	}
 
 	if most := limitOf(s); s.IsNumber() && most > 0 {
