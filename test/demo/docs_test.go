@@ -22,6 +22,9 @@ import (
 // fencedBlock matches a fenced block of a page, and its language.
 var fencedBlock = regexp.MustCompile("(?m)^```([^\\n]*)\\n((?s:.*?)\\n)```$")
 
+// indentedCommand matches the first line of an indented block if that is a command.
+var indentedCommand = regexp.MustCompile(`\n\n {4}(?:sudo |touchstone |make |go |kubectl |export )`)
+
 // aCO stands for the command that a reader tests: it repeats the call until it succeeds.
 const aCO = "#!/bin/sh\nuntil touchstone ctl volume create data --size 64Mi --timeout 1s; do sleep 0.1; done\n"
 
@@ -59,6 +62,8 @@ func TestShellBlocks(t *testing.T) {
 
 		name, err := filepath.Rel(repository, path)
 		require.NoError(t, err)
+
+		require.NotRegexp(t, indentedCommand, string(page), "want: %s has commands in blocks with fences", name)
 
 		machines := 0
 
