@@ -55,10 +55,13 @@ type VolumeReport struct {
 	CapacityBytes int64  `json:"capacityBytes,omitempty"`
 	// AccessMode is the access mode with which this node has staged it.
 	AccessMode string `json:"accessMode,omitempty"`
-	// Staged and Published are the paths at which this node uses it, Persistent those of Published that
-	// each start of the driver mounts again.
+	// MountFlags is their number: they may hold secrets.
+	MountFlags int `json:"mountFlags,omitempty"`
+	// Staged and Published are the paths at which this node uses it, ReadOnly those of Published that are
+	// read-only, Persistent those that each start of the driver mounts again.
 	Staged     string            `json:"staged,omitempty"`
 	Published  []string          `json:"published,omitempty"`
+	ReadOnly   []string          `json:"readOnly,omitempty"`
 	Persistent []string          `json:"persistent,omitempty"`
 	Usage      *Usage            `json:"usage,omitempty"`
 	Conditions []ConditionReport `json:"conditions"`

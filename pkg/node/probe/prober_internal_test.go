@@ -201,8 +201,11 @@ func TestReportOfAVolume(t *testing.T) {
 	require.Empty(t, found[0].Persistent, "want: no target is mounted by each start")
 	require.Equal(t, "SINGLE_NODE_WRITER", found[0].AccessMode)
 
-	used.Persistent = []staged.Publication{{TargetPath: "/two"}, {TargetPath: "/three"}}
+	used.Persistent = []staged.Publication{{TargetPath: "/two"}, {TargetPath: "/three", ReadOnly: true}}
+	used.Capability.MountFlags = []string{"noatime"}
 	found = f.Reports()
+	require.Equal(t, []string{"/three"}, found[0].ReadOnly)
+	require.Equal(t, 1, found[0].MountFlags, "want: the number of the mount flags, not the flags")
 	require.Equal(t, []string{"/two", "/three"}, found[0].Persistent)
 	require.Equal(t, []string{"/one", "/two", "/three"}, found[0].Published, "want: each target once")
 

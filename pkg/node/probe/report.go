@@ -38,21 +38,25 @@ func (p *Prober) report(id string) health.VolumeReport {
 
 	if record := view.volume; record != nil {
 		report.Pool, report.Backing, report.Staged = record.Parameters.Pool, string(record.Parameters.Backing), record.StagingPath
-		report.AccessMode = record.Capability.Mode
+		report.AccessMode, report.MountFlags = record.Capability.Mode, len(record.Capability.MountFlags)
 
 		if record.IsImage() && !record.Capability.Block {
 			report.FSType = record.FSType()
 		}
 
-		for _, publication := range record.Publications {
-			report.Published = append(report.Published, publication.TargetPath)
-		}
-
 		for _, each := range record.Persistent {
 			report.Persistent = append(report.Persistent, each.TargetPath)
+		}
 
-			if !slices.Contains(report.Published, each.TargetPath) {
-				report.Published = append(report.Published, each.TargetPath)
+		for _, each := range slices.Concat(record.Publications, record.Persistent) {
+			if slices.Contains(report.Published, each.TargetPath) {
+				continue
+			}
+
+			report.Published = append(report.Published, each.TargetPath)
+
+			if each.ReadOnly {
+				report.ReadOnly = append(report.ReadOnly, each.TargetPath)
 			}
 		}
 	}

@@ -197,6 +197,9 @@ func TestExpansionCommands(t *testing.T) {
 	known := health.VolumeReport{ID: "v", Published: []string{"/mnt/a", "/mnt/b"}, AccessMode: "SINGLE_NODE_WRITER"}
 	readers := known
 	readers.AccessMode = "MULTI_NODE_READER_ONLY"
+	otherPath, kept := known, known
+	otherPath.ReadOnly, otherPath.Persistent = []string{"/mnt/b"}, []string{"/mnt/b"}
+	kept.ReadOnly, kept.Persistent, kept.MountFlags = known.Published, known.Published, 2
 
 	for want, e := range map[string]expansion{
 		"touchstone ctl volume expand v --size 4096 --path PATH":         {id: "v"},
@@ -217,7 +220,9 @@ func TestExpansionCommands(t *testing.T) {
 	require.Equal(t, "touchstone ctl volume umount v", mountAgain(health.VolumeReport{ID: "v"}))
 	require.Equal(t, again, mountAgain(known))
 	require.Equal(t, again, mountAgain(without))
+	require.Equal(t, again, mountAgain(otherPath))
 	require.Equal(t, again+" --access-mode MULTI_NODE_READER_ONLY", mountAgain(readers))
+	require.Equal(t, again+" --readonly --persist --mount-flag FLAG --mount-flag FLAG", mountAgain(kept))
 }
 
 // TestRemediesForPeople are commands, unless an orchestrator has published the volume.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -181,11 +182,20 @@ func mountAgain(known health.VolumeReport, meanwhile ...string) string {
 		return command
 	}
 
-	command += " && touchstone ctl volume mount " + cmp.Or(known.Name, known.ID) + " " + known.Published[0]
+	path := known.Published[0]
+	command += " && touchstone ctl volume mount " + cmp.Or(known.Name, known.ID) + " " + path
 
 	if mode := known.AccessMode; mode != "" && mode != defaultMode.String() {
 		command += " --access-mode " + mode
 	}
 
-	return command
+	if slices.Contains(known.ReadOnly, path) {
+		command += " --readonly"
+	}
+
+	if slices.Contains(known.Persistent, path) {
+		command += " --persist"
+	}
+
+	return command + strings.Repeat(" --mount-flag FLAG", known.MountFlags) // The driver keeps them to itself.
 }
