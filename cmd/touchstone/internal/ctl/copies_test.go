@@ -433,6 +433,8 @@ func openTerminal(t *testing.T) (terminal, screen *os.File) {
 }
 
 func TestCopyErrorsNameTheCall(t *testing.T) {
+	const member = "it is a member of group snapshot group-1 and goes with it; touchstone ctl group delete group-1"
+
 	_, endpoint := startFake(t)
 
 	for name, test := range map[string]struct {
@@ -448,7 +450,11 @@ func TestCopyErrorsNameTheCall(t *testing.T) {
 			[]string{"snapshot", "restore", "none", "new"}, "GetSnapshot: NOT_FOUND: no snapshot none", 1,
 		},
 		"a member alone": {
-			[]string{"snapshot", "delete", "snapshot-2"}, "snapshot-2: DeleteSnapshot: INVALID_ARGUMENT: it is a member", 1,
+			[]string{"snapshot", "delete", "snapshot-2"}, "snapshot-2: DeleteSnapshot: INVALID_ARGUMENT: " + member, 1,
+		},
+		"a member alone, as a question": {
+			[]string{"snapshot", "delete", "snapshot-2", "--dry-run"},
+			"snapshot-2: the driver would refuse this: " + member, 1,
 		},
 		"a stream that breaks": {[]string{"snapshot", "blocks", "broken"}, "GetMetadataAllocated: INTERNAL: lost my place", 1},
 		"two sources": {

@@ -93,14 +93,14 @@ func (f *fake) CreateSnapshot(_ context.Context, req *csi.CreateSnapshotRequest)
 
 func (*fake) DeleteSnapshot(_ context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	if req.GetSnapshotId() == "snapshot-2" {
-		return nil, status.Error(codes.InvalidArgument, "it is a member of group-1")
+		return nil, status.Error(codes.InvalidArgument, "it is a member of group snapshot group-1 and goes with it; call DeleteVolumeGroupSnapshot")
 	}
 
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
 func (*fake) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
-	for number := range 2 {
+	for number := range 3 {
 		if snapshot := snapshotNumber(number); snapshot.GetSnapshotId() == req.GetSnapshotId() {
 			return &csi.GetSnapshotResponse{Snapshot: snapshot}, nil
 		}

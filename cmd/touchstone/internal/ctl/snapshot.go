@@ -3,13 +3,17 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
@@ -140,9 +144,34 @@ func (d driver) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) 
 func snapshotDeletion() verb {
 	return deletion("DeleteSnapshot", manySnapshots, func(ctx context.Context, s *session, id string) error {
 		_, err := s.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
+		if status.Code(err) != codes.InvalidArgument {
+			return err
+		}
 
-		return err
+		group, _ := s.groupOf(ctx, id)
+
+		return &explained{err, strings.ReplaceAll(err.Error(), "call DeleteVolumeGroupSnapshot", deleteGroup+s.names.of(group))}
+	}, func(ctx context.Context, s *session, id string) error {
+		group, err := s.groupOf(ctx, id)
+		if group == "" {
+			return err
+		}
+
+		return fmt.Errorf("%w: it is a member of group snapshot %s and goes with it; %s", errRefused, group, deleteGroup+s.names.of(group))
 	})
+}
+
+// deleteGroup begins the command that deletes a group.
+const deleteGroup = "touchstone ctl group delete "
+
+// groupOf returns the id of the group that a snapshot is a member of, if there are both.
+func (s *session) groupOf(ctx context.Context, snapshotID string) (string, error) {
+	found, err := s.snapshot(ctx, snapshotID)
+	if status.Code(err) == codes.NotFound {
+		return "", nil
+	}
+
+	return found.GetGroupSnapshotId(), errors.Join(err, s.learn(ctx, names.Group))
 }
 
 func restoreVerb() verb {
@@ -334,7 +363,7 @@ func groupDeletion() verb {
 		_, err = s.DeleteVolumeGroupSnapshot(ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: ids})
 
 		return err
-	}, members.register)
+	}, func(context.Context, *session, string) error { return nil }, members.register)
 }
 
 // groupSheet describes a group, and then its members, which have no names, in a table.

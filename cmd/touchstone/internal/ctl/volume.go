@@ -19,7 +19,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
-var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
+var (
+	errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
+	errRefused    = errors.New("the driver would refuse this")
+)
 
 // volume is a volume with what the driver reports of it beside CSI.
 type volume struct {
@@ -96,7 +99,38 @@ func volumeDeletion() verb {
 		known, _ := s.known(ctx, id)
 
 		return &explained{err, forPeople(known, err.Error())}
-	})
+	}, checkUnused)
+}
+
+// checkUnused refuses to delete a volume that is in use, as far as the driver reports it.
+func checkUnused(ctx context.Context, s *session, id string) error {
+	caps, err := s.Capabilities(ctx)
+	if err != nil {
+		return err
+	}
+
+	known, err := s.known(ctx, id)
+	if err != nil {
+		return err
+	}
+
+	found, err := s.getVolume(ctx, caps, id)
+	nodes, places := found.GetStatus().GetPublishedNodeIds(), append(slices.Clone(known.Published), known.Staged)
+
+	switch {
+	case status.Code(err) == codes.NotFound:
+		return nil
+	case err != nil:
+		return err
+	case len(nodes) > 0:
+		err = fmt.Errorf("%w: volume %s is attached to %s; unpublish it there first", errRefused, id, strings.Join(nodes, ", "))
+	case places[0] != "":
+		err = fmt.Errorf("%w: volume %s is in use at %s; unpublish it first", errRefused, id, places[0])
+	default:
+		return nil
+	}
+
+	return &explained{err, forPeople(known, err.Error())}
 }
 
 // volumeListVerb shows what ListVolumes returns, and in tables also what the driver's health report has of the
@@ -285,9 +319,10 @@ func (s *session) create(ctx context.Context, kind string, request *csi.CreateVo
 	return s.show(err, answer, rows, id)
 }
 
-// deletion is a verb that makes one call for each given id. It continues after an error.
+// deletion is a verb that makes one call for each given id. It continues after an error. With --dry-run it calls
+// check in place of remove.
 func deletion(
-	call string, of argument, remove func(ctx context.Context, s *session, id string) error, further ...func(*pflag.FlagSet),
+	call string, of argument, remove, check func(ctx context.Context, s *session, id string) error, further ...func(*pflag.FlagSet),
 ) verb {
 	var ignoreNotFound, dryRun bool
 
@@ -298,7 +333,7 @@ func deletion(
 What is not there is an error of this command, though not of the call, unless the driver
 does not list names.`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.BoolVar(&dryRun, "dry-run", false, "only print what would be deleted")
+			flags.BoolVar(&dryRun, "dry-run", false, "only print what would be deleted, and what the driver would refuse")
 			flags.BoolVar(&ignoreNotFound, "ignore-not-found", false, "succeed where there is nothing to delete")
 
 			for _, define := range further {
@@ -306,9 +341,9 @@ does not list names.`,
 			}
 		},
 		run: func(ctx context.Context, s *session) error {
-			deleted, doing, done := []string{}, "deleted", "deleted "
+			deleted, doing, done, do := []string{}, "deleted", "deleted ", remove
 			if dryRun {
-				doing, done = "would_delete", "would delete "+string(of.kind)+" "
+				doing, done, do = "would_delete", "would delete "+string(of.kind)+" ", check
 			}
 
 			listed, known, err := s.objects(ctx, of.kind)
@@ -326,10 +361,10 @@ does not list names.`,
 					return nil
 				case known && err != nil:
 					return fmt.Errorf("nothing to delete: %w", err)
-				case !dryRun:
-					if err := remove(ctx, s, id); err != nil {
-						return err
-					}
+				}
+
+				if err := do(ctx, s, id); err != nil {
+					return err
 				}
 
 				// A second argument for the same object has nothing to delete.
