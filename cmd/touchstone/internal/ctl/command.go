@@ -85,9 +85,21 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 // reportsErrors has the caller print a command's errors, which are those of the usage, too.
 func reportsErrors(command *cobra.Command) *cobra.Command {
 	command.SilenceErrors, command.SilenceUsage = true, true
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	command.SetFlagErrorFunc(HintBeforeFlag(func(_ *cobra.Command, err error) error { return usage(err) }))
 
 	return command
+}
+
+// HintBeforeFlag returns what handles the error of a flag: words before it that are no command are the cause of
+// the error, as the flag is one of the command that was meant.
+func HintBeforeFlag(otherwise func(*cobra.Command, error) error) func(*cobra.Command, error) error {
+	return func(command *cobra.Command, err error) error {
+		if words := command.Flags().Args(); command.HasSubCommands() && len(words) > 0 {
+			return UnknownCommand(command, words)
+		}
+
+		return otherwise(command, err)
+	}
 }
 
 func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
@@ -125,7 +137,7 @@ func UnknownCommand(parent *cobra.Command, words []string) error {
 
 	var meant []string
 
-	mean := func(path ...string) { meant = append(meant, strings.Join(append(path, words[1:]...), " ")) }
+	mean := func(found *cobra.Command) { meant = append(meant, meantLine(found, words[1:])) }
 	parent.SuggestionsMinimumDistance = distance
 
 	similar := parent.SuggestionsFor(words[0])
@@ -133,14 +145,15 @@ func UnknownCommand(parent *cobra.Command, words []string) error {
 		similar = []string{parent.Commands()[at].Name()}
 	}
 
-	for _, each := range similar {
-		mean(parent.CommandPath(), each)
+	for _, name := range similar {
+		found, _, _ := parent.Find([]string{name})
+		mean(found)
 	}
 
 	if len(meant) == 0 {
 		eachCommand(parent.Root(), func(each *cobra.Command) {
 			if each.Name() == words[0] || each.HasAlias(words[0]) {
-				mean(each.CommandPath())
+				mean(each)
 			}
 		})
 	}
@@ -151,6 +164,25 @@ func UnknownCommand(parent *cobra.Command, words []string) error {
 
 	return usage(fmt.Errorf("%w %q; did you mean %s? See %s --help",
 		errUnknownCommand, words[0], strings.Join(meant, " or "), parent.CommandPath()))
+}
+
+// meantLine returns a command with the words that follow it, or the command's usage if it does not accept them. A
+// group with words for none of its commands is meant to create.
+func meantLine(found *cobra.Command, words []string) string {
+	found, words, _ = found.Find(words)
+
+	if created, _, _ := found.Find([]string{createName}); len(words) > 0 {
+		found = created
+	}
+
+	switch {
+	case found.HasSubCommands():
+		return found.CommandPath()
+	case found.ValidateArgs(words) != nil:
+		return strings.TrimSuffix(found.UseLine(), " [flags]")
+	default:
+		return strings.Join(append([]string{found.CommandPath()}, words...), " ")
+	}
 }
 
 // eachCommand calls use with a command and with those below it, but for hidden ones.

@@ -301,7 +301,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		"unknown flag":               {[]string{"volume", "list", "--colour"}, "unknown flag: --colour", 2},
 		"unknown command":            {[]string{"volume", "crate"}, `unknown command "crate"`, 2},
 		"bad output":                 {[]string{"volume", "list", "-o", "xml"}, "must be table, wide, json, yaml or name", 2},
-		"misspelt command":           {[]string{"volume", "delet"}, "did you mean ctl volume delete?", 2},
+		"misspelt command":           {[]string{"volume", "delet"}, "did you mean ctl volume delete VOLUME…?", 2},
 		"bad size":                   {[]string{"volume", "create", "x", "--size", "many"}, `"many" is not a size`, 2},
 		"size beyond the spec":       {[]string{"volume", "create", "x", "--size", "10000000T"}, "is more than CSI can say", 2},
 		"negative size":              {[]string{"volume", "create", "x", "--size=-1Gi"}, "is not a size", 2},

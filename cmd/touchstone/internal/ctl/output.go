@@ -38,6 +38,7 @@ const (
 	objectColumn = "OBJECT"
 	listName     = "list"
 	getName      = "get"
+	createName   = "create"
 )
 
 type printer struct {

@@ -44,7 +44,7 @@ func snapshotCreateVerb() verb {
 	request, wait := &csi.CreateSnapshotRequest{}, false
 
 	return verb{
-		name: "create", arguments: []argument{oneVolume, newName}, short: "CreateSnapshot", progress: true,
+		name: createName, arguments: []argument{oneVolume, newName}, short: "CreateSnapshot", progress: true,
 		long: `CreateSnapshot. The call is idempotent by name and source: the same command again
 answers with the same snapshot. One that still has to be copied is taken but not
 ready to use; --wait makes the call again until it is.`,
@@ -289,7 +289,7 @@ func groupCreateVerb() verb {
 	request, wait := &csi.CreateVolumeGroupSnapshotRequest{}, false
 
 	return verb{
-		name: "create", arguments: []argument{manyVolumes, newName}, short: "CreateVolumeGroupSnapshot", progress: true,
+		name: createName, arguments: []argument{manyVolumes, newName}, short: "CreateVolumeGroupSnapshot", progress: true,
 		long: `CreateVolumeGroupSnapshot: a point-in-time snapshot of all volumes, or none.
 Each can be restored alone; they are deleted together.`,
 		flags: func(flags *pflag.FlagSet) {

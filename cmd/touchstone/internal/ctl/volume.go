@@ -252,7 +252,7 @@ func createVerb() verb {
 	)
 
 	return verb{
-		name: "create", arguments: []argument{newName}, short: "CreateVolume", progress: true,
+		name: createName, arguments: []argument{newName}, short: "CreateVolume", progress: true,
 		long: `CreateVolume. The call is idempotent by name: the same command again answers
 with the same volume, another one under the same name is refused. With
 --from-snapshot or --from-volume the new volume begins with the data of that
