@@ -77,6 +77,7 @@ deleted volume-1
 deleted volume-2
 `},
 		"expand": {[]string{"volume", "expand", "volume-1", "--size", "3Gi", "--path", target, "--staging", staging}, `
+volume volume-1 has 3.0 GiB now
 Volume:       volume-1
 Capacity:     3.0 GiB
 Node's part:  done

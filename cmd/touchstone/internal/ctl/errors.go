@@ -199,3 +199,13 @@ func mountAgain(known health.VolumeReport, meanwhile ...string) string {
 
 	return command + strings.Repeat(" --mount-flag FLAG", known.MountFlags) // The driver keeps them to itself.
 }
+
+// explainPath adds the flag that allows a path which the driver refused, or the command that ends the
+// mount at another one.
+func explainPath(err error, known health.VolumeReport, path string) error {
+	if status.Code(err) == codes.InvalidArgument && strings.Contains(err.Error(), "must be beneath") {
+		return fmt.Errorf("%w; start the driver with --allow-path %s to mount there", err, filepath.Dir(path))
+	}
+
+	return &explained{err, forPeople(known, err.Error())}
+}

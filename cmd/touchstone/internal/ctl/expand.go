@@ -110,11 +110,16 @@ func (e *expansion) run(ctx context.Context) (err error) {
 		parts[keyNode] = grown
 	}
 
-	return e.show(err, parts, [][]string{
+	rows := [][]string{
 		{"Volume:", e.names.of(e.id)},
 		{"Capacity:", formatBytes(answer.GetCapacityBytes())},
 		{"Node's part:", onNode},
-	}, e.id)
+	}
+	if err == nil {
+		rows = titled("volume "+e.names.of(e.id)+" has "+formatBytes(answer.GetCapacityBytes())+" now", rows)
+	}
+
+	return e.show(err, parts, rows, e.id)
 }
 
 // checkGrows refuses a size that is smaller than the volume's, where the driver says how large it is,

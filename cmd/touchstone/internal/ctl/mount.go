@@ -14,8 +14,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
@@ -165,6 +163,9 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 	}
 
 	text := name + " is mounted at " + claim.TargetPath
+	if claim.ReadOnly {
+		text = name + " is mounted read-only at " + claim.TargetPath
+	}
 
 	switch {
 	case recorded && before == mountIDs(claim.TargetPath, known.Staged):
@@ -173,30 +174,38 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 		text += " again: a mount of it was missing"
 	}
 
-	isPersistent, err := s.setPersistent(ctx, claim, slices.Contains(known.Persistent, claim.TargetPath), persist)
+	starts, err := s.setPersistent(ctx, claim, slices.Contains(known.Persistent, claim.TargetPath), persist)
 	if err != nil {
 		return err
 	}
 
-	if isPersistent {
-		text += ", and at each start of the driver"
-	}
-
-	return s.showMount(claim, text)
+	return s.showMount(claim, text+starts)
 }
 
-// setPersistent makes a mount persistent or ends that, unless wanted is nil, and reports whether it is.
-func (d driver) setPersistent(ctx context.Context, claim *csiclient.Publication, was bool, wanted *bool) (bool, error) {
-	if wanted == nil {
-		return was, nil
+// notAgain is said of a mount that is not persistent any more.
+const notAgain = ", and no start of the driver mounts it again"
+
+// setPersistent makes a mount persistent or ends that, unless wanted is nil, and returns what is said of it.
+func (d driver) setPersistent(ctx context.Context, claim *csiclient.Publication, was bool, wanted *bool) (string, error) {
+	is := was
+
+	if wanted != nil {
+		is = *wanted
+
+		err := persistent.Set(ctx, d.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: is})
+		if err != nil {
+			return "", fmt.Errorf("it is mounted at %s, but --persist failed: %w", claim.TargetPath, err)
+		}
 	}
 
-	err := persistent.Set(ctx, d.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: *wanted})
-	if err != nil {
-		err = fmt.Errorf("it is mounted at %s, but --persist failed: %w", claim.TargetPath, err)
+	switch {
+	case is:
+		return ", and at each start of the driver", nil
+	case was:
+		return notAgain, nil
+	default:
+		return "", nil
 	}
-
-	return *wanted, err
 }
 
 // capabilityFor returns the capability for a volume: what is not given is as the volume is staged.
@@ -326,16 +335,6 @@ func takeDown(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publ
 	return nil
 }
 
-// explainPath adds the flag that allows a path which the driver refused, or the command that ends the
-// mount at another one.
-func explainPath(err error, known health.VolumeReport, path string) error {
-	if status.Code(err) == codes.InvalidArgument && strings.Contains(err.Error(), "must be beneath") {
-		return fmt.Errorf("%w; start the driver with --allow-path %s to mount there", err, filepath.Dir(path))
-	}
-
-	return &explained{err, forPeople(known, err.Error())}
-}
-
 func umountVerb() verb {
 	var dryRun bool
 
@@ -359,6 +358,10 @@ attached; name the path then.`,
 			}
 
 			text := "would unmount " + cmp.Or(known.Name, known.ID) + " from " + path
+			if slices.Contains(known.Persistent, path) {
+				text += notAgain
+			}
+
 			switch _, err := deletedImage(known.ID); {
 			case errors.Is(err, errNoDevice), errors.Is(err, errImageThere):
 			case err != nil:
@@ -409,7 +412,7 @@ func (s *session) umount(ctx context.Context, given string) error {
 
 	text := cmp.Or(known.Name, known.ID) + " is unmounted from " + path
 	if slices.Contains(known.Persistent, path) {
-		text += ", and no start of the driver mounts it again"
+		text += notAgain
 	}
 
 	return s.showMount(claim, text)
@@ -446,11 +449,6 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 	}
 
 	return nil, "", fmt.Errorf("%s: %w: no volume has this name or id, or is mounted at this path", given, errNoObject)
-}
-
-// isGiven reports whether a flag that only a new volume has was given.
-func (f *createFlags) isGiven() bool {
-	return f.required != 0 || f.limit != 0 || len(f.parameters) > 0 || len(f.mutable) > 0 || len(f.topology) > 0
 }
 
 // madeByMount is an attribute of the directories that mount has made: umount removes them.

@@ -74,6 +74,8 @@ func TestVolumesAreManagedByName(t *testing.T) {
 	errtext.Require(t, err, "--allow-path "+elsewhere)
 	require.NoDirExists(t, filepath.Join(elsewhere, "data"))
 
+	requireSays("data is mounted read-only at "+path, "volume", "mount", "data", path, "--readonly")
+	requireSays("data is unmounted", "volume", "umount", "data")
 	requireSays("deleted data", "volume", "rm", "data")
 	_, err = says("volume", "rm", "data")
 	errtext.Require(t, err, "nothing to delete")
@@ -110,6 +112,7 @@ func TestPersistentMount(t *testing.T) {
 	d.Restart(t)
 	harness.RequireFile(t, file, "kept")
 
+	requireSays("is mounted at "+path+" already, and no start of the driver mounts it again\n", "volume", "mount", "data", path, "--persist=false")
 	requireSays("is mounted at "+path+" already\n", "volume", "mount", "data", path, "--persist=false")
 	requireSays("is mounted at "+path+" already, and at each start", "volume", "mount", "data", path, "--persist")
 
@@ -130,6 +133,7 @@ func TestPersistentMount(t *testing.T) {
 	requireSays("again: a mount of it was missing, and at each start", "volume", "mount", "data", path)
 	harness.RequireFile(t, file, "kept")
 
+	requireSays("would unmount data from "+path+", and no start of the driver mounts it again\n", "volume", "umount", "data", "--dry-run")
 	requireSays("is unmounted from "+path+", and no start of the driver mounts it again", "volume", "umount", "data")
 	d.Restart(t)
 	harness.RequireNothingMounted(t, d.Config.KubeletDir)

@@ -223,6 +223,11 @@ func (f *createFlags) register(flags *pflag.FlagSet) {
 	f.use.register(flags)
 }
 
+// isGiven reports whether a flag that only a new volume has was given.
+func (f *createFlags) isGiven() bool {
+	return f.required != 0 || f.limit != 0 || len(f.parameters) > 0 || len(f.mutable) > 0 || len(f.topology) > 0
+}
+
 func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
 	capability, err := f.use.capability()
 	places, placesErr := topologies(f.topology)
