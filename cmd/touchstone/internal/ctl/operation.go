@@ -80,6 +80,9 @@ has passed.`,
 
 			ids := s.copyIDs(waited)
 
+			ctx, release := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+			defer release()
+
 			stop := s.follow(ctx, func(ctx context.Context) ([]progress.Entry, error) { return s.copies(ctx, ids) })
 			err = s.awaitEnd(ctx, waited, ids)
 
@@ -151,7 +154,7 @@ func (d driver) awaitEnd(ctx context.Context, running []progress.Entry, ids []st
 		switch {
 		case err == nil:
 			running = now
-		case status.Code(err) != codes.DeadlineExceeded: // that is said above
+		case status.Code(err) != codes.DeadlineExceeded && status.Code(err) != codes.Canceled: // that is said above
 			return err
 		}
 	}

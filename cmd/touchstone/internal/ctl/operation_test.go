@@ -2,11 +2,13 @@ package ctl_test
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
@@ -75,6 +77,26 @@ func TestOperationsAreAwaitedAndCancelled(t *testing.T) {
 	require.Eventually(t, func() bool { return len(requests[*emptypb.Empty](driver)) > before+1 }, time.Minute, time.Millisecond, "want: it waits")
 	task.End(nil)
 	errtext.Require(t, await.Receive(t, ended, "the wait"), "the copy has failed, or was cancelled")
+}
+
+// TestInterruptedWaitNamesTheNextCommands, and the copy continues.
+func TestInterruptedWaitNamesTheNextCommands(t *testing.T) {
+	driver, endpoint := startFake(t)
+
+	task := driver.tasks.Start("restore", "volume-8", "large", gibi)
+	defer task.End(nil)
+
+	ended := make(chan error, 1)
+
+	go func() { ended <- runError(t, "operation", "wait", "large", "--endpoint", endpoint) }()
+
+	require.Eventually(t, func() bool { return len(requests[*emptypb.Empty](driver)) > 1 }, time.Minute, time.Millisecond, "want: it waits")
+	require.NoError(t, unix.Kill(os.Getpid(), unix.SIGINT))
+
+	err := await.Receive(t, ended, "the interrupted wait")
+	errtext.Require(t, err, "restore of large: context canceled; the driver continues to copy: touchstone ctl operation list shows how far it is, "+
+		"operation wait large waits for it, operation cancel large ends it")
+	require.Equal(t, 1, ctl.ExitCode(err), "want: the exit code is that of a failure")
 }
 
 func runError(t *testing.T, args ...string) error {
