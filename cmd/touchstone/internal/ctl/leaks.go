@@ -23,7 +23,7 @@ type leak struct {
 	Kind string `json:"kind"`
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
-	// At is the node of an attachment, and the path of a staging or publication.
+	// At is the node of an attachment, the path of a staging or publication, and the group of a member.
 	At string `json:"at,omitempty"`
 	// Made is the call that made it, and Missing the one that removes it.
 	Made    string `json:"made"`
@@ -104,7 +104,7 @@ func (s *session) storedLeaks(ctx context.Context) (found []leak, err error) {
 		}
 	}
 
-	if err := s.learn(ctx, names.Volume, names.Snapshot); err != nil {
+	if err := s.learn(ctx, names.Volume, names.Snapshot, names.Group); err != nil {
 		return nil, err
 	}
 
@@ -132,7 +132,7 @@ func (s *session) storedLeaks(ctx context.Context) (found []leak, err error) {
 
 		id, at, kind := each.GetSnapshot().GetSnapshotId(), "", "Snapshot"
 		if group := each.GetSnapshot().GetGroupSnapshotId(); group != "" {
-			at, kind = "group "+group, "VolumeGroupSnapshot"
+			at, kind = "group "+s.names.of(group), "VolumeGroupSnapshot"
 		}
 
 		found = append(found, leak{string(names.Snapshot), id, s.names[id], at, "Create" + kind, "Delete" + kind})

@@ -27,6 +27,7 @@ func TestLeaksNamesWhatIsLeftAndTheMissingCall(t *testing.T) {
 	for _, row := range []string{
 		`publication +data +volume-1 +/mnt/data +NodeUnpublishVolume`, `staging +data +volume-1 +/\S+ +NodeUnstageVolume`,
 		`attachment +data +volume-1 +node-b +ControllerUnpublishVolume`, `volume +raw +volume-2 +- +DeleteVolume`,
+		`snapshot +- +snapshot-2 +group both +DeleteVolumeGroupSnapshot`,
 	} {
 		require.Regexp(t, row, out)
 	}

@@ -440,7 +440,7 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 		case len(known.Published) == 0 && filepath.Base(known.Staged) == stagingPrefix+known.ID:
 			return known, known.Staged, nil
 		case len(known.Published) == 0:
-			return nil, "", fmt.Errorf("%s: %w", given, errNotMounted)
+			return nil, "", fmt.Errorf("%s: %w%s", given, errNotMounted, s.attachment(ctx, known))
 		case len(known.Published) == 1:
 			return known, known.Published[0], nil
 		default:

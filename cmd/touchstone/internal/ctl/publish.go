@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
@@ -58,6 +61,21 @@ func (d driver) getVolume(ctx context.Context, caps csiclient.Capabilities, id s
 	}
 
 	return d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
+}
+
+// attachment says how to undo a publish of which the driver reports no path, as a simulated node's, or nothing.
+func (d driver) attachment(ctx context.Context, known *health.VolumeReport) string {
+	caps, _ := d.Capabilities(ctx)
+	found, _ := d.getVolume(ctx, caps, known.ID) // without an answer that is not known
+
+	nodes := found.GetStatus().GetPublishedNodeIds()
+	if known.Staged != "" || len(nodes) == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf(" as far as the driver reports, but attached to %s; with the paths of its publish, "+
+		"touchstone ctl volume unpublish %s --node %s --staging PATH --target PATH undoes that",
+		strings.Join(nodes, ", "), cmp.Or(known.Name, known.ID), nodes[0])
 }
 
 func publishVerb() verb {

@@ -66,6 +66,18 @@ func TestUmountFindsTheMount(t *testing.T) {
 	}
 }
 
+// TestUmountOfAPublishWithoutPaths names the command that undoes it.
+func TestUmountOfAPublishWithoutPaths(t *testing.T) {
+	driver := &reporting{report: health.Report{Volumes: []health.VolumeReport{{ID: "volume-1", Name: "data"}}}}
+	_, endpoint := startFake(t, driver.register)
+
+	for _, verb := range []string{"umount", "unpublish"} {
+		_, err := run(t, "volume", verb, "data", "--endpoint", endpoint)
+		errtext.Require(t, err, "it is not mounted as far as the driver reports, but attached to node-a; with the paths of its publish, "+
+			"touchstone ctl volume unpublish data --node node-a --staging PATH --target PATH undoes that")
+	}
+}
+
 // TestMountRefusesToHideFiles, and refuses flags of a volume that is not made.
 func TestMountRefusesToHideFiles(t *testing.T) {
 	full := t.TempDir()
