@@ -476,3 +476,16 @@ func TestCopyErrorsNameTheCall(t *testing.T) {
 		})
 	}
 }
+
+// TestDryRunOfWhatIsNotListed: a driver that does not report it is not said to refuse.
+func TestDryRunOfWhatIsNotListed(t *testing.T) {
+	t.Parallel()
+
+	endpoint := startForeign(t, []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS}, nil)
+
+	for _, kind := range []string{"snapshot", "volume"} {
+		out, err := run(t, kind, "delete", "unlisted", "--dry-run", "--endpoint", endpoint)
+		require.NoError(t, err)
+		require.Contains(t, out, "would delete "+kind+" unlisted")
+	}
+}

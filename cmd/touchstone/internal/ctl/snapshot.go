@@ -164,10 +164,10 @@ func snapshotDeletion() verb {
 // deleteGroup begins the command that deletes a group.
 const deleteGroup = "touchstone ctl group delete "
 
-// groupOf returns the id of the group that a snapshot is a member of, if there are both.
+// groupOf returns the id of the group that a snapshot is a member of, if there are both and the driver reports it.
 func (s *session) groupOf(ctx context.Context, snapshotID string) (string, error) {
 	found, err := s.snapshot(ctx, snapshotID)
-	if status.Code(err) == codes.NotFound {
+	if code := status.Code(err); code == codes.NotFound || code == codes.Unimplemented || errors.Is(err, csiclient.ErrNoSnapshot) {
 		return "", nil
 	}
 
