@@ -185,6 +185,9 @@ func (r *run) arguments(more ...string) []string {
 
 // test runs the go command, which prints the events of tests.
 func (r *run) test(ctx context.Context, number int, arguments ...string) (*watcher, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+
 	command := exec.CommandContext(ctx, "go", arguments...)
 	command.Dir = r.directory
 
@@ -203,6 +206,7 @@ func (r *run) test(ctx context.Context, number int, arguments ...string) (*watch
 
 	execution, err := testjson.ScanTestOutput(testjson.ScanConfig{
 		RunID: number, Stdout: stdout, Handler: watching, Execution: r.execution, IgnoreNonJSONOutputLines: true,
+		Stop: stop, // the command would wait for ever for what nothing reads any more
 	})
 	r.execution = execution
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -258,5 +260,33 @@ func write(t *testing.T, directory, name, text string) {
 
 	if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// full fails each write, as a full disk does.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestUnprintedOutputEndsTheRun, also while tests have more to print than a pipe holds.
+func TestUnprintedOutputEndsTheRun(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	write(t, directory, "go.mod", "module m\n\ngo 1.26\n")
+	write(t, directory, "x_test.go", `package x
+
+import ("strings"; "testing")
+
+func TestA(t *testing.T) {
+	for range 10 { t.Run("part", func(t *testing.T) { t.Error(strings.Repeat("x", 1<<16)) }) }
+}
+`)
+
+	r := &run{directory: directory, out: full{}, deadline: time.Now().Add(time.Hour)}
+	r.accept([]string{"./..."})
+
+	if _, err := r.all(t.Context()); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("error %v; want that nothing can be printed", err)
 	}
 }
