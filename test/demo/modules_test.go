@@ -2,9 +2,14 @@ package demo_test
 
 import (
 	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,11 +20,27 @@ var published = map[string]string{
 	".": "github.com/touchstone-csi/touchstone", "pkg/touchstonetest": "github.com/touchstone-csi/touchstone/pkg/touchstonetest",
 }
 
-// publish writes the modules as a GOPROXY of files has them, in one version.
+// file is one of a module.
+type file struct {
+	name string
+	text []byte
+}
+
+// publish writes the modules as a GOPROXY of files has them, in one version. Other files have another one:
+// Go reads what it has once seen of a version from its caches.
 func publish(t *testing.T, tree, proxy string) {
 	t.Helper()
 
-	const version = "v0.9.0"
+	modules, sum := map[string][]file{}, sha256.New()
+
+	for _, directory := range slices.Sorted(maps.Keys(published)) {
+		modules[directory] = filesOf(t, os.DirFS(filepath.Join(tree, directory)))
+		for _, each := range modules[directory] {
+			fmt.Fprintf(sum, "%s %d\n%s", each.name, len(each.text), each.text)
+		}
+	}
+
+	version := fmt.Sprintf("v0.9.0-x%x", sum.Sum(nil)[:6])
 
 	for directory, module := range published {
 		at := filepath.Join(proxy, module, "@v")
@@ -34,52 +55,56 @@ func publish(t *testing.T, tree, proxy string) {
 			require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o600))
 		}
 
-		zipModule(t, os.DirFS(filepath.Join(tree, directory)), module+"@"+version, filepath.Join(at, version+".zip"))
+		pack(t, modules[directory], module+"@"+version, filepath.Join(at, version+".zip"))
 	}
 }
 
-// zipModule writes a module's files, but for those of other modules in it and for what is built.
-func zipModule(t *testing.T, tree fs.FS, prefix, path string) {
+// pack writes files to a zip archive, beneath a directory.
+func pack(t *testing.T, files []file, directory, path string) {
 	t.Helper()
 
-	file, err := os.Create(path)
-	require.NoError(t, err)
+	var packed bytes.Buffer
 
-	archive := zip.NewWriter(file)
+	archive := zip.NewWriter(&packed)
+
+	for _, each := range files {
+		entry, err := archive.Create(directory + "/" + each.name)
+		require.NoError(t, err)
+
+		_, err = entry.Write(each.text)
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, archive.Close())
+	require.NoError(t, os.WriteFile(path, packed.Bytes(), 0o600))
+}
+
+// filesOf returns a module's files, but for those of other modules in it and for what is built.
+func filesOf(t *testing.T, tree fs.FS) (files []file) {
+	t.Helper()
+
 	unpublished := map[string]bool{".git": true, "bin": true, "out": true}
 
 	require.NoError(t, fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-
-		if entry.IsDir() {
+		case entry.IsDir():
 			_, err := fs.Stat(tree, name+"/go.mod")
 			if name != "." && err == nil || unpublished[name] {
 				return fs.SkipDir
 			}
 
 			return nil
-		}
-
-		if !entry.Type().IsRegular() {
+		case !entry.Type().IsRegular():
 			return nil
 		}
 
 		text, err := fs.ReadFile(tree, name)
-		if err != nil {
-			return err
-		}
-
-		packed, err := archive.Create(prefix + "/" + name)
-		if err != nil {
-			return err
-		}
-
-		_, err = packed.Write(text)
+		files = append(files, file{name, text})
 
 		return err
 	}))
-	require.NoError(t, archive.Close())
-	require.NoError(t, file.Close())
+
+	return files
 }

@@ -7,5 +7,5 @@ cd /srv/co
 go mod init example.org/co
 block 1
 (($(go list -m all | wc -l) <= 25))
-grep -F 'touchstone-csi/touchstone/pkg/touchstonetest v0.9.0' go.mod
-bin/touchstone version | grep -F 0.9.0
+grep -F 'touchstone-csi/touchstone/pkg/touchstonetest v0.9.0-x' go.mod
+bin/touchstone version | grep -F v0.9.0-x
