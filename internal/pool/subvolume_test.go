@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
 const limitBytes = 16 * mebi
@@ -135,7 +136,7 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	p := openPool(t, filesystemOf(t, cow, 512*mebi, "mkfs.btrfs", "-q", "-R", "quota"))
+	p := openPool(t, testpool.On(t, 512*mebi, cow, "-q", "-R", "quota"))
 	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, p.Directories.Support())
 
 	before := groupsOf(t, p)
@@ -184,7 +185,7 @@ func TestARepairedPoolKeepsItsQuotas(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	directory := filesystemOf(t, cow, 512*mebi, "mkfs.btrfs", "-q")
+	directory := testpool.On(t, 512*mebi, cow, "-q")
 
 	for _, test := range []struct {
 		options []pool.Option

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -48,9 +47,9 @@ func newPool(tb testing.TB, kind string, size int64) *pool.Pool {
 
 	switch kind {
 	case plain:
-		directory = filesystemOf(tb, kind, size, "mkfs.ext4", "-q", "-b", "4096", "-m", "0")
+		directory = testpool.On(tb, size, kind, "-q", "-b", "4096", "-m", "0")
 	case cow:
-		directory = filesystemOf(tb, kind, size, "mkfs.btrfs", "-q")
+		directory = testpool.On(tb, size, kind, "-q")
 	default:
 		directory = testpool.Reflink(tb, size)
 	}
@@ -66,36 +65,6 @@ func openPool(tb testing.TB, directory string) *pool.Pool {
 	tb.Cleanup(func() { require.NoError(tb, opened.Close()) })
 
 	return opened
-}
-
-// filesystemOf returns a directory on a fresh filesystem.
-func filesystemOf(tb testing.TB, kind string, size int64, mkfs ...string) string {
-	tb.Helper()
-
-	root := tb.TempDir()
-	image, err := os.Create(filepath.Join(root, "filesystem.img"))
-	require.NoError(tb, err)
-
-	defer image.Close()
-
-	require.NoError(tb, image.Truncate(size))
-
-	output, err := child.Command(tb, mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
-	require.NoError(tb, err, "%s", output)
-
-	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(tb.Context(), image, loop.AttachOptions{
-		AutoClear: true, Exclusive: true, PreferredNumber: -1,
-	})
-	require.NoError(tb, err)
-
-	defer device.Close()
-
-	where := filepath.Join(root, "mounted")
-	require.NoError(tb, os.Mkdir(where, 0o755))
-	require.NoError(tb, unix.Mount(device.Path, where, kind, 0, ""))
-	tb.Cleanup(func() { require.NoError(tb, unix.Unmount(where, unix.MNT_DETACH)) })
-
-	return filepath.Join(where, "pool")
 }
 
 func newID(tb testing.TB) string {

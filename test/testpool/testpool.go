@@ -19,21 +19,21 @@ import (
 func Reflink(tb testing.TB, bytes int64) string {
 	tb.Helper()
 
-	return onImage(tb, bytes, "xfs", "-q", "-s", "size=4096", "-m", "reflink=1")
+	return On(tb, bytes, "xfs", "-q", "-s", "size=4096", "-m", "reflink=1")
 }
 
 // Plain is Reflink on an ext4, whose files share no blocks.
 func Plain(tb testing.TB, bytes int64) string {
 	tb.Helper()
 
-	return onImage(tb, bytes, "ext4", "-q", "-F", "-E", "nodiscard")
+	return On(tb, bytes, "ext4", "-q", "-F", "-E", "nodiscard")
 }
 
 // Btrfs is Reflink on a btrfs, whose directory volumes are subvolumes with size limits.
 func Btrfs(tb testing.TB, bytes int64) string {
 	tb.Helper()
 
-	return onImage(tb, bytes, "btrfs", "-q")
+	return On(tb, bytes, "btrfs", "-q")
 }
 
 // InMemory returns an empty directory on a tmpfs, which makes thousands of directories in the time in which
@@ -48,7 +48,9 @@ func InMemory(tb testing.TB) string {
 	return directory
 }
 
-func onImage(tb testing.TB, bytes int64, fsType string, options ...string) string {
+// On returns an empty directory on a filesystem of its own, which mkfs makes with the options on a sparse image
+// of that many bytes. It goes with the test.
+func On(tb testing.TB, bytes int64, fsType string, options ...string) string {
 	tb.Helper()
 	namespace.NeedRoot(tb)
 
