@@ -38,3 +38,18 @@ func Connect(tb testing.TB, register func(grpc.ServiceRegistrar), options ...grp
 
 	return connection
 }
+
+// Deaf returns a connection to a socket that nothing accepts connections of, so that no call on it is answered.
+func Deaf(tb testing.TB) *grpc.ClientConn {
+	tb.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "unix", filepath.Join(tb.TempDir(), "deaf.sock"))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, listener.Close()) })
+
+	connection, err := grpc.NewClient("unix://"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, connection.Close()) })
+
+	return connection
+}
