@@ -55,7 +55,7 @@ type VolumeReport struct {
 	CapacityBytes int64  `json:"capacityBytes,omitempty"`
 	// AccessMode is the access mode with which this node has staged it.
 	AccessMode string `json:"accessMode,omitempty"`
-	// MountFlags is their number: they may hold secrets.
+	// MountFlags is how many mount flags this node has staged it with; they themselves may hold secrets.
 	MountFlags int `json:"mountFlags,omitempty"`
 	// Staged and Published are the paths at which this node uses it, ReadOnly those of Published that are
 	// read-only, Persistent those that each start of the driver mounts again.
