@@ -166,11 +166,7 @@ func settled(find func() ([]leftover.Finding, error)) (found []leftover.Finding,
 
 // openedSince returns the files of the process that were not open before and are not closed.
 func openedSince(before leftover.Files) ([]leftover.Finding, error) {
-	return settled(func() ([]leftover.Finding, error) {
-		opened, err := leftover.Opened()
-
-		return opened.Since(before), err
-	})
+	return settled(func() ([]leftover.Finding, error) { return leftover.OpenedSince(before) })
 }
 
 // settleLimit is how long a goroutine may take to return, and a file to be closed.

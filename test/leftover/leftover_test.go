@@ -3,8 +3,10 @@ package leftover_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -306,6 +309,49 @@ func TestFilesOfTheProcessAreCompared(t *testing.T) {
 	require.Equal(t, []leftover.Finding{{Kind: leftover.Descriptor, What: strconv.Itoa(watch) + " of anon_inode:inotify"}}, found)
 	require.NoError(t, unix.Close(watch))
 	require.Empty(t, since(t, before), "want: a closed file is not left")
+}
+
+// TestPipesOfCopiesAreNotLeft copies between sockets, for which Go keeps a pipe. No other test runs at the
+// same time.
+func TestPipesOfCopiesAreNotLeft(t *testing.T) {
+	from, sender := connected(t)
+	to, _ := connected(t)
+	before, err := leftover.Opened()
+	require.NoError(t, err)
+
+	_, err = sender.Write([]byte("data"))
+	require.NoError(t, err)
+	require.NoError(t, sender.Close())
+
+	copied, err := io.Copy(to, from)
+	require.NoError(t, err)
+	require.EqualValues(t, len("data"), copied)
+	require.Len(t, since(t, before), 2, "want: Go keeps the pipe")
+
+	require.Eventually(t, func() bool {
+		found, err := leftover.OpenedSince(before)
+
+		return err == nil && len(found) == 0
+	}, await.Limit, time.Millisecond, "the pipe of a copy counts as left")
+}
+
+// connected returns both ends of a connection.
+func connected(t *testing.T) (accepted, dialed net.Conn) {
+	t.Helper()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	dialed, err = net.Dial("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	accepted, err = listener.Accept()
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	t.Cleanup(func() {
+		require.NoError(t, accepted.Close())
+		_ = dialed.Close()
+	})
+
+	return accepted, dialed
 }
 
 func since(t *testing.T, before leftover.Files) []leftover.Finding {
