@@ -40,6 +40,7 @@ func withoutTracefs(tb testing.TB) {
 
 func withTracefs(tb testing.TB) {
 	tb.Helper()
+	withoutTracefs(tb) // a second mount would be refused
 	mountedAt(tb, tracefs, "tracefs", "")
 }
 
