@@ -325,7 +325,7 @@ func TestPipesOfCopiesAreNotLeft(t *testing.T) {
 
 	copied, err := io.Copy(to, from)
 	require.NoError(t, err)
-	require.EqualValues(t, len("data"), copied)
+	require.EqualValues(t, len("data"), copied, "want: the whole text is copied")
 	require.Len(t, since(t, before), 2, "want: Go keeps the pipe")
 
 	require.Eventually(t, func() bool {
