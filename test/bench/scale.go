@@ -30,7 +30,7 @@ func million(ctx context.Context, b *bench) error {
 		return nil
 	}
 
-	return b.compare(ctx, size{volumes: 1_000_000, name: "1,000,000", restart: 8, memory: 1126})
+	return b.compare(ctx, size{volumes: 1_000_000, name: "1,000,000", restart: 4, memory: 600})
 }
 
 // compare measures a driver that has few volumes and then many.
