@@ -9,8 +9,13 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
-// lostGap is the time between relists because of lost events.
-const lostGap = time.Second
+const (
+	// lostGap is the time between relists because of lost events.
+	lostGap = time.Second
+	// connectLimit is how long the first relist waits for the sources. What was probed before a source is connected
+	// must be probed again.
+	connectLimit = 200 * time.Millisecond
+)
 
 var errEnded = errdefs.New(errdefs.ErrUnavailable, "the driver is ending")
 
@@ -63,6 +68,8 @@ func (m *Monitor) ProbeNow(ctx context.Context, id string) (*Record, error) {
 
 // relistPeriodically calls Relist whenever it is due, until ctx ends.
 func (m *Monitor) relistPeriodically(ctx context.Context) {
+	m.schedule.awaitSources(ctx)
+
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -113,6 +120,8 @@ type sourceStatus struct {
 	SourceStatus
 
 	since time.Time
+	// tried means that it was connected, or has failed.
+	tried bool
 }
 
 func newRelistSchedule(config *Config, clock *stamps) *relistSchedule {
@@ -128,13 +137,37 @@ func newRelistSchedule(config *Config, clock *stamps) *relistSchedule {
 	return s
 }
 
+// awaitSources returns once each source is connected or has failed, after connectLimit, or when ctx ends.
+func (s *relistSchedule) awaitSources(ctx context.Context) {
+	limit := time.NewTimer(connectLimit)
+	defer limit.Stop()
+
+	for s.isConnecting() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-limit.C:
+			return
+		case <-s.wake:
+		}
+	}
+}
+
+// isConnecting reports whether a source has neither been connected nor failed.
+func (s *relistSchedule) isConnecting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return slices.ContainsFunc(s.sources, func(each sourceStatus) bool { return !each.tried })
+}
+
 // begin returns the round of a relist, whose time precedes the listing of its ids.
 func (s *relistSchedule) begin() *round {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	r := &round{began: s.clock.next(), done: make(chan struct{})}
-	r.unexpected = s.allConnected() && s.wanted.IsZero()
+	r.unexpected = s.allConnected() && s.wanted.IsZero() && !s.began.IsZero()
 	s.began, s.wanted = r.began, time.Time{}
 
 	return r
@@ -163,13 +196,18 @@ func (s *relistSchedule) allConnected() bool {
 	return len(s.sources) > 0 && !slices.ContainsFunc(s.sources, func(each sourceStatus) bool { return !each.Connected })
 }
 
-// connected records that a source is connected. A relist finds what happened before.
+// connected records that a source is connected. A relist that begins later finds what happened before.
 func (s *relistSchedule) connected(source *sourceStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	source.Connected, source.since, source.Problem = true, time.Now(), ""
-	s.request(time.Now())
+	source.Connected, source.since, source.Problem, source.tried = true, time.Now(), "", true
+
+	if s.began.IsZero() {
+		s.wakeUp()
+	} else {
+		s.request(time.Now())
+	}
 }
 
 // failed records why a source is not connected and returns how long it was.
@@ -182,7 +220,7 @@ func (s *relistSchedule) failed(source *sourceStatus, err error) time.Duration {
 		up = time.Since(source.since)
 	}
 
-	source.Connected, source.Problem = false, err.Error()
+	source.Connected, source.Problem, source.tried = false, err.Error(), true
 	s.wakeUp()
 
 	return up

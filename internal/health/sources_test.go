@@ -25,6 +25,8 @@ type source struct {
 	asked int
 	// refused has it fail before it connects.
 	refused error
+	// connectAfter is how long it takes to connect.
+	connectAfter time.Duration
 	// runs are the times at which it was run.
 	runs   []time.Time
 	notify func(health.Event)
@@ -54,6 +56,7 @@ func (s *source) Run(ctx context.Context, connected func(), notify func(health.E
 		return refused
 	}
 
+	time.Sleep(s.connectAfter)
 	s.mu.Lock()
 	s.notify = notify
 	s.mu.Unlock()
@@ -404,4 +407,39 @@ func TestASourceThatEndsByItselfIsConnectedAgain(t *testing.T) {
 		require.Len(t, errs.runs, 2, "want: the ended source runs again")
 		require.True(t, monitor.Sources()[0].Connected, "want: the source is connected")
 	})
+}
+
+// TestTheFirstRelistFollowsTheSources connects them at once, late or never: what is probed before one is connected
+// is probed again.
+func TestTheFirstRelistFollowsTheSources(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		change     func(*source)
+		begin, end int
+	}{
+		"connected":   {change: func(*source) {}, begin: 1, end: 1},
+		"unsupported": {change: func(s *source) { s.unsupported = errors.New("no tracefs in this kernel") }, begin: 1, end: 1},
+		"failed":      {change: func(s *source) { s.refused = errors.New("no memory") }, begin: 1, end: 1},
+		"late":        {change: func(s *source) { s.connectAfter = time.Second }, begin: 0, end: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, one, other := newFakes("a"), newSource("one"), newSource("other")
+				test.change(other)
+
+				config := w.config()
+				config.Sources = []health.Source{one, other}
+				run(t, health.New(config))
+
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+				require.Equal(t, test.begin, w.count("a"), "want: probed when each source is connected, or has failed")
+
+				time.Sleep(2 * time.Second)
+				require.Equal(t, test.end, w.count("a"), "want: probed once more only for a source that is connected late")
+			})
+		})
+	}
 }
