@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -166,10 +165,6 @@ func serve(server *grpc.Server, listener net.Listener) error {
 func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
 	failure, background := d.start(ctx, path), func() {}
 	if failure == nil {
-		// Reading the state leaves as much garbage as state. Calls are served
-		// meanwhile.
-		debug.FreeOSMemory()
-
 		background = d.components.begin(ctx, d.lab.run)
 
 		<-ctx.Done()

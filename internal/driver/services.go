@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -323,6 +324,7 @@ func (r *components) begin(ctx context.Context, another func(context.Context)) (
 
 	running.Go(func() { r.storage.Run(ctx) })
 	running.Go(func() { r.removals.Run(ctx) })
+	running.Go(func() { r.freeMemory(ctx) })
 
 	for _, name := range r.pools.Names() {
 		running.Go(func() { r.followPool(ctx, name) })
@@ -344,6 +346,18 @@ func (r *components) begin(ctx context.Context, another func(context.Context)) (
 	}
 
 	return running.Wait
+}
+
+// freeMemory returns memory to the kernel once all volumes have been probed: reading the state and the first
+// probes leave as much garbage as they keep.
+func (r *components) freeMemory(ctx context.Context) {
+	for _, each := range r.views {
+		if each.monitor.AwaitRelist(ctx) != nil {
+			return // the driver ends
+		}
+	}
+
+	debug.FreeOSMemory()
 }
 
 // drain closes the coalescing windows, so that their requests become operations.
