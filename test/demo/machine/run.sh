@@ -36,6 +36,8 @@ for cache in "$GOCACHE" "$GOMODCACHE"; do
   mkdir -p "$root$cache"
   mount --bind "$cache" "$root$cache"
 done
+# What make install has installed on this machine:
+rm -rf "$root/etc/touchstone" "$root/etc/systemd/system/touchstone.service" "$root/usr/local/bin/touchstone"
 cp -L "$dir/touchstone" "$root/usr/bin/touchstone"
 cp "$here/systemctl.sh" "$root/usr/local/bin/systemctl"
 # shellcheck disable=SC2016 # expanded there

@@ -8,7 +8,8 @@ shift
 [[ ${1:-} != --now ]] || { now=yes && shift; }
 name=${1:-}
 name=${name%.service}
-unit=/usr/lib/systemd/system/$name.service
+unit=/etc/systemd/system/$name.service
+[[ -e $unit ]] || unit=/usr/lib/systemd/system/$name.service
 pid=/run/$name.pid
 
 setting() { sed -n "s/^$1=//p" "$unit"; }
