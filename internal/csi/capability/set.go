@@ -65,9 +65,9 @@ func Without(names ...string) (Set, error) {
 // disableOf disables a capability that two services have in one of them.
 func (s Set) disableOf(service string, gone entry) error {
 	prefix, ok := servicePrefixes[service]
-	if !ok || gone.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || gone.node == csi.NodeServiceCapability_RPC_UNKNOWN {
-		return fmt.Errorf("%w %q: controller: and node: are for the capabilities that both services have",
-			ErrUnknown, service+":"+string(gone.name))
+	if !ok || !gone.isOfBoth() {
+		return fmt.Errorf("%w %q: controller: and node: are for the capabilities that both services have, %s",
+			ErrUnknown, service+":"+string(gone.name), strings.Join(NamesOfBoth(), ", "))
 	}
 
 	s.ofService[serviceCapability{service, gone.name}] = true
@@ -120,6 +120,20 @@ func Names() []string {
 		}
 
 		names = append(names, text)
+	}
+
+	return names
+}
+
+// NamesOfBoth returns the names that Without also accepts after controller: and node:, to disable the
+// capability in that service only.
+func NamesOfBoth() []string {
+	var names []string
+
+	for _, each := range entries {
+		if each.isOfBoth() {
+			names = append(names, string(each.name))
+		}
 	}
 
 	return names

@@ -140,6 +140,14 @@ func TestCapabilitiesOfOneService(t *testing.T) {
 		_, err := capability.Without(unknown)
 		require.ErrorIs(t, err, capability.ErrUnknown, unknown)
 	}
+
+	_, err = capability.Without("node:LIST_VOLUMES")
+	errtext.Require(t, err, "that both services have, "+strings.Join(capability.NamesOfBoth(), ", "))
+
+	for _, name := range capability.NamesOfBoth() {
+		_, err := capability.Without("controller:"+name, "node:"+name)
+		require.NoError(t, err, "want: %s can be disabled in each service", name)
+	}
 }
 
 // TestResponsesHaveEnabledCapabilities: each capability is in the answers of its services, and no

@@ -74,6 +74,11 @@ type entry struct {
 	needs []Name
 }
 
+// isOfBoth reports whether the controller and the node each have the capability.
+func (e entry) isOfBoth() bool {
+	return e.controller != csi.ControllerServiceCapability_RPC_UNKNOWN && e.node != csi.NodeServiceCapability_RPC_UNKNOWN
+}
+
 // entries lists the capabilities in the order of the spec.
 var entries = []entry{
 	{name: ControllerService, methods: methodsOf(&csi.Controller_ServiceDesc)},
