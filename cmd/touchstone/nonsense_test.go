@@ -159,6 +159,7 @@ func (a *attempt) others(root string) []string {
 	beside := map[string]string{
 		"http-host": "--http-endpoint=:0", "pprof": "--http-endpoint=:0", "call-log-secrets": "--call-log=ring",
 		"kubelet-registration-endpoint": "--kubelet-registration-dir=" + root, "startup-taint": "--kubelet-registration-dir=" + root,
+		"topology": "--shared", // any prefix, as there is no segment of the driver's own
 	}
 	base := []string{
 		"--endpoint=" + filepath.Join(root, "made", "csi.sock"), "--state-dir=" + filepath.Join(root, "state"),
@@ -260,11 +261,12 @@ func valuesOf(config *driver.Config) map[string]string {
 
 // textSchema is what the chart's schema says of a text.
 type textSchema struct {
-	Type      any         `json:"type"`
-	Items     *textSchema `json:"items"`
-	Enum      []string    `json:"enum"`
-	Pattern   string      `json:"pattern"`
-	MinLength int         `json:"minLength"`
+	Type      any           `json:"type"`
+	Items     *textSchema   `json:"items"`
+	Enum      []string      `json:"enum"`
+	Pattern   string        `json:"pattern"`
+	AllOf     []*textSchema `json:"allOf"`
+	MinLength int           `json:"minLength"`
 }
 
 func (s *textSchema) takes(text string) bool {
@@ -272,8 +274,9 @@ func (s *textSchema) takes(text string) bool {
 		return s.Items.takes(text)
 	}
 
-	return strings.Contains(fmt.Sprint(s.Type), "string") && len(text) >= s.MinLength &&
-		(s.Enum == nil || slices.Contains(s.Enum, text)) && regexp.MustCompile(s.Pattern).MatchString(text)
+	return (s.Type == nil || strings.Contains(fmt.Sprint(s.Type), "string")) && len(text) >= s.MinLength &&
+		(s.Enum == nil || slices.Contains(s.Enum, text)) && regexp.MustCompile(s.Pattern).MatchString(text) &&
+		!slices.ContainsFunc(s.AllOf, func(other *textSchema) bool { return !other.takes(text) })
 }
 
 // TestChartTakesWhatTheDriverTakes, as a text or as the value of a list, as far as a pattern can say it.
@@ -294,7 +297,22 @@ func TestChartTakesWhatTheDriverTakes(t *testing.T) {
 
 	root := t.TempDir()
 	tried := append(slices.Clone(nonsense), "many", "50Gigs", "1..5h", "tempo", "http://10.0.0.5", "relative", "NONSENSE", "x", "a b",
-		"0.0.0.0:1", "10GiB", "a=1..5Gi")
+		"0.0.0.0:1", "10GiB", "a=1..5Gi",
+		"0s", "0.0h0m", "1h30m", "0.5s", "5μs", "localhost:65535", "localhost:65536", "localhost:65999", "localhost:70000", "localhost:00080",
+		"tcp://127.255.0.9:80", "127.0.0.256:80", "127.1:80", "[::1]:80", "[01]:80", "[0:::1]:80",
+		"http://a:65535/", "http://a:65536", "https://-a:1", "http://a..b:1", "http://[::1]:1", "/x/", "unix:///x/", "unix:x", "unix:///", "//",
+		"node:EXPAND_VOLUME", "controller:VOLUME_CONDITION", "node:GET_VOLUME", "pool:EXPAND_VOLUME", "node:", "TOPOLOGY", "node:TOPOLOGY",
+		"a..b/c", "a.-b/c", "A/c", "a/b/c", "topology.touchstone.dev/zone=a", "topology.touchstone.dev/-=a", "zone=-")
+
+	for _, length := range []int{63, 64} {
+		label := strings.Repeat("x", length)
+		tried = append(tried, label, "a."+label+".b", label+"/c", label+"=a", "a="+label, "http://"+label+":1", label+"/zone=a")
+	}
+
+	for _, length := range []int{106, 107} {
+		path := "/" + strings.Repeat("x", length)
+		tried = append(tried, path, "unix:"+path, "unix://"+path)
+	}
 
 	for _, of := range attempts(t) {
 		known, chosen := schema.Defs.Settings.Properties[of.Name]

@@ -33,9 +33,9 @@ const (
 	maxHostName = 253
 )
 
-// domainName is the spec's rule for GetPluginInfoResponse.name, and for names of hosts: labels begin and end
-// with a letter or a digit.
-var domainName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+// domainName is the spec's rule for GetPluginInfoResponse.name, and for names of hosts: labels of at most 63
+// characters begin and end with a letter or a digit.
+var domainName = regexp.MustCompile(`^` + hostName + `$`)
 
 var (
 	errDriverName  = errors.New("is not a domain name of at most 63 characters, such as csi.example.org")

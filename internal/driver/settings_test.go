@@ -83,7 +83,7 @@ func limitOf(s *driver.Setting) int64 {
 }
 
 // durations begins with examples, because Helm prints it about a value that does not match.
-const durations = `30s|5m|24h|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+`
+const durations = `30s|5m|24h|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|[uµμ]s|ms|s|m|h))+`
 
 // schemaOf describes what the driver accepts in JSON schema.
 func schemaOf(s *driver.Setting) map[string]any {
@@ -113,6 +113,7 @@ func schemaOf(s *driver.Setting) map[string]any {
 		schema = map[string]any{"type": []string{"string", "integer"}, "pattern": "^(0|" + durations + ")$", "minimum": 0, "maximum": 0}
 	case kind == "duration":
 		schema["pattern"] = "^(" + durations + ")$"
+		schema["allOf"] = []any{map[string]any{"pattern": "[1-9]"}}
 	default:
 		schema["minLength"] = least(s)
 

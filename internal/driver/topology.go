@@ -14,8 +14,8 @@ import (
 
 // The spec's rules for keys and values (CSI v1.13, Topology).
 var (
-	segmentName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	segmentPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	segmentName   = regexp.MustCompile(`^` + labelPattern + `$`)
+	segmentPrefix = regexp.MustCompile(`^` + topologyPrefix + `$`)
 )
 
 // maxSegmentPrefix is the spec's limit for the prefix of a key in bytes.
