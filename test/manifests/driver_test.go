@@ -129,6 +129,45 @@ func TestSchemaRefusesUnusableValues(t *testing.T) {
 	require.ErrorContains(t, err, "directAssign.byClaim", "want: a refusal")
 }
 
+// TestGracePeriodIsMoreThanTheDrain: the kubelet would kill a driver that ends its operations.
+func TestGracePeriodIsMoreThanTheDrain(t *testing.T) {
+	t.Parallel()
+
+	said, err := help()
+	require.NoError(t, err)
+
+	drain := regexp.MustCompile(`--drain-timeout duration .*\(default (\d+)s\)`).FindStringSubmatch(said)
+	require.NotNil(t, drain, "want: the default of the flag, in\n%s", said)
+
+	for _, test := range []struct {
+		values  string
+		refused bool
+	}{
+		{"controller: {terminationGracePeriodSeconds: " + drain[1] + "}", true},
+		{"controller: {terminationGracePeriodSeconds: " + drain[1] + "}\nsettings: {drain-timeout: 24.9s}", false},
+		{"node: {terminationGracePeriodSeconds: " + drain[1] + "}", true},
+		{"settings: {drain-timeout: 30s}", true},
+		{"settings: {drain-timeout: 5s}\nnode: {settings: {drain-timeout: 0.5m}}", true},
+		{"settings: {drain-timeout: 5m}\nnode: {settings: {drain-timeout: 5s}}\nlayout: node-local", false},
+		{"settings: {drain-timeout: 1m30.5s}\nnode: {terminationGracePeriodSeconds: 90}\nlayout: node-local", true},
+		{"settings: {drain-timeout: 1m30.5s}\nnode: {terminationGracePeriodSeconds: 91}\nlayout: node-local", false},
+		{"settings: {drain-timeout: 1h}\nnode: {terminationGracePeriodSeconds: 3600}\nlayout: node-local", true},
+		{"settings: {drain-timeout: 1h}\nnode: {terminationGracePeriodSeconds: 3601}\nlayout: node-local", false},
+		{"settings: {drain-timeout: 30000ms}", true},
+		{"settings: {drain-timeout: 29.s999ms999us999ns}", false},
+		{"settings: {drain-timeout: 29s999ms999µs1000ns}", true},
+		{"settings: {drain-timeout: 29s999ms999μs1000ns}", true},
+	} {
+		_, err := manifests.Prepared().Render(manifests.ChartDir, parsed(t, test.values))
+		if test.refused {
+			require.ErrorContains(t, err, "terminationGracePeriodSeconds", test.values)
+			require.ErrorContains(t, err, "is not more than the setting drain-timeout", test.values)
+		} else {
+			require.NoError(t, err, test.values)
+		}
+	}
+}
+
 // TestSettingsBecomeEnvironment in all the shapes that YAML gives them.
 func TestSettingsBecomeEnvironment(t *testing.T) {
 	t.Parallel()

@@ -71,7 +71,7 @@ serviceAccountName: {{ include "touchstone.account" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 priorityClassName: {{ $is.priorityClassName }}
-terminationGracePeriodSeconds: {{ $is.terminationGracePeriodSeconds }}
+terminationGracePeriodSeconds: {{ include "touchstone.gracePeriod" . }}
 nodeSelector:
   {{- mergeOverwrite (dict "kubernetes.io/os" "linux") $is.nodeSelector | toYaml | nindent 2 }}
 {{- with (index . 0).Values.imagePullSecrets }}
@@ -84,6 +84,27 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* A duration such as 1m30s, in seconds */}}
+{{- define "touchstone.seconds" -}}
+{{- $seconds := 0 }}
+{{- $units := dict "h" 3600 "m" 60 "s" 1 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "μs" 0.000001 "ns" 0.000000001 }}
+{{- range regexFindAll "[0-9.]+[a-zµμ]+" . -1 }}
+{{- $unit := regexFind "[a-zµμ]+" . }}
+{{- $seconds = addf $seconds (mulf (trimSuffix $unit .) (index $units $unit)) }}
+{{- end }}
+{{- $seconds }}
+{{- end }}
+
+{{- /* (list root COMPONENT): the grace period of its pods, in which the driver ends its operations */}}
+{{- define "touchstone.gracePeriod" -}}
+{{- $grace := (index (index . 0).Values (index . 1)).terminationGracePeriodSeconds }}
+{{- $drain := index (include "touchstone.settings" . | fromYaml) "drain-timeout" | default "25s" }}
+{{- if le (float64 $grace) (include "touchstone.seconds" $drain | float64) }}
+{{- fail (printf "%s.terminationGracePeriodSeconds: %v is not more than the setting drain-timeout, %s: the kubelet would kill the driver before its operations have ended; raise it, or shorten settings.drain-timeout" (index . 1) $grace $drain) }}
+{{- end }}
+{{- $grace }}
 {{- end }}
 
 {{- /* (list root COMPONENT): the settings of its driver */}}
