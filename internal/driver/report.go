@@ -51,6 +51,15 @@ func (d *Driver) report(ctx context.Context) (health.Report, error) {
 
 	report.Volumes = mergeVolumes(lists...)
 
+	names := make(map[string]string, len(report.Volumes))
+	for _, each := range report.Volumes {
+		names[each.ID] = each.Name
+	}
+
+	for i, each := range report.Changes {
+		report.Changes[i].Name = names[each.Subject]
+	}
+
 	return report, nil
 }
 

@@ -55,6 +55,7 @@ func TestSocketAndPageAgree(t *testing.T) {
 	require.Equal(t, "controller", volume.Conditions[0].View)
 	require.False(t, volume.Conditions[0].Since.IsZero(), "want: the condition says since when")
 	require.Equal(t, health.VolumeNotFound, report.Changes[0].Reason)
+	require.Equal(t, []string{id, "pvc-1"}, []string{report.Changes[0].Subject, report.Changes[0].Name}, "want: the name beside the id")
 	require.Equal(t, []string{"csi.example.org", "v0", "node-a", "controller"}, []string{report.Driver, report.Version, report.Node, report.Mode})
 	require.Contains(t, report.Sources, "controller")
 	require.NotContains(t, report.Sources, "node")

@@ -8,13 +8,15 @@ import (
 // Change is a reason that has appeared or cleared.
 type Change struct {
 	// At is when the probe that found it started.
-	At      time.Time `json:"at"`
-	View    string    `json:"view"`
-	Subject string    `json:"subject"`
-	Status  Status    `json:"status"`
-	Reason  Reason    `json:"reason"`
-	Message string    `json:"message,omitempty"`
-	Cleared bool      `json:"cleared,omitempty"`
+	At   time.Time `json:"at"`
+	View string    `json:"view"`
+	// Subject is the volume's id, and Name its name while the driver knows the volume. Other subjects have no name.
+	Subject string `json:"subject"`
+	Name    string `json:"name,omitempty"`
+	Status  Status `json:"status"`
+	Reason  Reason `json:"reason"`
+	Message string `json:"message,omitempty"`
+	Cleared bool   `json:"cleared,omitempty"`
 }
 
 // History holds the newest changes, of any number of monitors. It is safe for
