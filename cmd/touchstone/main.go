@@ -45,11 +45,10 @@ func run(ctx context.Context, args []string, out, problems io.Writer) int {
 	root := newRootCommand() //nolint:contextcheck // cobra passes the context to commands
 	printed := &output{Writer: out}
 
-	root.SetArgs(withDefaultCommand(args))
 	root.SetOut(printed)
 	root.SetErr(problems)
 
-	err := root.ExecuteContext(ctx)
+	err := ctl.Execute(ctx, root, withDefaultCommand(args))
 	if err == nil && printed.err != nil {
 		err = exitWith(exitCannot, fmt.Errorf("print: %w", printed.err))
 	}

@@ -34,7 +34,7 @@ Exit codes: 0 good, 1 unhealthy or failed, 2 wrong usage or cannot run.`,
 	}
 	root.Flags().Bool("version", false, "print the version") // without -v, which is the log's verbosity
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.SetFlagErrorFunc(ctl.HintBeforeFlag(usageError))
+	root.SetFlagErrorFunc(ctl.FlagError)
 	root.AddCommand(
 		newServeCommand(),
 		newStateCommand(),

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,10 +26,7 @@ const (
 	defaultTimeout = 2 * time.Minute
 )
 
-var (
-	errUnknownCommand = errors.New("unknown command")
-	errBadEndpoint    = errors.New("must be a socket's path, such as /run/touchstone/csi.sock, or HOST:PORT")
-)
+var errBadEndpoint = errors.New("must be a socket's path, such as /run/touchstone/csi.sock, or HOST:PORT")
 
 // settings are the flags of all commands.
 type settings struct {
@@ -85,21 +81,9 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 // reportsErrors has the caller print a command's errors, which are those of the usage, too.
 func reportsErrors(command *cobra.Command) *cobra.Command {
 	command.SilenceErrors, command.SilenceUsage = true, true
-	command.SetFlagErrorFunc(HintBeforeFlag(func(_ *cobra.Command, err error) error { return usage(err) }))
+	command.SetFlagErrorFunc(FlagError)
 
 	return command
-}
-
-// HintBeforeFlag returns what handles the error of a flag: words before it that are no command are the cause of
-// the error, as the flag is one of the command that was meant.
-func HintBeforeFlag(otherwise func(*cobra.Command, error) error) func(*cobra.Command, error) error {
-	return func(command *cobra.Command, err error) error {
-		if words := command.Flags().Args(); command.HasSubCommands() && len(words) > 0 {
-			return UnknownCommand(command, words)
-		}
-
-		return otherwise(command, err)
-	}
 }
 
 func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
@@ -128,72 +112,6 @@ func (s *settings) group(name, short string, verbs ...verb) *cobra.Command {
 	}
 
 	return command
-}
-
-// UnknownCommand returns the error of words of which the first is no command of parent, with the command
-// that they may mean.
-func UnknownCommand(parent *cobra.Command, words []string) error {
-	const distance = 2
-
-	var meant []string
-
-	mean := func(found *cobra.Command) { meant = append(meant, meantLine(found, words[1:])) }
-	parent.SuggestionsMinimumDistance = distance
-
-	similar := parent.SuggestionsFor(words[0])
-	if at := slices.IndexFunc(parent.Commands(), func(c *cobra.Command) bool { return slices.Contains(c.SuggestFor, words[0]) }); at >= 0 {
-		similar = []string{parent.Commands()[at].Name()}
-	}
-
-	for _, name := range similar {
-		found, _, _ := parent.Find([]string{name})
-		mean(found)
-	}
-
-	if len(meant) == 0 {
-		eachCommand(parent.Root(), func(each *cobra.Command) {
-			if each.Name() == words[0] || each.HasAlias(words[0]) {
-				mean(each)
-			}
-		})
-	}
-
-	if len(meant) == 0 {
-		return usage(fmt.Errorf("%w %q; see %s --help", errUnknownCommand, words[0], parent.CommandPath()))
-	}
-
-	return usage(fmt.Errorf("%w %q; did you mean %s? See %s --help",
-		errUnknownCommand, words[0], strings.Join(meant, " or "), parent.CommandPath()))
-}
-
-// meantLine returns a command with the words that follow it, or the command's usage if it does not accept them. A
-// group with words for none of its commands is meant to create.
-func meantLine(found *cobra.Command, words []string) string {
-	found, words, _ = found.Find(words)
-
-	if created, _, _ := found.Find([]string{createName}); len(words) > 0 {
-		found = created
-	}
-
-	switch {
-	case found.HasSubCommands():
-		return found.CommandPath()
-	case found.ValidateArgs(words) != nil:
-		return strings.TrimSuffix(found.UseLine(), " [flags]")
-	default:
-		return strings.Join(append([]string{found.CommandPath()}, words...), " ")
-	}
-}
-
-// eachCommand calls use with a command and with those below it, but for hidden ones.
-func eachCommand(command *cobra.Command, use func(*cobra.Command)) {
-	use(command)
-
-	for _, each := range command.Commands() {
-		if each.IsAvailableCommand() {
-			eachCommand(each, use)
-		}
-	}
 }
 
 // driver is what several commands ask the driver.

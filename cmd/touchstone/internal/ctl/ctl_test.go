@@ -37,9 +37,8 @@ func runBeside(t *testing.T, side io.Writer, args ...string) (string, error) {
 	command := ctl.NewCommand()
 	command.SetOut(&out)
 	command.SetErr(side)
-	command.SetArgs(args)
 
-	err := command.ExecuteContext(t.Context())
+	err := ctl.Execute(t.Context(), command, args)
 
 	return out.String(), err
 }

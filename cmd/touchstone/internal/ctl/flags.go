@@ -134,7 +134,7 @@ func (f *capabilityFlags) register(flags *pflag.FlagSet) {
 
 	flags.BoolVar(&f.block, "block", false, "a raw device instead of a filesystem")
 	flags.StringVar(&f.fs, "fs", "", "filesystem: one of "+strings.Join(filesystem.Names(), ", ")+" (default: the driver's choice)")
-	flags.StringArrayVar(&f.mountFlags, "mount-flag", nil, "a mount option, such as noatime (repeatable)")
+	flags.StringArrayVar(&f.mountFlags, mountFlag, nil, "a mount option, such as noatime (repeatable)")
 	flags.Var(&f.mode, "access-mode", "one of the spec's access modes")
 }
 

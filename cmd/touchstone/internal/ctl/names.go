@@ -143,9 +143,17 @@ func find(listed []names.Object, kind names.Kind, text string) (string, error) {
 	return text, fmt.Errorf("%w: no %s has the name or id %s%s", errNoObject, kind, Printable(text), suggestion(listed, text))
 }
 
-// suggestion returns "; did you mean …?" where an object has a similar name. Cobra has the
-// comparison, for commands.
+// suggestion returns "; did you mean …?" where an object has a similar name.
 func suggestion(listed []names.Object, text string) string {
+	if similar := similarName(listed, text); similar != "" {
+		return "; did you mean " + Printable(similar) + "?"
+	}
+
+	return ""
+}
+
+// similarName returns a name that is similar to the text, or none. Cobra has the comparison, for commands.
+func similarName(listed []names.Object, text string) string {
 	command := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, each := range listed {
 		if each.Name != "" && !strings.Contains(each.Name, " ") {
@@ -153,11 +161,9 @@ func suggestion(listed []names.Object, text string) string {
 		}
 	}
 
-	if similar := command.SuggestionsFor(text); len(similar) > 0 {
-		return "; did you mean " + Printable(similar[0]) + "?"
-	}
+	similar := append(command.SuggestionsFor(text), "")
 
-	return ""
+	return similar[0]
 }
 
 // complete returns the names and ids that begin with the text, each with a description. It omits
