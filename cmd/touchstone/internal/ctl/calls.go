@@ -99,7 +99,7 @@ func newCallsCommand(given *settings) *cobra.Command {
 
 	cmd := list.command(given)
 	for _, each := range []verb{callWaitVerb(), {
-		name: "counts", short: "Count the calls since the driver's start, by method and code",
+		name: "counts", nameless: true, short: "Count the calls since the driver's start, by method and code",
 		run: func(ctx context.Context, s *session) error {
 			counts, err := calls.NewClient(s.Conn()).Counts(ctx)
 

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ run. Warnings are printed, and do not change the exit code.`,
 		Example: `  touchstone ctl doctor --without-driver --pool default=/srv/pool
   kubectl exec -n touchstone ds/touchstone-node -- touchstone ctl doctor
   touchstone ctl doctor -o json pool socket`,
-		Args: func(_ *cobra.Command, args []string) error { return checkNames(args) },
+		Args: func(cmd *cobra.Command, args []string) error { return cmp.Or(checkNames(args), refuseNames(cmd)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asked.examine {
 				return undetermined(doctor.ServeChild(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))

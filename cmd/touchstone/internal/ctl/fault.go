@@ -59,7 +59,7 @@ A mistake is refused with its line, and no rule is added then.`,
 		},
 	},
 	{
-		name: "log", short: "Show the newest hits, the oldest first",
+		name: "log", nameless: true, short: "Show the newest hits, the oldest first",
 		run: func(ctx context.Context, s *session) error {
 			hits, err := s.faults().Log(ctx)
 
@@ -67,7 +67,7 @@ A mistake is refused with its line, and no rule is added then.`,
 		},
 	},
 	{
-		name: "release", arguments: []argument{{text: "HOLD"}}, short: "Release the calls that a rule's hold keeps",
+		name: "release", arguments: []argument{{text: "HOLD"}}, nameless: true, short: "Release the calls that a rule's hold keeps",
 		run: func(ctx context.Context, s *session) error {
 			count, err := s.faults().Release(ctx, s.args[0])
 			if err != nil {

@@ -208,7 +208,7 @@ func ago(at time.Time) string {
 }
 
 var storageHealthVerb = verb{
-	name: "health", healthCode: true, short: "NodeGetStorageHealth",
+	name: "health", healthCode: true, nameless: true, short: "NodeGetStorageHealth",
 	long: `NodeGetStorageHealth: show the conditions of the storage of the node's volumes.
 Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
 	run: func(ctx context.Context, s *session) error {

@@ -84,7 +84,7 @@ func capacityVerb() verb {
 	var what createFlags
 
 	return verb{
-		name: "capacity", short: "GetCapacity",
+		name: "capacity", short: "GetCapacity", nameless: true,
 		flags: func(flags *pflag.FlagSet) {
 			flags.Var(&what.parameters, "param", "a StorageClass parameter (repeatable)")
 			flags.StringArrayVar(&what.topology, "topology", nil, "the segments of one place, KEY=VALUE[,KEY=VALUE…]")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
@@ -55,8 +56,7 @@ type answers map[string]any
 func (p *printer) structured() bool { return p.output == outputJSON || p.output == outputYAML }
 
 // show prints the answer as JSON or YAML, the rows as a table, or for each id the name that its object
-// has, a line each. Nil ids are a usage error then. It returns the error of the call, too, and shows
-// nothing if that has no answer.
+// has, a line each. It returns the error of the call, too, and shows nothing if that has no answer.
 func (p *printer) show(failure error, answer any, rows [][]string, ids ...string) error {
 	if message, ok := answer.(proto.Message); answer == nil || ok && !message.ProtoReflect().IsValid() {
 		return failure
@@ -67,15 +67,21 @@ func (p *printer) show(failure error, answer any, rows [][]string, ids ...string
 		return errors.Join(failure, p.document(answer))
 	case p.output != outputName:
 		return errors.Join(failure, p.table(rows))
-	case ids == nil:
-		return errors.Join(failure, usage(errNoNames))
 	}
 
 	return errors.Join(failure, p.table(mapped(ids, func(id string) []string { return []string{p.names.of(id)} })))
 }
 
-// errNoNames is returned for -o name of a command whose answer is about no object.
 var errNoNames = errors.New("-o name is for commands about volumes and other objects: choose table, json or yaml")
+
+// refuseNames refuses -o name of a command whose answer is about no object.
+func refuseNames(cmd *cobra.Command) error {
+	if cmd.Flag("output").Value.String() == string(outputName) {
+		return usage(errNoNames)
+	}
+
+	return nil
+}
 
 func (p *printer) table(rows [][]string) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, columnGap, ' ', 0)

@@ -231,7 +231,7 @@ func blocksVerb() verb {
 	request := &csi.GetMetadataDeltaRequest{}
 
 	return verb{
-		name: "blocks", arguments: []argument{oneSnapshot},
+		name: "blocks", arguments: []argument{oneSnapshot}, nameless: true,
 		short: "GetMetadataAllocated: where a snapshot has data; GetMetadataDelta with --since: what changed",
 		long: `GetMetadataAllocated: the ranges of a snapshot that hold data. With --since it is
 GetMetadataDelta: the ranges in which the snapshot may differ from an older one of

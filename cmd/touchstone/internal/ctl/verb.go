@@ -45,6 +45,8 @@ type verb struct {
 	// healthCode is true for a command whose exit code 1 is an unhealthy result: an error
 	// without a result has 2.
 	healthCode bool
+	// nameless is true for a command whose answer is about no object, so that -o name is refused.
+	nameless bool
 }
 
 // argument is a word of the usage line. With a kind it is the name or id of an object; a verb has
@@ -134,6 +136,8 @@ func (v *verb) check(cmd *cobra.Command, args []string) error {
 		return usage(fmt.Errorf("%w, %q: %s", errManyArguments, args[most], cmd.UseLine()))
 	case slices.Contains(args, ""):
 		return usage(fmt.Errorf("%w: %s", errEmptyArgument, cmd.UseLine()))
+	case v.nameless:
+		return refuseNames(cmd)
 	}
 
 	for _, name := range v.required {
