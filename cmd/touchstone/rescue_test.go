@@ -40,7 +40,9 @@ func TestDeletedImagesAreRescued(t *testing.T) {
 	for _, how := range []string{"--fs=ext4", "--fs=xfs", "--fs=btrfs", "--block"} {
 		at, saved := filepath.Join(mnt, how), filepath.Join(mnt, how+".img")
 		rescue := "ctl volume rescue data " + saved
-		must("ctl volume mount data " + at + " --create --size 300Mi " + how)
+		second := at + "-2"
+		must("ctl volume mount data " + at + " --create --size 300Mi --access-mode single-node-multi-writer " + how)
+		must("ctl volume mount data " + second)
 
 		file := at
 		if how != "--block" {
@@ -62,8 +64,9 @@ func TestDeletedImagesAreRescued(t *testing.T) {
 		harness.AwaitReason(t, d, got.Volume.ID, health.BackingFileMissing)
 
 		_, out, _ := touchstone("ctl", "volume", "health", "data")
-		require.Contains(t, out, "copy its device before it is unmounted: touchstone ctl volume rescue", "want: the remedy is a command")
-		require.Contains(t, must("ctl volume umount data --dry-run"), "its data are lost", "want: what an unmount loses")
+		require.Contains(t, out, "copy its device before it is unmounted: touchstone ctl volume rescue data FILE", "want: the remedy is a command")
+		require.Contains(t, must("ctl volume umount "+at+" --dry-run"), "unless touchstone ctl volume rescue data FILE copies", "want: what an unmount loses")
+
 		refused("ctl volume rescue data "+mnt+"/small/full", "no space left on device")
 		require.NoFileExists(t, filepath.Join(mnt, "small", "full"), "want: no part of a copy is left")
 
@@ -78,10 +81,11 @@ func TestDeletedImagesAreRescued(t *testing.T) {
 			}
 		}
 
-		found, err := os.ReadFile(file)
+		found, err := os.ReadFile(strings.Replace(file, at, second, 1))
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(string(found), content), "want: the data of before")
 		harness.AwaitReason(t, d, got.Volume.ID, "")
+		must("ctl volume umount " + at)
 		must("ctl volume umount data")
 		refused(rescue, "no loop device of this machine has its image")
 		must("ctl volume delete data")

@@ -116,7 +116,7 @@ func remedyOfLost(loops *loop.Loops, attached *Attachment) string {
 		return putBack
 	}
 
-	return "copy its device before it is unmounted: touchstone ctl volume rescue"
+	return "copy its device before it is unmounted: touchstone ctl volume rescue VOLUME FILE"
 }
 
 // compareDirectory compares the pool's directory with the one that is mounted.

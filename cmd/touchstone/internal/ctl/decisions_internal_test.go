@@ -194,11 +194,12 @@ func TestExpansionCommands(t *testing.T) {
 	t.Parallel()
 
 	answer := &csi.ControllerExpandVolumeResponse{CapacityBytes: 4096}
-	known := health.VolumeReport{ID: "v", Published: []string{"/mnt/a", "/mnt/b"}, AccessMode: "SINGLE_NODE_WRITER"}
+	known := health.VolumeReport{ID: "v", Published: []string{"/mnt/a"}, AccessMode: "SINGLE_NODE_WRITER"}
 	readers := known
 	readers.AccessMode = "MULTI_NODE_READER_ONLY"
-	otherPath, kept := known, known
-	otherPath.ReadOnly, otherPath.Persistent = []string{"/mnt/b"}, []string{"/mnt/b"}
+	several, kept := known, known
+	several.Published = []string{"/mnt/a", "/mnt/b c"}
+	several.ReadOnly, several.Persistent = several.Published[1:], several.Published[1:]
 	kept.ReadOnly, kept.Persistent, kept.MountFlags = known.Published, known.Published, 2
 
 	for want, e := range map[string]expansion{
@@ -220,7 +221,9 @@ func TestExpansionCommands(t *testing.T) {
 	require.Equal(t, "touchstone ctl volume umount v", mountAgain(health.VolumeReport{ID: "v"}))
 	require.Equal(t, again, mountAgain(known))
 	require.Equal(t, again, mountAgain(without))
-	require.Equal(t, again, mountAgain(otherPath))
+	require.Equal(t, "touchstone ctl volume umount /mnt/a && touchstone ctl volume umount '/mnt/b c' && mv f g && "+
+		"touchstone ctl volume mount v /mnt/a && touchstone ctl volume mount v '/mnt/b c' --readonly --persist",
+		mountAgain(several, "mv f g"), "want: the commands for each path")
 	require.Equal(t, again+" --access-mode MULTI_NODE_READER_ONLY", mountAgain(readers))
 	require.Equal(t, again+" --readonly --persist --mount-flag FLAG --mount-flag FLAG", mountAgain(kept))
 }
@@ -238,13 +241,21 @@ func TestRemediesForPeople(t *testing.T) {
 		"it was made read-only; see the kernel's log, unstage it and stage it again": "it was made read-only; see the kernel's log, " + again,
 		"volume v is attached to n1; unpublish it there first":                       "volume v is attached to n1; touchstone ctl volume umount data",
 		"it is full; delete files, or expand it":                                     "it is full; delete files, or expand it",
+		"copy its device: touchstone ctl volume rescue VOLUME FILE":                  "copy its device: touchstone ctl volume rescue data FILE",
 	} {
 		require.Equal(t, want, forPeople(mounted, message))
 
 		published := mounted
 		published.Staged = "/var/lib/kubelet/plugins/csi/mount"
-		require.Equal(t, message, forPeople(published, message), "want: the orchestrator's remedy stays")
+
+		if !strings.Contains(message, "rescue") {
+			require.Equal(t, message, forPeople(published, message), "want: the orchestrator's remedy stays")
+		}
 	}
+
+	mounted.Published = []string{"/mnt/a", "/mnt/b"}
+	require.Equal(t, "touchstone ctl volume umount /mnt/a && touchstone ctl volume umount /mnt/b",
+		forPeople(mounted, "unpublish it first"), "want: the command for each path")
 }
 
 // TestExpandDecidesTheNodesPart without asking the node.
@@ -253,6 +264,7 @@ func TestExpandDecidesTheNodesPart(t *testing.T) {
 
 	needed, notNeeded := &csi.ControllerExpandVolumeResponse{NodeExpansionRequired: true}, &csi.ControllerExpandVolumeResponse{}
 	staged := health.VolumeReport{ID: "v", Staged: "/s", Backing: "image"}
+	byHand := health.VolumeReport{ID: "v", Staged: "/mnt/.touchstone-v", Backing: "image"}
 	directory := health.VolumeReport{ID: "v", Staged: "/s", Backing: "directory"}
 	controller := csiclient.Capabilities{HasController: true}
 	advertised := csiclient.Capabilities{HasController: true, Node: []*csi.NodeServiceCapability{{
@@ -267,13 +279,14 @@ func TestExpandDecidesTheNodesPart(t *testing.T) {
 		err    error
 		says   string
 	}{
-		"done by the controller":     {expansion{id: "v", caps: controller}, notNeeded, nil, "not needed", nil, ""},
-		"a directory":                {expansion{id: "v", caps: controller, known: directory}, notNeeded, nil, "not needed", nil, ""},
-		"advertised":                 {expansion{id: "v", caps: advertised, known: staged}, notNeeded, nil, "not needed", nil, ""},
-		"not advertised":             {expansion{id: "v", caps: controller, known: staged}, notNeeded, nil, "needed", errNodePart, "umount v"},
-		"without controller or path": {expansion{id: "v"}, needed, nil, "needed", errNoPath, "volume v"},
-		"elsewhere":                  {expansion{id: "v", caps: controller}, needed, []string{"b", "c"}, "needed", errNodePart, "on b, c run"},
-		"somewhere":                  {expansion{id: "v", caps: controller}, needed, nil, "needed", errNodePart, "where it is in use run"},
+		"done by the controller":          {expansion{id: "v", caps: controller}, notNeeded, nil, "not needed", nil, ""},
+		"a directory":                     {expansion{id: "v", caps: controller, known: directory}, notNeeded, nil, "not needed", nil, ""},
+		"advertised":                      {expansion{id: "v", caps: advertised, known: staged}, notNeeded, nil, "not needed", nil, ""},
+		"not advertised":                  {expansion{id: "v", caps: controller, known: staged}, notNeeded, nil, "needed", errNodePart, "have the orchestrator unstage it"},
+		"not advertised, mounted by hand": {expansion{id: "v", caps: controller, known: byHand}, notNeeded, nil, "needed", errNodePart, "run touchstone ctl volume umount v"},
+		"without controller or path":      {expansion{id: "v"}, needed, nil, "needed", errNoPath, "volume v"},
+		"elsewhere":                       {expansion{id: "v", caps: controller}, needed, []string{"b", "c"}, "needed", errNodePart, "on b, c run"},
+		"somewhere":                       {expansion{id: "v", caps: controller}, needed, nil, "needed", errNodePart, "where it is in use run"},
 		"not in use, as Touchstone says": {
 			expansion{id: "v", caps: controller, known: health.VolumeReport{ID: "v"}},
 			needed, nil,

@@ -156,14 +156,18 @@ var (
 	unpublishFirst = regexp.MustCompile(`unpublish it( there)? first|unpublish and unstage it first`)
 )
 
-// forPeople returns a driver's message with commands in place of its remedies, for a volume that the mount
-// command has staged. What an orchestrator has published is not to be unmounted by hand.
+// forPeople returns a driver's message with the volume in its commands, and with commands in place of its other
+// remedies for a volume that the mount command has staged. What an orchestrator has published is not to be
+// unmounted by hand.
 func forPeople(known health.VolumeReport, message string) string {
+	message = strings.ReplaceAll(message, rescueCommand(health.VolumeReport{ID: oneVolume.text}), rescueCommand(known))
 	if !mountedByHand(known) {
 		return message
 	}
 
-	return unpublishFirst.ReplaceAllLiteralString(publishAgain.ReplaceAllLiteralString(message, mountAgain(known)), umountCommand(known))
+	message = publishAgain.ReplaceAllLiteralString(message, mountAgain(known))
+
+	return unpublishFirst.ReplaceAllLiteralString(message, strings.Join(umountCommands(known), and))
 }
 
 // mountedByHand reports whether the mount command has staged the volume.
@@ -171,19 +175,40 @@ func mountedByHand(known health.VolumeReport) bool {
 	return strings.HasPrefix(filepath.Base(known.Staged), stagingPrefix)
 }
 
-func umountCommand(known health.VolumeReport) string {
-	return "touchstone ctl volume umount " + cmp.Or(known.Name, known.ID)
+// nameOf returns the volume's name, or its id, as a word of a command.
+func nameOf(known health.VolumeReport) string { return shellWord(cmp.Or(known.Name, known.ID)) }
+
+// umountCommands unmount the volume, from each of its paths: umount refuses one that has several.
+func umountCommands(known health.VolumeReport) []string {
+	if len(known.Published) > 1 {
+		return mapped(known.Published, func(path string) string { return "touchstone ctl volume umount " + shellWord(path) })
+	}
+
+	return []string{"touchstone ctl volume umount " + nameOf(known)}
 }
 
 // mountAgain returns the commands that stage the volume again, with others while it is not staged.
 func mountAgain(known health.VolumeReport, meanwhile ...string) string {
-	command := strings.Join(append([]string{umountCommand(known)}, meanwhile...), " && ")
-	if len(known.Published) == 0 {
-		return command
+	mounts := mapped(known.Published, func(path string) string { return mountCommand(known, path) })
+
+	return strings.Join(slices.Concat(umountCommands(known), meanwhile, mounts), and)
+}
+
+// stageAgain is the remedy of a filesystem that grows when it is staged.
+func stageAgain(known health.VolumeReport) string {
+	if mountedByHand(known) {
+		return "run " + mountAgain(known)
 	}
 
-	path := known.Published[0]
-	command += " && touchstone ctl volume mount " + cmp.Or(known.Name, known.ID) + " " + path
+	return "have the orchestrator unstage it and stage it again"
+}
+
+// and joins commands of which each needs the one before it.
+const and = " && "
+
+// mountCommand returns the command that mounts the volume at a path as it is mounted there.
+func mountCommand(known health.VolumeReport, path string) string {
+	command := "touchstone ctl volume mount " + nameOf(known) + " " + shellWord(path)
 
 	if mode := known.AccessMode; mode != "" && mode != defaultMode.String() {
 		command += " --access-mode " + mode
@@ -197,7 +222,12 @@ func mountAgain(known health.VolumeReport, meanwhile ...string) string {
 		command += " --persist"
 	}
 
-	return command + strings.Repeat(" --mount-flag FLAG", known.MountFlags) // The driver keeps them to itself.
+	return command + strings.Repeat(" --"+mountFlag+" FLAG", known.MountFlags) // The driver keeps them to itself.
+}
+
+// rescueCommand copies a volume whose image was deleted to a FILE.
+func rescueCommand(known health.VolumeReport) string {
+	return "touchstone ctl volume rescue " + nameOf(known) + " FILE"
 }
 
 // explainPath adds the flag that allows a path which the driver refused, or the command that ends the

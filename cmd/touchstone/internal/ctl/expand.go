@@ -88,7 +88,7 @@ func (e *expansion) run(ctx context.Context) (err error) {
 
 	capability, err := e.use.capabilityFor(e.known)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", e.names.of(e.id), err)
 	}
 
 	answer := &csi.ControllerExpandVolumeResponse{CapacityBytes: int64(e.required), NodeExpansionRequired: true}
@@ -154,7 +154,7 @@ func (e *expansion) onNode(
 
 	switch {
 	case !answer.GetNodeExpansionRequired() && waits:
-		return nil, needed, e.remains(answer, "its node does not advertise EXPAND_VOLUME; run "+mountAgain(e.known))
+		return nil, needed, e.remains(answer, "its node does not advertise EXPAND_VOLUME; "+stageAgain(e.known))
 	case !answer.GetNodeExpansionRequired():
 		return nil, "not needed", nil
 	case paths[0] != "":
@@ -164,12 +164,12 @@ func (e *expansion) onNode(
 			return grown, "done", nil
 		}
 
-		remedy := e.command(answer)
+		remedy := "run " + e.command(answer)
 		if status.Code(err) == codes.FailedPrecondition && e.known.Staged != "" {
-			remedy = mountAgain(e.known)
+			remedy = stageAgain(e.known)
 		}
 
-		return nil, "failed", e.remains(answer, fmt.Sprintf("%v; run %s", err, remedy))
+		return nil, "failed", e.remains(answer, fmt.Sprintf("%v; %s", err, remedy))
 	case !e.caps.HasController:
 		return nil, needed, fmt.Errorf("volume %s: %w", e.id, errNoPath)
 	default:

@@ -367,7 +367,7 @@ attached; name the path then.`,
 			case err != nil:
 				return err
 			default:
-				text += "; its image was deleted: its data are lost with its last mount, unless touchstone ctl volume rescue copies them before"
+				text += "; its image was deleted: its data are lost with its last mount, unless " + rescueCommand(*known) + " copies them before"
 			}
 
 			return s.show(nil, answers{"would_unmount": known.ID, "path": path}, [][]string{{text}}, known.ID)
@@ -440,11 +440,11 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 		case len(known.Published) == 0 && filepath.Base(known.Staged) == stagingPrefix+known.ID:
 			return known, known.Staged, nil
 		case len(known.Published) == 0:
-			return nil, "", fmt.Errorf("%s: %w%s", given, errNotMounted, s.attachment(ctx, known))
+			return nil, "", fmt.Errorf("%s: %w%s", s.names.of(known.ID), errNotMounted, s.attachment(ctx, known))
 		case len(known.Published) == 1:
 			return known, known.Published[0], nil
 		default:
-			return nil, "", fmt.Errorf("%s: %w: %s", given, errMountedOften, strings.Join(known.Published, ", "))
+			return nil, "", fmt.Errorf("%s: %w: %s", s.names.of(known.ID), errMountedOften, strings.Join(known.Published, ", "))
 		}
 	}
 
