@@ -22,6 +22,7 @@ import (
 var (
 	errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
 	errRefused    = errors.New("the driver would refuse this")
+	errTwice      = errors.New("nothing to delete: an argument before it is the same object")
 )
 
 // volume is a volume with what the driver reports of it beside CSI.
@@ -366,14 +367,14 @@ does not list names.`,
 					return nil
 				case known && err != nil:
 					return fmt.Errorf("nothing to delete: %w", err)
+				case slices.Contains(deleted, id):
+					return errTwice
 				}
 
 				if err := do(ctx, s, id); err != nil {
 					return err
 				}
 
-				// A second argument for the same object has nothing to delete.
-				listed = slices.DeleteFunc(listed, func(o names.Object) bool { return o.ID == id })
 				deleted, rows = append(deleted, id), append(rows, []string{done + given})
 
 				return nil
