@@ -20,6 +20,7 @@ import (
 var (
 	errViolations  = errors.New("the CO violates the CSI spec")
 	errJQWithClear = errors.New("--clear forgets all violations, and takes no --jq")
+	errCount       = errors.New("--count must be 1 or more")
 	errTooFew      = errors.New("not as many calls as wanted")
 	errSince       = errors.New("must be a time (RFC 3339) or a duration, such as 5m")
 )
@@ -146,7 +147,9 @@ the calls that there were are printed.`,
 				return err
 			}
 
-			wanted.Filter = filter
+			if wanted.Filter = filter; wanted.Count < 1 {
+				return usage(errCount)
+			}
 
 			return s.awaitCalls(ctx, wanted, selected.jq.Program)
 		},
@@ -172,7 +175,7 @@ func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest, prog
 	}
 
 	if err = s.showCalls(ctx, nil, program, result, result.Calls); err == nil && !result.Reached {
-		err = fmt.Errorf("%w: %d of %d within %s", errTooFew, len(result.Calls), max(wanted.Count, 1), s.timeout)
+		err = fmt.Errorf("%w: %d of %d within %s", errTooFew, len(result.Calls), wanted.Count, s.timeout)
 	}
 
 	return err

@@ -89,8 +89,9 @@ func reportsErrors(command *cobra.Command) *cobra.Command {
 func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 	flags.StringVar(&s.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+" or "+SpecEndpointVariable+")")
 	flags.VarP(&s.output, "output", "o", "table or wide for people, json or yaml for programs, name for names only")
-	flags.DurationVar(&s.timeout, "timeout", timeout, "give up after this time; 0 never does")
-	flags.DurationVar(&s.wait, "wait", 0, "wait so long for a driver that is starting, such as 10s")
+	s.timeout = timeout
+	flags.Var((*span)(&s.timeout), "timeout", "give up after this time; 0 never does")
+	flags.Var((*span)(&s.wait), "wait", "wait so long for a driver that is starting, such as 10s")
 }
 
 // group is a command that only contains others. By default, cobra prints help and succeeds

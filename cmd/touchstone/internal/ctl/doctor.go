@@ -111,7 +111,8 @@ func checkNames(names []string) error {
 func (f *doctorFlags) define(set *pflag.FlagSet) {
 	flags.Define(set, &f.driver, doctorSettings...)
 	set.BoolVar(&f.WithoutDriver, "without-driver", false, "no driver runs yet: skip the checks that need one")
-	set.DurationVar(&f.Limit, "check-timeout", doctor.DefaultLimit, "time limit of each check")
+	f.Limit = doctor.DefaultLimit
+	set.Var((*span)(&f.Limit), "check-timeout", "time limit of each check")
 	set.BoolVar(&f.examine, examineFlag, false, "run the checks of standard input's configuration")
 
 	// Neither can fail: the flags are defined above.

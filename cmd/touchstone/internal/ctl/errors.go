@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -128,15 +129,19 @@ func (e *explained) Unwrap() error { return e.error }
 // explainConnection adds the remedy to the error of a socket that cannot be reached.
 func explainConnection(ctx context.Context, endpoint string, err error) error {
 	path, isSocket := strings.CutPrefix(endpoint, "unix:")
-	if !isSocket {
-		return err
-	}
-
-	connection, failure := (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+	path = strings.TrimPrefix(path, "//")
+	info, _ := os.Stat(path)
+	connection, failure := (&net.Dialer{}).DialContext(ctx, "unix", path)
 
 	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w; --timeout has passed, and the driver may continue: repeat the command with a longer one", err)
+	case !isSocket:
+		return fmt.Errorf("%w; --endpoint %s has to be where a CSI driver listens: its socket, or HOST:PORT", err, endpoint)
 	case failure == nil:
 		return errors.Join(err, connection.Close())
+	case info != nil && info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%w; %s is no socket: --endpoint names the driver's", err, path)
 	case errors.Is(failure, fs.ErrNotExist):
 		return fmt.Errorf("%w; there is no socket: is the driver running? `touchstone serve` or `systemctl start touchstone` "+
 			"starts it, --endpoint names another socket", err)

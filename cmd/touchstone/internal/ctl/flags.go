@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ var (
 	errUnknownMode = errors.New("unknown access mode")
 	errNotPair     = errors.New("must be KEY=VALUE")
 	errNotSegments = errors.New("must be KEY=VALUE, or several with commas between")
+	errNegative    = errors.New("must not be negative")
 	errNoID        = errors.New("must not be empty")
 	errBlockAndFS  = errors.New("--block has no filesystem: leave out --fs and --mount-flag")
 )
@@ -44,6 +46,34 @@ func (s *size) String() string {
 }
 
 func (*size) Type() string { return "size" }
+
+// span is a flag of a time that is not negative.
+type span time.Duration
+
+func (s *span) Set(text string) error {
+	parsed, err := time.ParseDuration(text)
+
+	switch {
+	case err != nil:
+		return err
+	case parsed < 0:
+		return errNegative
+	default:
+		*s = span(parsed)
+
+		return nil
+	}
+}
+
+func (s *span) String() string {
+	if *s == 0 {
+		return ""
+	}
+
+	return time.Duration(*s).String()
+}
+
+func (*span) Type() string { return "duration" }
 
 // identifier is a flag that must not be empty: a script whose variable is empty by mistake
 // must not get the result of a missing flag, such as an empty volume instead of a copy.

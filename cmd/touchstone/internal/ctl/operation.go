@@ -238,7 +238,7 @@ func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entr
 }
 
 func (s *settings) defineProgress(flags *pflag.FlagSet) {
-	flags.DurationVar(&s.progress, "progress", 0,
+	flags.Var((*span)(&s.progress), "progress",
 		"print a long copy's progress on stderr, a line each time (on a terminal it is always shown)")
 	flags.Lookup("progress").NoOptDefVal = lineInterval
 }
