@@ -12,8 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 const (
@@ -184,6 +187,11 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 
 		if err == nil {
 			err = run(ctx, session)
+		}
+
+		// The object that is in the way is none of the arguments. Without its name the error has its id.
+		if status.Code(err) == codes.AlreadyExists {
+			_ = session.learn(ctx, names.Volume, names.Snapshot, names.Group)
 		}
 
 		return s.explain(ctx, endpoint, session.names, errors.Join(err, co.Close()))

@@ -198,8 +198,8 @@ func TestExpansionCommands(t *testing.T) {
 	readers := known
 	readers.AccessMode = "MULTI_NODE_READER_ONLY"
 	several, kept := known, known
-	several.Published = []string{"/mnt/a", "/mnt/b c"}
-	several.ReadOnly, several.Persistent = several.Published[1:], several.Published[1:]
+	several.Published = []string{"/mnt/b c", "/mnt/a"}
+	several.ReadOnly, several.Persistent = several.Published[:1], several.Published[:1]
 	kept.ReadOnly, kept.Persistent, kept.MountFlags = known.Published, known.Published, 2
 
 	for want, e := range map[string]expansion{
@@ -221,7 +221,7 @@ func TestExpansionCommands(t *testing.T) {
 	require.Equal(t, "touchstone ctl volume umount v", mountAgain(health.VolumeReport{ID: "v"}))
 	require.Equal(t, again, mountAgain(known))
 	require.Equal(t, again, mountAgain(without))
-	require.Equal(t, "touchstone ctl volume umount /mnt/a && touchstone ctl volume umount '/mnt/b c' && mv f g && "+
+	require.Equal(t, "touchstone ctl volume umount '/mnt/b c' && touchstone ctl volume umount /mnt/a && mv f g && "+
 		"touchstone ctl volume mount v /mnt/a && touchstone ctl volume mount v '/mnt/b c' --readonly --persist",
 		mountAgain(several, "mv f g"), "want: the commands for each path")
 	require.Equal(t, again+" --access-mode MULTI_NODE_READER_ONLY", mountAgain(readers))
@@ -254,7 +254,7 @@ func TestRemediesForPeople(t *testing.T) {
 	}
 
 	mounted.Published = []string{"/mnt/a", "/mnt/b"}
-	require.Equal(t, "touchstone ctl volume umount /mnt/a && touchstone ctl volume umount /mnt/b",
+	require.Equal(t, "touchstone ctl volume umount /mnt/b && touchstone ctl volume umount /mnt/a",
 		forPeople(mounted, "unpublish it first"), "want: the command for each path")
 }
 
@@ -288,9 +288,12 @@ func TestExpandDecidesTheNodesPart(t *testing.T) {
 		"elsewhere":                       {expansion{id: "v", caps: controller}, needed, []string{"b", "c"}, "needed", errNodePart, "on b, c run"},
 		"somewhere":                       {expansion{id: "v", caps: controller}, needed, nil, "needed", errNodePart, "where it is in use run"},
 		"not in use, as Touchstone says": {
-			expansion{id: "v", caps: controller, known: health.VolumeReport{ID: "v"}},
+			expansion{id: "v", caps: controller, known: health.VolumeReport{ID: "v", FSType: "xfs"}},
 			needed, nil,
 			"not in use: its filesystem grows when it is staged", nil, "",
+		},
+		"not in use, without a filesystem": {
+			expansion{id: "v", caps: controller, known: health.VolumeReport{ID: "v"}}, needed, nil, "not needed", nil, "",
 		},
 	} {
 		grown, state, err := test.e.onNode(t.Context(), test.answer, nil, test.nodes)

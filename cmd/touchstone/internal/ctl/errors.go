@@ -183,10 +183,18 @@ func mountedByHand(known health.VolumeReport) bool {
 // nameOf returns the volume's name, or its id, as a word of a command.
 func nameOf(known health.VolumeReport) string { return shellWord(cmp.Or(known.Name, known.ID)) }
 
+// sortedPaths returns the paths of a volume, each before those beneath it.
+func sortedPaths(known health.VolumeReport) []string {
+	return slices.Sorted(slices.Values(known.Published))
+}
+
 // umountCommands unmount the volume, from each of its paths: umount refuses one that has several.
 func umountCommands(known health.VolumeReport) []string {
 	if len(known.Published) > 1 {
-		return mapped(known.Published, func(path string) string { return "touchstone ctl volume umount " + shellWord(path) })
+		commands := mapped(sortedPaths(known), func(path string) string { return "touchstone ctl volume umount " + shellWord(path) })
+		slices.Reverse(commands)
+
+		return commands
 	}
 
 	return []string{"touchstone ctl volume umount " + nameOf(known)}
@@ -194,7 +202,7 @@ func umountCommands(known health.VolumeReport) []string {
 
 // mountAgain returns the commands that stage the volume again, with others while it is not staged.
 func mountAgain(known health.VolumeReport, meanwhile ...string) string {
-	mounts := mapped(known.Published, func(path string) string { return mountCommand(known, path) })
+	mounts := mapped(sortedPaths(known), func(path string) string { return mountCommand(known, path) })
 
 	return strings.Join(slices.Concat(umountCommands(known), meanwhile, mounts), and)
 }

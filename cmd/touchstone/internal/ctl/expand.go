@@ -164,6 +164,10 @@ func (e *expansion) onNode(
 			return grown, "done", nil
 		}
 
+		if status.Code(err) == codes.NotFound {
+			e.path = "" // it is not there
+		}
+
 		remedy := "run " + e.command(answer)
 		if status.Code(err) == codes.FailedPrecondition && e.known.Staged != "" {
 			remedy = stageAgain(e.known)
@@ -214,6 +218,8 @@ func (e *expansion) elsewhere(
 	switch {
 	case len(others) > 0:
 		return nil, needed, e.remains(answer, fmt.Sprintf("on %s run %s", strings.Join(others, ", "), e.command(answer)))
+	case e.known.ID != "" && e.known.FSType == "":
+		return nil, "not needed", nil
 	case e.known.ID != "":
 		return nil, "not in use: its filesystem grows when it is staged", nil
 	default:

@@ -90,7 +90,7 @@ func TestExpandGrowsTheMountedFilesystem(t *testing.T) {
 		require.Empty(t, out, "want: shrinking prints nothing on standard output")
 
 		requireSays("unmounted", "volume", "umount", name)
-		requireSays("not in use: its filesystem grows when it is staged", "volume", "expand", name, "--size", "640Mi")
+		requireSays("Node's part:  not ", "volume", "expand", name, "--size", "640Mi")
 		requireSays("is mounted", "volume", "mount", name, path)
 		require.Greater(t, sizeAt(t, path), before+256<<20, name)
 		requireSays("unmounted", "volume", "umount", name)

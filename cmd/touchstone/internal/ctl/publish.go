@@ -167,7 +167,7 @@ func (s *session) runSteps(
 	case errors.Is(err, csiclient.ErrNoNodeService):
 		return err
 	case err != nil:
-		return usage(err) // A flag is missing.
+		return usage(fmt.Errorf("%w; the flags are --node, --staging and --target", err))
 	}
 
 	made, rows := []string{}, [][]string{{"CALL", "TOOK"}}
