@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -53,17 +54,27 @@ func TestOneFailedCallLosesNothing(t *testing.T) {
 	binary := driverBinary(t)
 	t.Logf("seed %d", *seed)
 
+	var met atomic.Int64
+
+	t.Cleanup(func() {
+		if *only != "" && met.Load() == 0 {
+			t.Errorf("no call is %q: name it as a failure prints it", *only)
+		}
+	})
+
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
 
 		c := &campaign{t: t, binary: binary, pool: "", lives: onPlainPools()}
 		c.run(rand.New(rand.NewPCG(uint64(*seed), 1)))
+		met.Add(int64(c.ran - c.missed))
 	})
 	t.Run("reflink", func(t *testing.T) {
 		t.Parallel()
 
 		c := &campaign{t: t, binary: binary, pool: testpool.Reflink(t, poolBytes), lives: onReflinkPools()}
 		c.run(rand.New(rand.NewPCG(uint64(*seed), 2)))
+		met.Add(int64(c.ran - c.missed))
 	})
 }
 
