@@ -174,7 +174,7 @@ func TestSettingsBecomeEnvironment(t *testing.T) {
 
 	objects := renderedWith(t, map[string]any{
 		"settings": map[string]any{"max-volumes-per-node": 1000000, "overcommit": 1.5, "shared": true, "disable-capability": []any{}, "v": 4},
-		"node":     map[string]any{"settings": map[string]any{"v": 5, "allow-path": []any{"/a", "/b"}}},
+		"node":     map[string]any{"settings": map[string]any{"v": 5, "allow-path": []any{"/a", "/b,c", `/d"e`}}},
 	})
 
 	is := map[string]map[string]string{}
@@ -192,7 +192,7 @@ func TestSettingsBecomeEnvironment(t *testing.T) {
 		"TOUCHSTONE_OVERCOMMIT": "1.5", "TOUCHSTONE_SHARED": "true", "TOUCHSTONE_V": "4",
 	}
 	node := maps.Clone(common)
-	node["TOUCHSTONE_V"], node["TOUCHSTONE_ALLOW_PATH"] = "5", "/a,/b"
+	node["TOUCHSTONE_V"], node["TOUCHSTONE_ALLOW_PATH"] = "5", `/a,"/b,c","/d""e"`
 	node["TOUCHSTONE_ENDPOINT"] = "unix:///var/lib/kubelet/plugins/csi.touchstone.dev/csi.sock"
 
 	require.Equal(t, map[string]map[string]string{

@@ -118,6 +118,14 @@ imagePullSecrets:
 {{- index (include "touchstone.settings" (list . "node") | fromYaml) "startup-taint" | default "" }}
 {{- end }}
 
+{{- /* values of one setting, as the driver reads them: a line of a CSV file */ -}}
+{{- define "touchstone.csv" -}}
+{{- range $i, $each := . }}
+{{- if $i }},{{ end }}
+{{- if regexMatch "[,\"]" $each }}"{{ replace "\"" "\"\"" $each }}"{{ else }}{{ $each }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* (list root COMPONENT): the environment that its settings make */ -}}
 {{- define "touchstone.environment" -}}
 {{- $settings := include "touchstone.settings" . | fromYaml }}
@@ -128,7 +136,7 @@ imagePullSecrets:
 {{- if not (and (kindIs "slice" $value) (empty $value)) }}
 - name: TOUCHSTONE_{{ $flag | upper | replace "-" "_" }}
 {{- if kindIs "slice" $value }}
-  value: {{ join "," $value | quote }}
+  value: {{ include "touchstone.csv" $value | quote }}
 {{- else if and (kindIs "float64" $value) (eq $value (floor $value)) }}
   value: {{ int64 $value | quote }}
 {{- else }}
