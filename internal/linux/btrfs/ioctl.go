@@ -3,7 +3,6 @@ package btrfs
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -95,10 +94,8 @@ func setName(into []byte, name string) error {
 
 // ioctl passes a structure to the kernel, which may change it.
 func ioctl[T any](directory *os.File, request uint, name string, argument *T) error {
-	err := eintr.Retry(func() error {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, directory.Fd(), uintptr(request), uintptr(unsafe.Pointer(argument)))
-		runtime.KeepAlive(directory)
-
+	err := eintr.Control(directory, func(descriptor int) error {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(descriptor), uintptr(request), uintptr(unsafe.Pointer(argument)))
 		if errno != 0 {
 			return errno
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // IsFilesystem reports whether an open directory is on a btrfs.
@@ -151,7 +153,13 @@ func openID(directory *os.File, id uint64) (*os.File, error) {
 
 	name := fmt.Sprintf("subvolume %d of %s", id, directory.Name())
 
-	file, err := unix.OpenByHandleAt(int(directory.Fd()), unix.NewFileHandle(fileHandle, handle), unix.O_RDONLY|unix.O_DIRECTORY)
+	var file int
+
+	err := eintr.Control(directory, func(descriptor int) (err error) {
+		file, err = unix.OpenByHandleAt(descriptor, unix.NewFileHandle(fileHandle, handle), unix.O_RDONLY|unix.O_DIRECTORY)
+
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open_by_handle_at %s: %w", name, err)
 	}

@@ -1,12 +1,13 @@
 // Package eintr repeats system calls that a signal interrupts.
 //
 // Go's runtime sends signals to its threads to preempt goroutines, so any slow system call may
-// return EINTR, also without a signal from outside. The package contains the loop and nothing
-// about particular system calls.
+// return EINTR, also without a signal from outside. The package contains the loop, also for calls with a
+// descriptor, and nothing about particular system calls.
 package eintr
 
 import (
 	"errors"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,4 +29,20 @@ func RetryValue[T any](call func() (T, error)) (T, error) {
 			return value, err
 		}
 	}
+}
+
+// Control is Retry for a call with a file's descriptor. A Close of the file by another goroutine waits for no call,
+// but its number is no other file's before the call has ended. Errors: os.ErrClosed.
+func Control(file *os.File, call func(descriptor int) error) error {
+	connection, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+
+	// Its only error is not that of os.
+	if connection.Control(func(descriptor uintptr) { err = Retry(func() error { return call(int(descriptor)) }) }) != nil {
+		return os.ErrClosed
+	}
+
+	return err
 }

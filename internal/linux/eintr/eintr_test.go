@@ -1,6 +1,7 @@
 package eintr_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,4 +37,30 @@ func TestRetryRepeatsInterruptedCalls(t *testing.T) {
 			require.Equal(t, 3, calls, "want: EINTR alone is retried")
 		})
 	}
+}
+
+// TestACloseKeepsTheNumberForARunningCall closes a file in its call: no other file gets the number meanwhile.
+func TestACloseKeepsTheNumberForARunningCall(t *testing.T) {
+	t.Parallel()
+
+	file, err := os.Open(t.TempDir())
+	require.NoError(t, err)
+
+	tries := 0
+
+	require.NoError(t, eintr.Control(file, func(descriptor int) error {
+		var stat unix.Stat_t
+
+		if tries++; tries == 1 {
+			require.NoError(t, file.Close(), "want: the close waits for no call")
+
+			return unix.EINTR
+		}
+
+		require.NoError(t, unix.Fstat(descriptor, &stat), "want: the descriptor is open until the call ends")
+
+		return nil
+	}))
+	require.Equal(t, 2, tries, "want: an interrupted call is repeated")
+	require.ErrorIs(t, eintr.Control(file, func(int) error { panic("want: no call of a closed file") }), os.ErrClosed)
 }

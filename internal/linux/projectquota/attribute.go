@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // From linux/fs.h, which x/sys/unix lacks.
@@ -104,14 +106,16 @@ func getAttributes(directory *os.File) (fsxattr, error) {
 
 // ioctl reports ENOTTY, of a filesystem without the ioctl, as errors.ErrUnsupported.
 func ioctl(directory *os.File, request uintptr, attributes *fsxattr) error {
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, directory.Fd(), request, uintptr(unsafe.Pointer(attributes)))
+	return eintr.Control(directory, func(descriptor int) error {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(descriptor), request, uintptr(unsafe.Pointer(attributes)))
 
-	switch errno {
-	case 0:
-		return nil
-	case unix.ENOTTY:
-		return unix.EOPNOTSUPP
-	default:
-		return errno
-	}
+		switch errno {
+		case 0:
+			return nil
+		case unix.ENOTTY:
+			return unix.EOPNOTSUPP
+		default:
+			return errno
+		}
+	})
 }

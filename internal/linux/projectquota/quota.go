@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // From linux/dqblk_xfs.h and linux/quota.h, which x/sys/unix lacks. In spite of their names, these
@@ -202,11 +204,13 @@ func toCount(value uint64) int64 { return int64(min(value, math.MaxInt64)) }
 
 // control is quotactl_fd(2).
 func control(file *os.File, command, project uint32, argument unsafe.Pointer) error {
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, file.Fd(), uintptr(command<<commandShift|projectType),
-		uintptr(project), uintptr(argument), 0, 0)
-	if errno != 0 {
-		return os.NewSyscallError("quotactl_fd", errno)
-	}
+	return eintr.Control(file, func(descriptor int) error {
+		_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(descriptor), uintptr(command<<commandShift|projectType),
+			uintptr(project), uintptr(argument), 0, 0)
+		if errno != 0 {
+			return os.NewSyscallError("quotactl_fd", errno)
+		}
 
-	return nil
+		return nil
+	})
 }
