@@ -51,7 +51,9 @@ func TestACloseKeepsTheNumberForARunningCall(t *testing.T) {
 	require.NoError(t, eintr.Control(file, func(descriptor int) error {
 		var stat unix.Stat_t
 
-		if tries++; tries == 1 {
+		tries++
+
+		if tries == 1 {
 			require.NoError(t, file.Close(), "want: the close waits for no call")
 
 			return unix.EINTR
