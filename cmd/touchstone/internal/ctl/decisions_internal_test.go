@@ -1,8 +1,10 @@
 package ctl
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -401,4 +403,46 @@ func TestDeletedAmong(t *testing.T) {
 	found, err := deletedAmong([]loop.Attachment{other, there, deleted}, "a")
 	require.NoError(t, err)
 	require.Equal(t, deleted, found, "want: the device whose image was deleted")
+}
+
+// TestRemediesOfConnections: an error that the driver itself gave has none, nor one after Ctrl-C.
+func TestRemediesOfConnections(t *testing.T) {
+	t.Parallel()
+
+	failure := errors.New("UNAVAILABLE")
+	dir := t.TempDir()
+	socket, err := net.Listen("unix", filepath.Join(dir, "csi.sock"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, socket.Close()) })
+
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, port.Close()) })
+
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	late, end := context.WithTimeout(t.Context(), 0)
+	t.Cleanup(end)
+
+	for name, test := range map[string]struct {
+		ctx            context.Context //nolint:containedctx // a case
+		endpoint, want string
+	}{
+		"a socket that is served":    {t.Context(), "unix://" + socket.Addr().String(), ""},
+		"a port that is served":      {t.Context(), port.Addr().String(), ""},
+		"a port, after Ctrl-C":       {cancelled, port.Addr().String(), ""},
+		"a port, late":               {late, port.Addr().String(), "--timeout has passed"},
+		"a port without a server":    {t.Context(), "127.0.0.1:0", "where a CSI driver listens"},
+		"no socket":                  {t.Context(), "unix:" + dir, "is no socket"},
+		"a socket that is not there": {t.Context(), "unix:" + dir + "/absent", "there is no socket"},
+	} {
+		err := explainConnection(test.ctx, test.endpoint, failure)
+		require.ErrorIs(t, err, failure, name)
+		require.Contains(t, err.Error(), test.want, name)
+
+		if test.want == "" {
+			require.Equal(t, failure.Error(), err.Error(), "want: no remedy for %s", name)
+		}
+	}
 }

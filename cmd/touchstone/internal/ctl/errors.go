@@ -126,22 +126,26 @@ func (e *explained) Error() string { return e.message }
 // Unwrap returns the cause.
 func (e *explained) Unwrap() error { return e.error }
 
-// explainConnection adds the remedy to the error of a socket that cannot be reached.
+// explainConnection adds the remedy to the error of a driver that cannot be reached, or not in time. One that can be
+// has given the error itself.
 func explainConnection(ctx context.Context, endpoint string, err error) error {
-	path, isSocket := strings.CutPrefix(endpoint, "unix:")
-	path = strings.TrimPrefix(path, "//")
-	info, _ := os.Stat(path)
-	connection, failure := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	network, address := "tcp", endpoint
+	if path, isSocket := strings.CutPrefix(endpoint, "unix:"); isSocket {
+		network, address = "unix", strings.TrimPrefix(path, "//")
+	}
+
+	info, _ := os.Stat(address)
+	connection, failure := (&net.Dialer{}).DialContext(ctx, network, address)
 
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("%w; --timeout has passed, and the driver may continue: repeat the command with a longer one", err)
-	case !isSocket:
-		return fmt.Errorf("%w; --endpoint %s has to be where a CSI driver listens: its socket, or HOST:PORT", err, endpoint)
 	case failure == nil:
 		return errors.Join(err, connection.Close())
+	case network == "tcp" && ctx.Err() == nil:
+		return fmt.Errorf("%w; --endpoint %s has to be where a CSI driver listens: its socket, or HOST:PORT", err, endpoint)
 	case info != nil && info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%w; %s is no socket: --endpoint names the driver's", err, path)
+		return fmt.Errorf("%w; %s is no socket: --endpoint names the driver's", err, address)
 	case errors.Is(failure, fs.ErrNotExist):
 		return fmt.Errorf("%w; there is no socket: is the driver running? `touchstone serve` or `systemctl start touchstone` "+
 			"starts it, --endpoint names another socket", err)
