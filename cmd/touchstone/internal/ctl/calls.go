@@ -147,9 +147,11 @@ the calls that there were are printed.`,
 				return err
 			}
 
-			if wanted.Filter = filter; wanted.Count < 1 {
+			if wanted.Count < 1 {
 				return usage(errCount)
 			}
+
+			wanted.Filter = filter
 
 			return s.awaitCalls(ctx, wanted, selected.jq.Program)
 		},

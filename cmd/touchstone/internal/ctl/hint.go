@@ -41,7 +41,8 @@ func FlagError(command *cobra.Command, err error) error {
 	return usage(fmt.Errorf("%w%s see %s --help", err, hint, command.CommandPath()))
 }
 
-// flagHint returns how an error goes on: the similar flag of a command, or those commands beside and below it that have the flag.
+// flagHint returns how an error goes on: the similar flag of a command, or those commands beside and below it that
+// have the flag.
 func flagHint(command *cobra.Command, name string) string {
 	var flags []names.Object
 

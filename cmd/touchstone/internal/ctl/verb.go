@@ -136,8 +136,12 @@ func (v *verb) check(cmd *cobra.Command, args []string) error {
 		return usage(fmt.Errorf("%w, %q: %s", errManyArguments, args[most], cmd.UseLine()))
 	case slices.Contains(args, ""):
 		return usage(fmt.Errorf("%w: %s", errEmptyArgument, cmd.UseLine()))
-	case v.nameless:
-		return refuseNames(cmd)
+	}
+
+	if v.nameless {
+		if err := refuseNames(cmd); err != nil {
+			return err
+		}
 	}
 
 	for _, name := range v.required {
