@@ -51,13 +51,11 @@ func (d *Driver) report(ctx context.Context) (health.Report, error) {
 
 	report.Volumes = mergeVolumes(lists...)
 
-	names := make(map[string]string, len(report.Volumes))
-	for _, each := range report.Volumes {
-		names[each.ID] = each.Name
-	}
-
 	for i, each := range report.Changes {
-		report.Changes[i].Name = names[each.Subject]
+		byID := func(v health.VolumeReport, id string) int { return strings.Compare(v.ID, id) }
+		if at, found := slices.BinarySearchFunc(report.Volumes, each.Subject, byID); found {
+			report.Changes[i].Name = report.Volumes[at].Name
+		}
 	}
 
 	return report, nil
