@@ -39,7 +39,7 @@ func Control(file *os.File, call func(descriptor int) error) error {
 		return err
 	}
 
-	// Its only error is not that of os.
+	// Control of the connection fails only for a closed file, and not with os.ErrClosed.
 	if connection.Control(func(descriptor uintptr) { err = Retry(func() error { return call(int(descriptor)) }) }) != nil {
 		return os.ErrClosed
 	}
