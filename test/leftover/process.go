@@ -86,7 +86,8 @@ func Opened() (Files, error) {
 }
 
 // OpenedSince returns a finding for each file of this process that was not open before. Pipes may be those
-// that io.Copy between sockets keeps for the next copy, until Go collects garbage: this does.
+// that io.Copy between sockets keeps for the next copy, until Go collects garbage: this does. A pipe of os.Pipe that
+// nothing refers to any more is closed by it, too, and not found.
 func OpenedSince(before Files) ([]Finding, error) {
 	opened, err := Opened()
 	found := opened.Since(before)
