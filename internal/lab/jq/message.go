@@ -109,8 +109,9 @@ func fromValue(field protoreflect.FieldDescriptor, value protoreflect.Value) any
 // position is where protojson has found a mistake, with white space that it varies.
 var position = regexp.MustCompile(`^proto:\s\(line [0-9:]+\):\s`)
 
-// MaxBytes bounds the message that ToMessage makes, as JSON. No client reads one of that size.
-const MaxBytes = 64 << 20
+// MaxBytes bounds the message that ToMessage makes, as JSON. It is four times what a gRPC client reads by
+// default.
+const MaxBytes = 16 << 20
 
 // ToMessage sets a message to a value of FromMessage's form; enums may be numbers, and null is a field that
 // is not set. Error: ErrProgram, for a field that the message does not have, and for a value that a field

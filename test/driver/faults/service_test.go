@@ -124,8 +124,8 @@ func TestNumbersOfRulesAreBounded(t *testing.T) {
 
 	// What depends on the response fails the call.
 	for patch, want := range map[string]codes.Code{
-		".volume.volume_id *= 1000000":             codes.OK,
-		".volume.volume_id *= 2000000":             codes.Internal,
+		".volume.volume_id *= 400000":              codes.OK,
+		".volume.volume_id *= 500000":              codes.Internal,
 		".volume.volume_id *= 9223372036854775807": codes.Internal,
 		".volume.volume_id |= tonumber":            codes.Internal,
 	} {
