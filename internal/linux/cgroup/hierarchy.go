@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
 // DefaultCgroupRoot is where cgroups are mounted.
@@ -82,7 +84,7 @@ func (l *Limiter) detect() (hierarchy, string, error) {
 }
 
 func hasIO(root string) (bool, error) {
-	text, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	text, err := sysfs.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
 		return false, fmt.Errorf("controllers of cgroups: %w", err)
 	}
@@ -92,7 +94,7 @@ func hasIO(root string) (bool, error) {
 
 // readRule returns what the file's line for device says, nil where it has none.
 func readRule(cgroup, file string, device Device) ([]string, error) {
-	text, err := os.ReadFile(filepath.Join(cgroup, file))
+	text, err := sysfs.ReadFile(filepath.Join(cgroup, file))
 	if err != nil {
 		return nil, fmt.Errorf("read the limits: %w", err)
 	}

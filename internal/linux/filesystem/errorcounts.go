@@ -117,7 +117,7 @@ func btrfsErrorCounts(_ int, root *os.File) (ErrorCounts, error) {
 	var found ErrorCounts
 
 	for _, entry := range entries {
-		text, err := os.ReadFile(filepath.Join(devices, entry.Name(), "error_stats"))
+		text, err := sysfs.ReadFile(filepath.Join(devices, entry.Name(), "error_stats"))
 		if err != nil {
 			return ErrorCounts{}, err
 		}

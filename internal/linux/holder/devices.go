@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
 const (
@@ -30,7 +32,7 @@ func devicesOn(major, minor uint32) []Process {
 	for _, attribute := range loops {
 		device := "/dev/" + strings.Split(attribute, "/")[len(strings.Split(sysBlock, "/"))]
 
-		if backing, err := os.ReadFile(attribute); err == nil && isBacking(device, strings.TrimSuffix(string(backing), "\n"), major, minor) {
+		if backing, err := sysfs.ReadFile(attribute); err == nil && isBacking(device, strings.TrimSuffix(string(backing), "\n"), major, minor) {
 			found = append(found, Process{Device: device})
 		}
 	}

@@ -3,10 +3,11 @@ package loop
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
 const (
@@ -18,15 +19,13 @@ const (
 // refuseDiscards makes an attached device answer discards (BLKDISCARD, FITRIM, a
 // mount with "discard") with EOPNOTSUPP. The limit belongs to the number and
 // outlives the attachment; allowDiscards takes it back.
-func (s sysfs) refuseDiscards(number int) error {
-	if now, err := s.read(number, discardLimit); err == nil && now == noDiscards {
+func (a attributes) refuseDiscards(number int) error {
+	if now, err := a.read(number, discardLimit); err == nil && now == noDiscards {
 		return nil
 	}
 
-	// It exists, and is written in one call.
-	err := os.WriteFile(filepath.Join(s.root, "block", Name(number), discardLimit), []byte(noDiscards), 0)
-	if err != nil {
-		return fmt.Errorf("set the discard limit (is %s mounted read-only?): %w", s.root, err)
+	if err := sysfs.Write(filepath.Join(a.root, "block", Name(number), discardLimit), noDiscards); err != nil {
+		return fmt.Errorf("set the discard limit (is %s mounted read-only?): %w", a.root, err)
 	}
 
 	return nil

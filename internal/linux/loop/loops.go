@@ -36,7 +36,7 @@ type LoopsOptions struct {
 type Loops struct {
 	numbers *numbers
 	nodes   nodes
-	sysfs   sysfs
+	sysfs   attributes
 }
 
 // NumberOfSlot returns the own number of a slot, counted from 0.
@@ -67,7 +67,7 @@ func NewLoops(opts LoopsOptions) *Loops {
 	return &Loops{
 		numbers: newNumbers(opts.First, min(opts.Last, MaxNumber)),
 		nodes:   nodes{dev: opts.Dev, own: opts.DeviceDir},
-		sysfs:   sysfs{opts.Sys},
+		sysfs:   attributes{opts.Sys},
 	}
 }
 
