@@ -23,7 +23,7 @@ func TestDoctorFlagsMatchTheDriver(t *testing.T) {
 	serve := newServeCommand().Flags()
 
 	command.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
-		if flag.Hidden || flag.Name == "help" {
+		if flag.Hidden || flag.Name == helpName {
 			return
 		}
 

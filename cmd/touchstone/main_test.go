@@ -71,6 +71,9 @@ func TestExitCodes(t *testing.T) {
 		says string
 	}{
 		"help":                 {[]string{"--help"}, 0, "Usage:"},
+		"help of a command":    {[]string{"help", "serve"}, 0, "--ready-file"},
+		"help of no command":   {[]string{"help", "srve"}, 2, `"srve"`},
+		"help of no verb":      {[]string{"help", "ctl", "volume", "crate"}, 2, `"crate"`},
 		"version":              {[]string{"version"}, 0, "touchstone "},
 		"unknown command":      {[]string{"srve"}, 2, `"srve"`},
 		"unknown flag":         {[]string{"--mod=all"}, 2, "--mod"},

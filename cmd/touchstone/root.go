@@ -45,6 +45,27 @@ Exit codes: 0 good, 1 unhealthy or failed, 2 wrong usage or cannot run.`,
 		ctl.NewCheckCommand(),
 		demo.NewCommand(),
 	)
+	refuseHelpOfNothing(root)
 
 	return root
+}
+
+// helpName is the name of the command and of the flag.
+const helpName = "help"
+
+// refuseHelpOfNothing has `help` of an unknown command fail as that command does: cobra's shows the help of the root.
+func refuseHelpOfNothing(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+
+	help, _, _ := root.Find([]string{helpName})
+	help.RunE = func(_ *cobra.Command, args []string) error {
+		command, unknown, err := root.Find(args)
+		if err != nil || len(unknown) > 0 {
+			command.SetContext(help.Context())
+
+			return ctl.UnknownCommand(command, unknown)
+		}
+
+		return command.Help()
+	}
 }

@@ -79,7 +79,7 @@ func applyEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) 
 	flags.VisitAll(func(flag *pflag.Flag) {
 		for _, variable := range envNames(flag.Name) {
 			value, ok := lookup(variable)
-			if !ok || flag.Changed || flag.Name == "help" || failure != nil {
+			if !ok || flag.Changed || flag.Name == helpName || failure != nil {
 				continue
 			}
 
@@ -116,7 +116,7 @@ func applyFile(flags *pflag.FlagSet, path string) error {
 			continue
 		}
 
-		if flag == nil || key == configFlag || key == "help" {
+		if flag == nil || key == configFlag || key == helpName {
 			return fmt.Errorf("%w: unknown key %q; the keys are %s", errUsage, key, strings.Join(keys(flags), ", "))
 		}
 
@@ -278,7 +278,7 @@ func keys(flags *pflag.FlagSet) []string {
 	var names []string
 
 	flags.VisitAll(func(flag *pflag.Flag) {
-		if flag.Name != configFlag && flag.Name != "help" {
+		if flag.Name != configFlag && flag.Name != helpName {
 			names = append(names, flag.Name)
 		}
 	})
