@@ -61,7 +61,7 @@ func refuseHelpOfNothing(root *cobra.Command) {
 	help.RunE = func(_ *cobra.Command, args []string) error {
 		command, unknown, err := root.Find(args)
 		if err != nil || len(unknown) > 0 {
-			command.SetContext(help.Context())
+			command.SetContext(help.Context()) // it has the flags that the error repeats
 
 			return ctl.UnknownCommand(command, unknown)
 		}
