@@ -30,6 +30,8 @@ cannot() { say "$*" >&2; exit 2; }
 
 [ -n "${KUBECONFIG:-}" ] || cannot "set KUBECONFIG to the cluster's kubeconfig file"
 [ -n "${STORAGE_CLASS:-}" ] || cannot "set STORAGE_CLASS to a class of the driver that binds immediately"
+for program in curl jq; do command -v "$program" >/dev/null || cannot "there is no $program"; done
+[ -z "${METRICS:-}" ] || curl --silent --fail --output /dev/null "$METRICS" || cannot "METRICS=$METRICS does not answer"
 
 work=$(mktemp -d)
 $KUBECTL proxy --port="$port" >"$work/proxy.log" 2>&1 &
@@ -85,8 +87,11 @@ next
 CONFIG
 done | sed '$d' >"$work/claims"
 
+$CURL --silent --fail --retry 30 --retry-connrefused --retry-delay 1 --output /dev/null "http://127.0.0.1:$port/version" ||
+  cannot "kubectl proxy does not answer on port $port: $(cat "$work/proxy.log")"
+
 begin=$(now)
-$CURL --no-progress-meter --fail --parallel --parallel-max 16 --config "$work/claims"
+$CURL --no-progress-meter --fail --parallel --parallel-max 16 --config "$work/claims" || { say "the API server refused claims"; exit 1; }
 taken=$(now)
 [ "$(count "$claims")" -eq "$CLAIMS" ] || { say "the API server has $(count "$claims") of $CLAIMS claims"; exit 1; }
 await "$CLAIMS"
