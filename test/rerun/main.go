@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -35,6 +36,8 @@ const (
 	// that is worth a start.
 	repeatTimeout = 10 * time.Minute
 	shortest      = 10 * time.Second
+	// slowest is how many packages, and how many tests, are listed as those that took longest.
+	slowest = 10
 )
 
 // run is one call of this command.
@@ -106,6 +109,7 @@ func (r *run) all(ctx context.Context) ([]string, error) {
 	first, failure := r.test(ctx, 0, r.arguments(r.packages...)...)
 	defer func() {
 		testjson.PrintSummary(r.out, r.execution, testjson.SummarizeFailed|testjson.SummarizeErrors)
+		r.printSlowest()
 	}()
 
 	if failure == nil {
@@ -154,6 +158,36 @@ func (r *run) printPackages(among []failed) {
 		if each.test == "" {
 			fmt.Fprintf(r.out, "\n=== Output of %s\n", each)
 			_ = r.execution.Package(each.in).WriteOutputTo(printer{r.out}, 0)
+		}
+	}
+}
+
+// printSlowest prints which packages and tests took longest: the next one to be made faster is among
+// them. A test's subtests count in it.
+func (r *run) printSlowest() {
+	type timed struct {
+		took time.Duration
+		name string
+	}
+
+	var packages, tests []timed
+
+	for _, name := range r.execution.Packages() {
+		of := r.execution.Package(name)
+		packages = append(packages, timed{of.Elapsed(), name})
+
+		for _, test := range slices.Concat(of.Passed, of.Failed) {
+			if !test.Test.IsSubTest() {
+				tests = append(tests, timed{test.Elapsed, name + "." + test.Test.Name()})
+			}
+		}
+	}
+
+	for _, all := range [][]timed{packages, tests} {
+		slices.SortStableFunc(all, func(a, b timed) int { return cmp.Compare(b.took, a.took) })
+
+		for _, each := range all[:min(len(all), slowest)] {
+			fmt.Fprintf(r.out, "slow: %.0f s %s\n", each.took.Seconds(), each.name)
 		}
 	}
 }

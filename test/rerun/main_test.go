@@ -39,7 +39,7 @@ func TestRepeats(t *testing.T) {
 		fails  bool
 		says   []string
 	}{
-		"pass":        {source: "package x\nimport \"testing\"\nfunc TestA(*testing.T) {}\n", says: []string{"DONE 1 tests"}},
+		"pass":        {source: "package x\nimport \"testing\"\nfunc TestA(*testing.T) {}\n", says: []string{"DONE 1 tests", "slow: 0 s m\nslow: 0 s m.TestA\n"}},
 		"flaky":       {source: flakyTest, flaky: []string{"m.TestA"}, says: []string{"complaint", "flaky: m.TestA\n", "DONE 2 runs"}},
 		"fails twice": {source: body(`t.Fatal("complaint")`, ""), fails: true, says: []string{"complaint", "failed twice: m.TestA\n"}},
 		"panics":      {source: body(`if !ran() { panic("complaint") }`, ""), fails: true, says: []string{"complaint", "not repeated: m: panic\n"}},
