@@ -191,6 +191,10 @@ func (w *worker) cloneOf(p *process, v *volume) bool {
 }
 
 func (w *worker) copyFrom(p *process, of snapshotted, from *csi.VolumeContentSource) bool {
+	if len(w.volumes) >= volumesAtMost {
+		return true // the pool holds all that a load makes, however long it is
+	}
+
 	w.made++
 
 	v := newVolume(w.site, w.source, fmt.Sprintf("copy-%d-%d", w.index, w.made))

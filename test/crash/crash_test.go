@@ -20,8 +20,9 @@ import (
 
 const (
 	workers = 5
-	// each worker has this many volumes at a time.
-	volumesEach = 4
+	// each worker has this many volumes at a time, and with copies at most so many.
+	volumesEach   = 4
+	volumesAtMost = 12
 	// steps end a load in which the moment of death did not come.
 	steps = 400
 )
