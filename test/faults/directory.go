@@ -113,8 +113,7 @@ func (d *Directory) start(tb testing.TB, given charge) {
 
 	// Not the test's context: it ends before what the test cleans up.
 	d.command = exec.Command("/proc/self/exe")
-	// The race detector would have each child wait a second before it ends.
-	d.command.Env = append(os.Environ(), served+"=1", "GORACE=atexit_sleep_ms=0")
+	d.command.Env = append(os.Environ(), served+"=1")
 	d.command.ExtraFiles = []*os.File{there}
 	d.command.Stderr = tb.Output()
 	require.NoError(tb, d.command.Start())
