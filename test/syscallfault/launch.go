@@ -121,8 +121,7 @@ func Start(command *exec.Cmd, decide func(*Call) syscall.Errno) (*Tracer, error)
 	defer unix.Close(pair[0])
 
 	there := os.NewFile(uintptr(pair[1]), "socket of the launcher")
-	// The race detector would have the launcher wait a second before a failed end.
-	command.Env = append(command.Environ(), launched+"="+command.Path, "GORACE=atexit_sleep_ms=0")
+	command.Env = append(command.Environ(), launched+"="+command.Path)
 	command.Path, command.Err = "/proc/self/exe", nil
 	command.ExtraFiles = []*os.File{there}
 
