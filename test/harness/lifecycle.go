@@ -62,7 +62,7 @@ func NewLifecycle(t *testing.T, d *Driver, k Kind) *Lifecycle {
 	t.Helper()
 
 	made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: t.Name(), Parameters: k.Parameters,
+		Name: t.Name() + " " + k.Name, Parameters: k.Parameters,
 		VolumeCapabilities: []*csi.VolumeCapability{k.Capability},
 		CapacityRange:      &csi.CapacityRange{RequiredBytes: k.Bytes},
 	})

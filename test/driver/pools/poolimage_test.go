@@ -42,39 +42,58 @@ func onEachFilesystem(t *testing.T, test func(t *testing.T, kind string)) {
 func TestLifecycleInAnEmbeddedPool(t *testing.T) { onEachFilesystem(t, testLifecycleInAnEmbeddedPool) }
 
 func testLifecycleInAnEmbeddedPool(t *testing.T, kind string) {
+	d := harness.StartProcess(t, harness.EmbeddedPool(2*harness.GiB), harness.PoolFilesystem(kind))
+	volumes := map[*harness.Lifecycle][32]byte{}
+
 	for _, k := range harness.Kinds() {
-		t.Run(k.Name, func(t *testing.T) {
-			d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
-			volume := harness.NewLifecycle(t, d, k)
-			volume.Up()
-			sum := volume.Write()
-			volume.Expand()
+		t.Log(k.Name)
 
-			// In use all the time, while the pool is adopted and grows.
-			d.Restart(t)
-			volume.Holds(sum)
-			d.Kill(t)
-			volume.Holds(sum)
-			d.Restart(t, harness.EmbeddedPool(2*harness.GiB))
-			volume.Holds(sum)
-			d.Restart(t, harness.EmbeddedPool(0))
-			volume.Holds(sum)
-
-			volume.Up()
-			volume.Down()
-
-			// Now it is unused, so it goes and comes back.
-			d.Stop()
-			require.Equal(t, []string{"mounted", "pool.img"}, names(t, hostDirectory(d)))
-			require.Empty(t, names(t, d.Pool()), "want: nothing is mounted at the pool of a stopped driver")
-			d.Restart(t)
-
-			volume.Up()
-			volume.Holds(sum)
-			volume.Down()
-			volume.Delete()
-		})
+		volume := harness.NewLifecycle(t, d, k)
+		volume.Up()
+		volumes[volume] = volume.Write()
+		volume.Expand()
 	}
+
+	hold := func() {
+		t.Helper()
+
+		for volume, sum := range volumes {
+			t.Log(volume.Kind.Name)
+			volume.Holds(sum)
+		}
+	}
+
+	// In use all the time, while the pool is adopted and grows.
+	d.Restart(t)
+	hold()
+	d.Kill(t)
+	hold()
+	d.Restart(t, harness.EmbeddedPool(3*harness.GiB))
+	hold()
+	d.Restart(t, harness.EmbeddedPool(0))
+	hold()
+
+	for volume := range volumes {
+		t.Log(volume.Kind.Name)
+		volume.Up()
+		volume.Down()
+	}
+
+	// Now it is unused, so it goes and comes back.
+	d.Stop()
+	require.Equal(t, []string{"mounted", "pool.img"}, names(t, hostDirectory(d)))
+	require.Empty(t, names(t, d.Pool()), "want: nothing is mounted at the pool of a stopped driver")
+	d.Restart(t)
+
+	for volume, sum := range volumes {
+		t.Log(volume.Kind.Name)
+		volume.Up()
+		volume.Holds(sum)
+		volume.Down()
+		harness.DeleteVolume(t, d, volume.Claim.VolumeID)
+	}
+
+	harness.RequireEntries(t, d, map[string]int{"images": 0, "directories": 0, "scratch": 0})
 }
 
 func names(t *testing.T, directory string) []string {
