@@ -45,7 +45,9 @@ func NewAllowedDirs(dirs ...string) (*AllowedDirs, error) {
 			return nil, fmt.Errorf("allowed directory %q: %w: it has a NUL", dir, ErrInvalidPath)
 		}
 
-		allowed.dirs = append(allowed.dirs, filepath.Clean(dir))
+		if dir = filepath.Clean(dir); !slices.Contains(allowed.dirs, dir) {
+			allowed.dirs = append(allowed.dirs, dir)
+		}
 	}
 
 	// The longest first, so that the first match is the closest.

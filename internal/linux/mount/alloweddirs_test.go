@@ -18,6 +18,15 @@ import (
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
+// TestRefusalNamesEachDirectoryOnce: the kubelet's may be among those that a flag allows, too.
+func TestRefusalNamesEachDirectoryOnce(t *testing.T) {
+	t.Parallel()
+
+	dirs, err := mount.NewAllowedDirs("/var/lib/kubelet", "/tmp", "/var/lib/kubelet/")
+	require.NoError(t, err)
+	errtext.Require(t, dirs.CheckPath("/etc/x"), "it must be beneath /var/lib/kubelet or /tmp")
+}
+
 func TestNewAllowedDirsRefusesBadDirectories(t *testing.T) {
 	t.Parallel()
 
