@@ -21,7 +21,7 @@ func Populate(t *testing.T, directory string) {
 		require.NoError(t, os.Mkdir(filepath.Join(directory, fmt.Sprint("directory-", i)), 0o700))
 	}
 
-	require.NoError(t, AtRoot(directory, func(root *os.File) error { return unix.Syncfs(int(root.Fd())) }))
+	require.NoError(t, Syncfs(directory))
 }
 
 // DamageInodes destroys a block of inodes that nothing writes any more, or of

@@ -42,6 +42,11 @@ func AtRoot(path string, do func(*os.File) error) error {
 	return do(root)
 }
 
+// Syncfs writes back the filesystem of a path, and no other one: tests run beside each other.
+func Syncfs(path string) error {
+	return AtRoot(path, func(root *os.File) error { return unix.Syncfs(int(root.Fd())) })
+}
+
 // HeldWrite is a write that a frozen filesystem keeps waiting.
 type HeldWrite struct {
 	thread atomic.Int64
