@@ -207,5 +207,5 @@ func empty(t *testing.T, p *sufferer) {
 	t.Helper()
 	require.NoError(t, os.RemoveAll(filepath.Join(p.claim.TargetPath, "filling")))
 	// btrfs has it back with its next commit, some 30 s later.
-	require.NoError(t, harness.AtRoot(p.claim.TargetPath, func(root *os.File) error { return unix.Syncfs(int(root.Fd())) }))
+	require.NoError(t, harness.Syncfs(p.claim.TargetPath))
 }

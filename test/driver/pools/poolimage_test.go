@@ -193,7 +193,7 @@ func testSpaceOfADeletedVolumeReturnsToTheHost(t *testing.T, kind string) {
 	harness.DeleteVolume(t, d, claim.VolumeID)
 
 	require.Eventually(t, func() bool {
-		unix.Sync()
+		require.NoError(t, harness.Syncfs(d.Pool()))
 
 		return harness.AllocatedBytes(t, poolImage(d)) < before+10*harness.MiB
 	}, time.Minute, 10*time.Millisecond, "want: the deleted data is freed on the host")
@@ -209,13 +209,14 @@ func testSnapshotInAnEmbeddedPoolSharesItsBlocks(t *testing.T, kind string) {
 	volume := harness.NewLifecycle(t, d, harness.Kinds()[0])
 	volume.Up()
 	sum := volume.Write()
-	unix.Sync()
+	require.NoError(t, harness.Syncfs(volume.Claim.TargetPath))
+	require.NoError(t, harness.Syncfs(d.Pool()))
 
 	before := harness.AllocatedBytes(t, poolImage(d))
 	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: volume.Claim.VolumeID})
 	require.NoError(t, err)
 	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
-	unix.Sync()
+	require.NoError(t, harness.Syncfs(d.Pool()))
 	require.Less(t, harness.AllocatedBytes(t, poolImage(d)), before+4*harness.MiB, "want: the snapshot shares the data of its volume")
 	volume.Holds(sum)
 	volume.Down()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/test/errtext"
@@ -105,7 +104,7 @@ func TestUsageIsOfTheVolume(t *testing.T) {
 			volume.Write()
 			require.NoError(t, os.WriteFile(filepath.Join(volume.Claim.TargetPath, "second"), []byte("x"), 0o600))
 			// btrfs counts what it has committed.
-			unix.Sync()
+			require.NoError(t, harness.Syncfs(volume.Claim.TargetPath))
 
 			after := volume.Usage(csi.VolumeUsage_BYTES).GetUsed()
 			require.InDelta(t, before+8*harness.MiB, after, harness.MiB, "want: the written bytes are used")
