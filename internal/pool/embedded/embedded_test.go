@@ -90,8 +90,13 @@ func testDeletedSpaceReturnsToTheHost(t *testing.T, kind string) {
 	require.Greater(t, allocated(t, pool.Image()), before+90*mib, "want: the written data is allocated on the host")
 	require.NoError(t, os.Remove(file))
 
+	root, err := os.Open(pool.Directory())
+	require.NoError(t, err)
+
+	defer root.Close() // before the pool is unmounted
+
 	require.Eventually(t, func() bool {
-		unix.Sync()
+		require.NoError(t, unix.Syncfs(int(root.Fd())))
 
 		return allocated(t, pool.Image()) < before+10*mib
 	}, time.Minute, 10*time.Millisecond, "want: the deleted data is freed on the host")
