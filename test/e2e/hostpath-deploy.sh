@@ -21,7 +21,8 @@
 #   OUT          (out/e2e-hostpath-deploy) where the logs go
 #   TIMEOUT      (300) seconds for whatever is waited for
 #
-# Variables of those scripts, such as CSI_PROVISIONER_TAG or CSI_PROVISIONER_RBAC, reach them.
+# Variables of those scripts reach them: such as CSI_PROVISIONER_TAG, CSI_PROVISIONER_RBAC (a file, where
+# nodes or this machine reach no other network), and KUBELET_DATA_DIR, if it is not /var/lib/kubelet.
 set -euo pipefail
 
 tree=$(cd "$(dirname "$0")/../.." && pwd)
