@@ -22,7 +22,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 # mkfs and fsck live where an unprivileged PATH does not look.
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 # Otherwise the race detector has each process that a test starts wait for a second before it ends.
-export GORACE := atexit_sleep_ms=0
+export GORACE ?= atexit_sleep_ms=0
 
 .DEFAULT_GOAL := help
 .PHONY: help help-all build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench bench-compare soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults e2e-burst e2e-upstream e2e-hostpath-deploy fuzz lint image image-hostpath sidecars install uninstall packages dist clean
