@@ -192,7 +192,7 @@ func (w *worker) cloneOf(p *process, v *volume) bool {
 
 func (w *worker) copyFrom(p *process, of snapshotted, from *csi.VolumeContentSource) bool {
 	if len(w.volumes) >= volumesAtMost {
-		return true // the pool holds all that a load makes, however long it is
+		return true
 	}
 
 	w.made++

@@ -20,8 +20,10 @@ import (
 
 const (
 	workers = 5
-	// each worker has this many volumes at a time, and with copies at most so many.
-	volumesEach   = 4
+	// each worker has this many volumes at a time.
+	volumesEach = 4
+	// volumesAtMost are a worker's volumes with those that are copies: the pool holds them, however
+	// long the load is.
 	volumesAtMost = 12
 	// steps end a load in which the moment of death did not come.
 	steps = 400
