@@ -11,6 +11,8 @@
 // Flags of go test have the form -name=value, because an argument without a dash is
 // a package. Neither is a package repeated whose failure no single test explains: a signal, or
 // TestMain. Nothing is repeated if more than ten failed, or if one does not build.
+//
+// At the end it lists the packages and the tests that took longest.
 package main
 
 import (

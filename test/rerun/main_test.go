@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gotest.tools/gotestsum/testjson"
 )
 
 const flakyTest = `package x
@@ -107,6 +109,32 @@ func TestC(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestSlowest(t *testing.T) {
+	t.Parallel()
+
+	const events = `{"Action":"pass","Package":"m/a","Test":"TestQuick","Elapsed":1}
+{"Action":"pass","Package":"m/a","Test":"TestSlow/part","Elapsed":9}
+{"Action":"fail","Package":"m/a","Test":"TestSlow","Elapsed":10}
+{"Action":"fail","Package":"m/a","Elapsed":11}
+{"Action":"pass","Package":"m/b","Test":"TestB","Elapsed":20}
+{"Action":"pass","Package":"m/b","Elapsed":21}
+`
+
+	execution, err := testjson.ScanTestOutput(testjson.ScanConfig{Stdout: strings.NewReader(events)})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var out strings.Builder
+
+	(&run{out: &out, execution: execution}).printSlowest()
+
+	want := "slow: 21 s m/b\nslow: 11 s m/a\nslow: 20 s m/b.TestB\nslow: 10 s m/a.TestSlow\nslow: 1 s m/a.TestQuick\n"
+	if out.String() != want {
+		t.Errorf("got:\n%swant:\n%s", &out, want)
 	}
 }
 
