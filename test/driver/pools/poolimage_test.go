@@ -54,30 +54,29 @@ func testLifecycleInAnEmbeddedPool(t *testing.T, kind string) {
 		volume.Expand()
 	}
 
-	hold := func() {
+	each := func(do func(volume *harness.Lifecycle, sum [32]byte)) {
 		t.Helper()
 
 		for volume, sum := range volumes {
 			t.Log(volume.Kind.Name)
-			volume.Holds(sum)
+			do(volume, sum)
 		}
 	}
 
 	// In use all the time, while the pool is adopted and grows.
 	d.Restart(t)
-	hold()
+	each((*harness.Lifecycle).Holds)
 	d.Kill(t)
-	hold()
+	each((*harness.Lifecycle).Holds)
 	d.Restart(t, harness.EmbeddedPool(3*harness.GiB))
-	hold()
+	each((*harness.Lifecycle).Holds)
 	d.Restart(t, harness.EmbeddedPool(0))
-	hold()
+	each((*harness.Lifecycle).Holds)
 
-	for volume := range volumes {
-		t.Log(volume.Kind.Name)
+	each(func(volume *harness.Lifecycle, _ [32]byte) {
 		volume.Up()
 		volume.Down()
-	}
+	})
 
 	// Now it is unused, so it goes and comes back.
 	d.Stop()
@@ -85,13 +84,12 @@ func testLifecycleInAnEmbeddedPool(t *testing.T, kind string) {
 	require.Empty(t, names(t, d.Pool()), "want: nothing is mounted at the pool of a stopped driver")
 	d.Restart(t)
 
-	for volume, sum := range volumes {
-		t.Log(volume.Kind.Name)
+	each(func(volume *harness.Lifecycle, sum [32]byte) {
 		volume.Up()
 		volume.Holds(sum)
 		volume.Down()
 		harness.DeleteVolume(t, d, volume.Claim.VolumeID)
-	}
+	})
 
 	harness.RequireEntries(t, d, map[string]int{"images": 0, "directories": 0, "scratch": 0})
 }
