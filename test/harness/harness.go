@@ -56,7 +56,7 @@ type Driver struct {
 	// start starts that process; nil is child.Start.
 	start func(*exec.Cmd) error
 	// settle waits for what the driver does in the background; nil in a process of its own.
-	settle func(testing.TB)
+	settle func(testing.TB, []leftover.Kind)
 	// settled is true if the driver was running at the end of the test.
 	settled bool
 	// leaves are the kinds of what the test leaves on purpose.
@@ -105,7 +105,7 @@ func startWith(tb testing.TB, run func(*Driver, testing.TB), options []Option) *
 	running.run(running, tb)
 	tb.Cleanup(func() {
 		if running.settle != nil && !tb.Failed() {
-			running.settle(tb)
+			running.settle(tb, running.leaves)
 			running.settled = true
 		}
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -106,8 +107,10 @@ func TestAThickVolumeIsSyncedWhenItIsMade(t *testing.T) {
 	harness.RequireCode(t, err, codes.Internal, "input/output error")
 	require.Positive(t, served.Met(t), "want: the sync of the thick volume is met")
 
+	// What is made for it is removed, as soon as the pool can be synced.
+	harness.AwaitStorage(t, d, "cannot remove ", health.RemovalFailed)
 	served.Release(t)
-	harness.AwaitStorage(t, d, "cannot remove ") // also from the pool
+	harness.AwaitStorage(t, d, "cannot remove ")
 
 	made, err := d.CreateVolume(t.Context(), request)
 	require.NoError(t, err)
