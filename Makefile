@@ -61,8 +61,9 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	cd pkg/touchstonetest && $(GO) vet ./... && $(GOTEST) $(RACE) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
 
-# Flags are those of `test`, whose builds are used again; that user would build the driver once more.
+# Flags are those of `test`, whose builds are used again; that user would compile the drivers once more.
 test-user: build ## Run the tests that need no root, as an ordinary user, and count what is left out
+	CGO_ENABLED=0 $(GO) build -trimpath -tags=nolab -o bin/touchstone-nolab ./cmd/touchstone
 	cd test/rerun && $(GO) build -o $(abspath $(OUT))/rerun .
 	TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user $(RACE) -vet=off -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 const module = "github.com/touchstone-csi/touchstone/"
@@ -26,18 +27,12 @@ func TestWithoutSettingsTheLabHasNoHooks(t *testing.T) {
 func TestTheDriverWithoutTheLab(t *testing.T) {
 	t.Parallel()
 
-	run := func(args ...string) string {
-		output, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
-		require.NoError(t, err, "%s", output)
+	output, err := exec.CommandContext(t.Context(), "go", "list", "-tags=nolab", "-deps", module+"internal/driver").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	require.NotContains(t, string(output), module+"internal/lab")
 
-		return string(output)
-	}
-
-	require.NotContains(t, run("list", "-tags=nolab", "-deps", module+"internal/driver"), module+"internal/lab")
-
-	// Unlike go build, go run keeps the program in the cache.
 	binary := filepath.Join(t.TempDir(), "touchstone")
-	run("run", "-buildvcs=false", "-tags=nolab", "-exec=cp", module+"cmd/touchstone", binary)
+	require.NoError(t, child.BuildDriver(binary, "nolab"))
 
 	for _, flag := range []string{
 		"--faults=/rules", "--enable-faults", "--call-log=/log", "--strict", "--proxy-endpoint=unix:///other", "--proxy-listen=unix:///other",

@@ -5,20 +5,23 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 )
 
 // BuildDriver builds the driver at path, with the flags of `make build`, so that all builds of it use the
-// same packages of the cache. If TOUCHSTONE_BINARY names one that is built already, path is a link to it.
-func BuildDriver(path string) error {
+// same packages of the cache, and with build tags. If TOUCHSTONE_BINARY names one that is built already,
+// path is a link to it, or to the one beside it whose name ends with the tags: touchstone-nolab.
+func BuildDriver(path string, tags ...string) error {
 	if given := os.Getenv("TOUCHSTONE_BINARY"); given != "" {
-		return os.Symlink(given, path)
+		return os.Symlink(strings.Join(append([]string{given}, tags...), "-"), path)
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), BuildLimit)
 	defer cancel()
 
 	// Unlike go build, go run keeps the program in the cache: it is linked once for all packages.
-	build := exec.CommandContext(ctx, "go", "run", "-trimpath", "-exec=cp", "github.com/touchstone-csi/touchstone/cmd/touchstone", path)
+	build := exec.CommandContext(ctx, "go", "run", "-trimpath", "-tags="+strings.Join(tags, ","), "-exec=cp",
+		"github.com/touchstone-csi/touchstone/cmd/touchstone", path)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 
 	output, err := build.CombinedOutput()
