@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// onceLoop is beyond the loop devices of the machine and of other tests; each kind has loopsOfKind.
-	onceLoop    = 810_000
-	loopsOfKind = 100
+	// onceLoop is beyond the loop devices of the machine and of other tests; each phase of a kind has loopsOfPhase.
+	onceLoop     = 810_000
+	loopsOfPhase = 4
 
 	onceBytes  = 16 << 20
 	onceGrowth = 4 << 20
@@ -51,6 +51,8 @@ type onceKind struct {
 	bytes int64
 	// phases are the names of those that do something with it.
 	phases []string
+	// phase is the one that is run, counted from 1.
+	phase int
 	// ignored matches calls beside onceIgnored.
 	ignored string
 }
@@ -108,12 +110,13 @@ func withGroup(capability *csi.VolumeCapability) *csi.VolumeCapability {
 	return capability
 }
 
-// id returns the volume's id, which no other kind has: devices are found by the names of images.
+// id returns the volume's id, which no other one has that exists meanwhile: devices are found by the names
+// of images.
 func (k onceKind) id() string { return fmt.Sprintf("01890000-0000-7000-8000-%012d", k.number()) }
 
-// number is the kind's place among all.
+// number is the position of the kind and its phase among all.
 func (k onceKind) number() int {
-	return slices.IndexFunc(onceKinds(), func(other onceKind) bool { return other.name == k.name })
+	return 100*slices.IndexFunc(onceKinds(), func(other onceKind) bool { return other.name == k.name }) + k.phase
 }
 
 func (k onceKind) isInline() bool { return k.name == "inline" }
@@ -166,9 +169,10 @@ func onceOperations() map[string]syscallfault.Operation {
 	all := map[string]syscallfault.Operation{}
 
 	for _, kind := range onceKinds() {
-		for _, phase := range oncePhases() {
+		for i, phase := range oncePhases() {
+			kind.phase = i + 1
 			all[kind.name+": "+phase.name] = func(directory string) (run, end func() error, err error) {
-				return begin(kind, phase, directory, onceLoop+kind.number()*loopsOfKind)
+				return begin(kind, phase, directory, onceLoop+kind.number()*loopsOfPhase)
 			}
 		}
 	}
@@ -206,7 +210,10 @@ func TestEachCallFailsOnce(t *testing.T) {
 
 			for _, phase := range oncePhases() {
 				if kind.has(phase.name) {
-					t.Run(phase.name, func(t *testing.T) { failOnce(t, kind, phase) })
+					t.Run(phase.name, func(t *testing.T) {
+						t.Parallel()
+						failOnce(t, kind, phase)
+					})
 				}
 			}
 		})
