@@ -170,9 +170,10 @@ func onceOperations() map[string]syscallfault.Operation {
 
 	for _, kind := range onceKinds() {
 		for i, phase := range oncePhases() {
-			kind.phase = i + 1
+			one := kind
+			one.phase = i + 1
 			all[kind.name+": "+phase.name] = func(directory string) (run, end func() error, err error) {
-				return begin(kind, phase, directory, onceLoop+kind.number()*loopsOfPhase)
+				return begin(one, phase, directory, onceLoop+one.number()*loopsOfPhase)
 			}
 		}
 	}
