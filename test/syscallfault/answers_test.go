@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/testpool"
 )
@@ -82,6 +83,11 @@ func newAnswered(t *testing.T, binary, pool string) *answered {
 	} {
 		require.NoError(t, each.call(t.Context()), each.name)
 		each.then()
+	}
+
+	// What would be written later, by the kernel, takes space of the pool.
+	for _, each := range []string{a.mounted.TargetPath, a.pool} {
+		require.NoError(t, harness.Syncfs(each))
 	}
 
 	return a
