@@ -180,6 +180,7 @@ func TestControllerExpandVolume(t *testing.T) {
 	s.restart(func(c *Config) { c.MaxVolumeBytes = mib })
 	require.NoError(t, s.expand(t.Context(), free, 8*mib), "want: a maximum that was lowered does not refuse a retry")
 	rpccode.Require(t, s.expand(t.Context(), free, 9*mib), codes.OutOfRange)
+	require.Equal(t, free, s.create("free"), "want: nor one of a creation")
 	s.restart(without("node:EXPAND_VOLUME"), func(c *Config) { c.MaxVolumeBytes = 64 * mib })
 
 	answer, err := s.ControllerExpandVolume(t.Context(), &request{VolumeId: free, CapacityRange: ranged(9*mib, 0)})

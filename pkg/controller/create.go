@@ -56,6 +56,10 @@ func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*rec
 		return existing, nil
 	}
 
+	if err := s.checkLargest(wanted.size); err != nil {
+		return nil, err
+	}
+
 	if err := s.segments.CheckRequirement(wanted.topology); err != nil {
 		return nil, err
 	}

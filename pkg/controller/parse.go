@@ -160,10 +160,23 @@ func (p *parser) parseCapabilities(
 	return parsed, nil
 }
 
-// sizeFor returns the size of a new volume: what is required, rounded up, but
-// not less than the filesystem needs. Errors: INVALID_ARGUMENT for a range
-// that makes no sense, OUT_OF_RANGE for one that can't be met.
+// sizeFor returns the size that a volume gets, as sizeAsked does. Errors: also OUT_OF_RANGE for one above the maximum.
 func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
+	size, err := p.sizeAsked(asked, smallest)
+	if err != nil {
+		return 0, err
+	}
+
+	if err := p.checkLargest(size); err != nil {
+		return 0, err
+	}
+
+	return size, nil
+}
+
+// sizeAsked returns the size that is asked for: what is required, rounded up, but not less than the filesystem
+// needs. Errors: INVALID_ARGUMENT for a range that makes no sense, OUT_OF_RANGE for one that can't be met.
+func (p *parser) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, error) {
 	if err := rpc.CheckCapacityRange(asked); err != nil {
 		return 0, err
 	}
@@ -189,10 +202,16 @@ func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error
 			"capacity_range: the smallest volume that holds %d bytes has %d, more than limit_bytes %d", required, size, limit)
 	}
 
+	return size, nil
+}
+
+// checkLargest returns OUT_OF_RANGE for the size of a new volume that is above the maximum. One that exists
+// may be larger: the maximum may have been lowered.
+func (p *parser) checkLargest(size int64) error {
 	if p.maxBytes > 0 && size > p.maxBytes {
-		return 0, rpc.Errorf(codes.OutOfRange,
+		return rpc.Errorf(codes.OutOfRange,
 			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, p.maxBytes)
 	}
 
-	return size, nil
+	return nil
 }

@@ -85,7 +85,7 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 		}
 	}
 
-	size, err := p.sizeFor(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
+	size, err := p.sizeAsked(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
 	if err != nil {
 		return nil, err
 	}
