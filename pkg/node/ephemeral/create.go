@@ -38,6 +38,10 @@ func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
 		}
 	}
 
+	if err := v.checkLargest(wanted); err != nil {
+		return err
+	}
+
 	target, err := v.config.Dirs.Target(wanted.Publication.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errdefs.Errorf(errdefs.ErrFailedPrecondition, "the CO must make the target's parent directory: %w", err)

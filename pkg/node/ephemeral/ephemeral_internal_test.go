@@ -105,7 +105,6 @@ func TestParseRefuses(t *testing.T) {
 		"VOLUME_MOUNT_GROUP":             {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = "1" }, codes.InvalidArgument},
 		`pool "none" does not exist`:     {context(volume.KeyPool, "none"), codes.InvalidArgument},
 		"a size such as 64Mi":            {context(volume.KeySize, "big"), codes.InvalidArgument},
-		"--max-volume-size":              {context(volume.KeySize, "2Ti"), codes.OutOfRange},
 		"SINGLE_NODE_MULTI_WRITER":       {mode(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), codes.InvalidArgument},
 		"ntfs":                           {context(volume.KeyFSType, "ntfs"), codes.InvalidArgument},
 		"--ephemeral-mkfs-options=false": {context(volume.KeyMkfsOptions, "-K"), codes.InvalidArgument},
@@ -134,10 +133,22 @@ func TestParseWithoutLimits(t *testing.T) {
 
 	_, err := v.parse(request(map[string]string{volume.KeySize: "2Ti", volume.KeyMkfsOptions: "-O ^metadata_csum"}), "/target")
 	require.NoError(t, err)
+	require.NoError(t, v.checkLargest(&staged.Inline{SizeBytes: 2 << 40}))
 
 	_, err = v.parse(request(map[string]string{volume.KeyMkfsOptions: "-d /etc"}), "/target")
 	errtext.Require(t, err, "volume_context: mkfsOptions: ")
 	rpccode.Require(t, err, codes.InvalidArgument)
+}
+
+// TestCheckLargest refuses what is above the maximum, of 1 TiB.
+func TestCheckLargest(t *testing.T) {
+	t.Parallel()
+
+	require.NoError(t, volumes(t).checkLargest(&staged.Inline{SizeBytes: 1 << 40}))
+
+	err := volumes(t).checkLargest(&staged.Inline{SizeBytes: 1<<40 + 1})
+	errtext.Require(t, err, "--max-volume-size")
+	rpccode.Require(t, err, codes.OutOfRange)
 }
 
 // example returns a record that the driver writes.

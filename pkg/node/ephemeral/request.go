@@ -107,6 +107,12 @@ func (v *Volumes) complete(r *staged.Inline) error {
 		r.SizeBytes = max(r.SizeBytes, roundUp(made.MinimumBytes()))
 	}
 
+	return nil
+}
+
+// checkLargest returns an ErrOutOfRange for the size of a new volume that is above the maximum. One that
+// exists may be larger: the maximum may have been lowered.
+func (v *Volumes) checkLargest(r *staged.Inline) error {
 	if v.config.MaxVolumeBytes > 0 && r.SizeBytes > v.config.MaxVolumeBytes {
 		return errdefs.Errorf(errdefs.ErrOutOfRange, "volume_context: %s: %d bytes are more than the largest volume has, %d (--max-volume-size)",
 			volume.KeySize, r.SizeBytes, v.config.MaxVolumeBytes)

@@ -194,6 +194,20 @@ func TestEphemeralRefusals(t *testing.T) {
 	}
 }
 
+// TestEphemeralAboveALoweredMaximum: a maximum counts for new volumes, and a call may come again.
+func TestEphemeralAboveALoweredMaximum(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t)
+	claim := harness.InlineClaim(t, d, harness.SmallInline())
+	require.NoError(t, d.Publish(t.Context(), claim))
+
+	d.Restart(t, func(c *driver.Config) { c.MaxVolumeBytes = harness.MiB })
+	require.NoError(t, d.Publish(t.Context(), claim))
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+	harness.RequireCode(t, d.Publish(t.Context(), claim), codes.OutOfRange, "--max-volume-size")
+}
+
 // TestEphemeralIDIsOnlyAName takes ids that a pool's own could be confused with.
 func TestEphemeralIDIsOnlyAName(t *testing.T) {
 	namespace.NeedRoot(t)
