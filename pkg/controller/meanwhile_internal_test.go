@@ -138,6 +138,19 @@ func TestNodeLimitsCountConcurrentAttachments(t *testing.T) {
 	}), codes.ResourceExhausted)
 }
 
+// TestCreationBesideAFailedOne: the name is free as soon as what that has left is removed.
+func TestCreationBesideAFailedOne(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	id := s.create("volume")
+	s.hide(id)
+
+	_, err := s.CreateVolume(t.Context(), createRequestOf("volume"))
+	rpccode.Require(t, err, codes.Aborted)
+	require.Contains(t, err.Error(), id)
+}
+
 // TestModificationsNeedNoSpace: also where more is provisioned than the pool has.
 func TestModificationsNeedNoSpace(t *testing.T) {
 	t.Parallel()

@@ -68,6 +68,11 @@ func (c *Catalog) RecordVolume(ctx context.Context, v *record.Volume, p *pool.Po
 		return c.store.Update(ctx, func(tx *state.Tx) error {
 			records := c.Volumes.In(tx)
 
+			// Calls with one name run one after the other: what has it is left of one that failed.
+			if id, _, taken := records.Lookup(record.NameIndex, v.Name); taken && id != v.ID {
+				return errdefs.Errorf(errdefs.ErrAborted, "volume %s, of an earlier attempt, is still being removed; call again", id)
+			}
+
 			if _, reserved := records.Get(v.ID); !reserved {
 				if err := check(p, v.CapacityBytes, false); err != nil {
 					return err
