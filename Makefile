@@ -17,6 +17,8 @@ FUZZTIME      ?= 30s
 SOAK          ?= 1h
 # Tests run with the race detector wherever a C compiler makes that possible.
 RACE          := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
+# go vet has run, and what only debuggers read need not be linked, once for each package.
+TESTFLAGS     := $(RACE) -vet=off -ldflags=-s
 VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 # mkfs and fsck live where an unprivileged PATH does not look.
@@ -54,9 +56,9 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	@hack/ensure-tools.sh --for test
 	@# A test runs `make packages` with these flags where there is no network.
 	@CGO_ENABLED=0 GOFLAGS=-trimpath $(GO) tool -modfile=hack/dist/go.mod nfpm --version >/dev/null
-	@# With the flags of `build`, so that what both compile is compiled once; go test need not vet again.
+	@# With the flags of `build`, so that what both compile is compiled once.
 	CGO_ENABLED=0 $(GO) vet -trimpath ./...
-	$(GOTEST) $(RACE) -vet=off -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
+	$(GOTEST) $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
 	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
 	cd pkg/touchstonetest && $(GO) vet ./... && $(GOTEST) $(RACE) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
@@ -65,7 +67,7 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 test-user: build ## Run the tests that need no root, as an ordinary user, and count what is left out
 	CGO_ENABLED=0 $(GO) build -trimpath -tags=nolab -o bin/touchstone-nolab ./cmd/touchstone
 	cd test/rerun && $(GO) build -o $(abspath $(OUT))/rerun .
-	TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user $(RACE) -vet=off -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
+	TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
 	cd pkg/touchstonetest && TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(GO) test $(RACE) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
