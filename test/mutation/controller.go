@@ -115,7 +115,7 @@ func controllerMutants() []regression {
 			breaks: "a volume of another kind answers a retry", tests: in("test/driver/create", "TestCreateIsIdempotentByName"),
 		},
 		{
-			name: "controller/limit-compared-before-rounding", in: "controller.parser.sizeFor",
+			name: "controller/limit-compared-before-rounding", in: "controller.parser.sizeAsked",
 			old:    `if limit > 0 && size > limit {`,
 			new:    `if limit > 0 && required > limit {`,
 			breaks: "a volume is larger than its limit", tests: in("test/driver/create", "TestSizes", "TestExpansionSizes"),

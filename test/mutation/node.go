@@ -223,7 +223,7 @@ func nodeMutants() []regression {
 			breaks: "each inline volume leaves its bytes in the pool", tests: command{pkg: "./test/driver/ephemeral", run: "^TestEphemeralLifecycle$/^directory$"},
 		},
 		{
-			name: "node/ephemeral-size-not-limited", in: "ephemeral.Volumes.complete",
+			name: "node/ephemeral-size-not-limited", in: "ephemeral.Volumes.checkLargest",
 			old:    `r.SizeBytes > v.config.MaxVolumeBytes {`,
 			new:    `r.SizeBytes > v.config.MaxVolumeBytes+r.SizeBytes {`,
 			breaks: "a pod author gets a larger volume than the operator allows",

@@ -39,7 +39,7 @@ func randomRowMutants() []regression {
 			breaks: "a negative size is accepted", tests: in("test/driver/create", "TestSizes"),
 		},
 		{
-			name: "spec/CV-39,CV-8-too-small", in: "controller.parser.sizeFor",
+			name: "spec/CV-39,CV-8-too-small", in: "controller.parser.sizeAsked",
 			old: `size := max((required+RoundBytes-1)/RoundBytes*RoundBytes, smallest)`, new: `size := max(required/RoundBytes*RoundBytes, smallest)`,
 			breaks: "a volume is smaller than required_bytes", tests: in("test/driver/create", "TestSizes"),
 		},
