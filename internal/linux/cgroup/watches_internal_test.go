@@ -101,8 +101,9 @@ func TestNewCgroupsOfALimitedPod(t *testing.T) {
 
 	limiter.v1.watcher.Errors <- errors.New("the queue is full")
 
-	gets(lost, "7:5 9")
-	require.True(t, log.has("level=WARN", "the queue is full"), "want: the log has the reason of the scan")
+	gets(lost, "7:5 9") // also of an event, before the scan
+	require.Eventually(t, func() bool { return log.has("level=WARN", "the queue is full") },
+		10*time.Second, time.Millisecond, "want: the log has the reason of the scan")
 
 	// What is no file of a rule is reported.
 	broken := makeRules(t, t.TempDir(), "cgroup")
