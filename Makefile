@@ -18,7 +18,7 @@ SOAK          ?= 1h
 # Tests run with the race detector wherever a C compiler makes that possible.
 RACE          := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 # go vet has run, and what only debuggers read need not be linked, once for each package.
-TESTFLAGS     := $(RACE) -vet=off -ldflags=-s
+TESTFLAGS     := -vet=off -ldflags=-s
 VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 # mkfs and fsck live where an unprivileged PATH does not look.
@@ -58,18 +58,18 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	@CGO_ENABLED=0 GOFLAGS=-trimpath $(GO) tool -modfile=hack/dist/go.mod nfpm --version >/dev/null
 	@# With the flags of `build`, so that what both compile is compiled once.
 	CGO_ENABLED=0 $(GO) vet -trimpath ./...
-	$(GOTEST) $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
+	$(GOTEST) $(RACE) $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
 	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
 	cd pkg/touchstonetest && $(GO) vet ./... && $(GOTEST) $(RACE) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
 
-# Flags are those of `test`, whose builds are used again; that user would compile the drivers once more.
+# That user would compile the drivers once more. `test` has looked for races in the same tests.
 test-user: build ## Run the tests that need no root, as an ordinary user, and count what is left out
 	CGO_ENABLED=0 $(GO) build -trimpath -tags=nolab -o bin/touchstone-nolab ./cmd/touchstone
 	cd test/rerun && $(GO) build -o $(abspath $(OUT))/rerun .
-	TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
+	CGO_ENABLED=0 TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user -trimpath $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
-	cd pkg/touchstonetest && TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(GO) test $(RACE) -timeout=$(TEST_TIMEOUT) \
+	cd pkg/touchstonetest && CGO_ENABLED=0 TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(GO) test -trimpath $(TESTFLAGS) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it
