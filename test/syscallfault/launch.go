@@ -139,9 +139,6 @@ func Start(command *exec.Cmd, decide func(*Call) syscall.Errno) (*Tracer, error)
 		return nil, errors.Join(err, command.Wait())
 	}
 
-	// Calls are decided on the CPU that makes them, and sooner; older kernels do without it.
-	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(listener), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
-
 	t := &Tracer{listener: listener, pid: command.Process.Pid, decide: decide, layouts: layouts(), ended: make(chan struct{})}
 	go t.serve()
 
