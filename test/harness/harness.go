@@ -55,7 +55,7 @@ type Driver struct {
 	pid int
 	// start starts that process; nil is child.Start.
 	start func(*exec.Cmd) error
-	// settle waits for what the driver does in the background; nil in a process of its own.
+	// settle waits for what the driver does in the background, given the kinds of leaves; nil in a process of its own.
 	settle func(testing.TB, []leftover.Kind)
 	// settled is true if the driver was running at the end of the test.
 	settled bool

@@ -16,14 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
-	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 )
@@ -66,8 +65,8 @@ func observe(made *driver.Driver, root string, config driver.Config) *observed {
 }
 
 // settle waits for removals in the background, and for what a relist does: it drops conditions that are
-// over, and begins the removal of the records of checks of deleted volumes. A removal that has failed must
-// succeed when it is retried, unless its pool or the state has failed, or the test leaves something.
+// over, and begins the removal of the records of checks of deleted volumes. The retry of a failed removal must
+// succeed, unless its pool or the state is unavailable, or the test leaves something.
 func (o *observed) settle(tb testing.TB, leaves []leftover.Kind) {
 	tb.Helper()
 
@@ -76,7 +75,7 @@ func (o *observed) settle(tb testing.TB, leaves []leftover.Kind) {
 
 		for name := range o.config.Pools {
 			for _, each := range o.removals.Failures(name) {
-				if len(leaves) > 0 || errors.Is(each.Cause, pool.ErrUnavailable) || errors.Is(each.Cause, state.ErrReadOnly) {
+				if len(leaves) > 0 || errors.Is(each.Cause, errdefs.ErrUnavailable) {
 					failing++
 				}
 			}
