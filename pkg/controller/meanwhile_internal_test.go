@@ -138,7 +138,7 @@ func TestNodeLimitsCountConcurrentAttachments(t *testing.T) {
 	}), codes.ResourceExhausted)
 }
 
-// TestCreationBesideAFailedOne: the name is free as soon as what that has left is removed.
+// TestCreationBesideAFailedOne: the name is free when the record of the failed one is removed.
 func TestCreationBesideAFailedOne(t *testing.T) {
 	t.Parallel()
 

@@ -160,7 +160,7 @@ func (p *parser) parseCapabilities(
 	return parsed, nil
 }
 
-// sizeFor returns the size that a volume gets, as sizeAsked does. Errors: also OUT_OF_RANGE for one above the maximum.
+// sizeFor is sizeAsked, and returns OUT_OF_RANGE for a size above the maximum, too.
 func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
 	size, err := p.sizeAsked(asked, smallest)
 	if err != nil {

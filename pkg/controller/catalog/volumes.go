@@ -68,7 +68,7 @@ func (c *Catalog) RecordVolume(ctx context.Context, v *record.Volume, p *pool.Po
 		return c.store.Update(ctx, func(tx *state.Tx) error {
 			records := c.Volumes.In(tx)
 
-			// Calls with one name run one after the other: what has it is left of one that failed.
+			// Calls with the same name are serialized, so that another record with it is of a failed attempt.
 			if id, _, taken := records.Lookup(record.NameIndex, v.Name); taken && id != v.ID {
 				return errdefs.Errorf(errdefs.ErrAborted, "volume %s, of an earlier attempt, is still being removed; call again", id)
 			}
