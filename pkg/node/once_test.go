@@ -51,7 +51,7 @@ type onceKind struct {
 	bytes int64
 	// phases are the names of those that do something with it.
 	phases []string
-	// phase is the one that is run, counted from 1.
+	// phase is the number of the phase that is run; 0 is none of oncePhases.
 	phase int
 	// ignored matches calls beside onceIgnored.
 	ignored string
@@ -110,8 +110,7 @@ func withGroup(capability *csi.VolumeCapability) *csi.VolumeCapability {
 	return capability
 }
 
-// id returns the volume's id, which no other one has that exists meanwhile: devices are found by the names
-// of images.
+// id returns the volume's id, which differs for each kind and phase: devices are found by the names of images.
 func (k onceKind) id() string { return fmt.Sprintf("01890000-0000-7000-8000-%012d", k.number()) }
 
 // number is the position of the kind and its phase among all.
