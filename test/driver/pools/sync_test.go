@@ -107,7 +107,7 @@ func TestAThickVolumeIsSyncedWhenItIsMade(t *testing.T) {
 	harness.RequireCode(t, err, codes.Internal, "input/output error")
 	require.Positive(t, served.Met(t), "want: the sync of the thick volume is met")
 
-	// What is made for it is removed, as soon as the pool can be synced.
+	// Its image is removed as soon as the pool can be synced.
 	harness.AwaitStorage(t, d, "cannot remove ", health.RemovalFailed)
 	served.Release(t)
 	harness.AwaitStorage(t, d, "cannot remove ")
