@@ -70,7 +70,7 @@ type quantity struct {
 	ratio      target
 }
 
-// amongMounted measures calls on one volume, the process, and its restart.
+// amongMounted measures calls on one volume, and the process.
 func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication) ([]quantity, error) {
 	const calls = 300
 
