@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +17,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/touchstone-csi/touchstone/internal/driver/identities"
+	"github.com/touchstone-csi/touchstone/test/metrics"
 )
 
 // residue is what a driver has, and would have more and more of if it leaked.
@@ -43,23 +42,23 @@ const (
 	sourceErrors = "touchstone_health_source_errors_total"
 )
 
-var errNoMetric = errors.New("the driver has no such metric")
-
 func (s *soak) readResidue() (residue, error) {
-	metrics, err := s.metrics()
+	values, err := metrics.Read(context.Background(), s.http)
 	if err != nil {
 		return residue{}, err
 	}
 
+	sums := map[string]float64{}
+
 	for _, name := range []string{goroutines, rssBytes, missedEvents, sourceErrors} {
-		if _, ok := metrics[name]; !ok {
-			return residue{}, fmt.Errorf("%w: %s", errNoMetric, name)
+		if sums[name], err = values.Sum(name); err != nil {
+			return residue{}, err
 		}
 	}
 
 	r := residue{
-		goroutines: int(metrics[goroutines]), rss: metrics[rssBytes] / mib,
-		missed: metrics[missedEvents], failures: metrics[sourceErrors],
+		goroutines: int(sums[goroutines]), rss: sums[rssBytes] / mib,
+		missed: sums[missedEvents], failures: sums[sourceErrors],
 	}
 
 	proc := "/proc/" + strconv.Itoa(s.command.Process.Pid)
@@ -81,40 +80,6 @@ func (s *soak) readResidue() (residue, error) {
 	}
 
 	return r, nil
-}
-
-// metrics returns the sums over all labels.
-func (s *soak) metrics() (map[string]float64, error) {
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, s.http+"/metrics", http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("read the metrics: %w", err)
-	}
-
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("read the metrics: %w", err)
-	}
-	defer answer.Body.Close()
-
-	sums := map[string]float64{}
-
-	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		at := strings.LastIndexByte(lines.Text(), ' ')
-		if at < 0 || strings.HasPrefix(lines.Text(), "#") {
-			continue
-		}
-
-		name, _, _ := strings.Cut(lines.Text()[:at], "{")
-
-		value, err := strconv.ParseFloat(lines.Text()[at+1:], 64)
-		if err != nil {
-			return nil, fmt.Errorf("read the metrics: %w", err)
-		}
-
-		sums[name] += value
-	}
-
-	return sums, nil
 }
 
 // compare waits until the driver has no more than it had before, and returns

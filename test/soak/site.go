@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 const (
@@ -121,10 +121,7 @@ type process struct {
 }
 
 func (s *site) start(ctx context.Context) (*process, error) {
-	address, err := freeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
+	address := served.Address()
 
 	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -159,7 +156,7 @@ func (s *site) start(ctx context.Context) (*process, error) {
 		return nil, fmt.Errorf("start the driver: %w", err)
 	}
 
-	p := &process{Client: client, command: command, http: "http://" + address, ended: make(chan struct{})}
+	p := &process{Client: client, command: command, http: address, ended: make(chan struct{})}
 
 	go func() {
 		defer close(p.ended)
@@ -186,18 +183,6 @@ func bounded(limit time.Duration) grpc.UnaryClientInterceptor {
 
 		return call(ctx, method, request, answer, connection, options...)
 	}
-}
-
-// freeAddress returns an address at which no process listens.
-func freeAddress(ctx context.Context) (string, error) {
-	var config net.ListenConfig
-
-	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-
-	return listener.Addr().String(), listener.Close()
 }
 
 func (s *site) lastLog() string {

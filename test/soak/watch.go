@@ -75,7 +75,7 @@ func (s *soak) lookAtReport(ctx context.Context) error {
 }
 
 func (s *soak) report(ctx context.Context) (*health.Report, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.http+"/health.json", http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.http+"/health.json", http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("read the report: %w", err)
 	}
