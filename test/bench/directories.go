@@ -43,7 +43,7 @@ func directories(ctx context.Context, b *bench) (failure error) {
 	if err != nil {
 		return err
 	}
-	defer d.kill()
+	defer d.end()
 
 	source, err := d.directory(ctx)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,7 +34,11 @@ const (
 type driver struct {
 	*csiclient.Client
 
-	root    string
+	binary, root string
+	environment  []string
+	// mounts is the mount namespace of its own in which it runs, also after a restart. Nothing is left of it
+	// when this program ends, however it does.
+	mounts  *os.File
 	command *exec.Cmd
 	// began is the start of the process; took is the time from then to its being ready.
 	began time.Time
@@ -54,63 +59,91 @@ func (b *bench) start(ctx context.Context, environment ...string) (d *driver, do
 	}
 
 	return d, func() {
-		// d may have been restarted; whatever state it is in goes.
-		d.kill()
+		d.end()
 		_ = os.RemoveAll(root)
 	}, nil
 }
 
 func (b *bench) startIn(ctx context.Context, root string, environment ...string) (*driver, error) {
-	kubelet := filepath.Join(root, "kubelet")
-	if err := os.MkdirAll(kubelet, 0o750); err != nil {
-		return nil, fmt.Errorf("start the driver: %w", err)
+	d := &driver{binary: b.binary, root: root, environment: environment}
+
+	if err := d.run(ctx); err != nil {
+		return nil, err
 	}
 
-	log, err := os.OpenFile(filepath.Join(root, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	mounts, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", d.command.Process.Pid))
 	if err != nil {
-		return nil, fmt.Errorf("start the driver: %w", err)
+		d.kill()
+
+		return nil, fmt.Errorf("the driver's mount namespace: %w", err)
+	}
+
+	d.mounts = mounts
+
+	return d, nil
+}
+
+// run starts the process and waits until it is ready.
+func (d *driver) run(ctx context.Context) error {
+	kubelet := filepath.Join(d.root, "kubelet")
+	if err := os.MkdirAll(kubelet, 0o750); err != nil {
+		return fmt.Errorf("start the driver: %w", err)
+	}
+
+	log, err := os.OpenFile(filepath.Join(d.root, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("start the driver: %w", err)
 	}
 	defer log.Close()
 
-	socket := "unix://" + filepath.Join(root, "csi.sock")
-	command := exec.CommandContext(ctx, b.binary, "serve", "--endpoint", socket, "--node-id", nodeID,
-		"--state-dir", filepath.Join(root, "state"), "--pool", "default="+filepath.Join(root, "pool"),
+	socket := "unix://" + filepath.Join(d.root, "csi.sock")
+	words := []string{
+		d.binary, "serve", "--endpoint", socket, "--node-id", nodeID,
+		"--state-dir", filepath.Join(d.root, "state"), "--pool", "default=" + filepath.Join(d.root, "pool"),
 		// 1,000,000 volumes are provisioned with more than most disks have.
-		"--kubelet-dir", kubelet, "--overcommit", "100000")
+		"--kubelet-dir", kubelet, "--overcommit", "100000",
+	}
+	attributes := &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+
+	if d.mounts != nil {
+		attributes = nil
+		words = append([]string{"nsenter", fmt.Sprintf("--mount=/proc/%d/fd/%d", os.Getpid(), d.mounts.Fd()), "--"}, words...)
+	}
+
+	command := exec.CommandContext(ctx, words[0], words[1:]...)
 	command.Stderr = log
-	command.Env = append(os.Environ(), environment...)
-	// In a mount namespace of its own nothing is left, however it ends.
-	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	command.Env = append(os.Environ(), d.environment...)
+	command.SysProcAttr = attributes
 
 	client, err := csiclient.Connect(socket)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	began := time.Now()
 	if err := child.Start(command); err != nil {
-		return nil, fmt.Errorf("start the driver: %w", err)
+		return fmt.Errorf("start the driver: %w", err)
 	}
 
-	d := &driver{Client: client, root: root, command: command, began: began}
+	d.Client, d.command, d.began = client, command, began
 
 	limited, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 
 	err = client.WaitReady(limited)
-	d.took = time.Since(began)
+	d.took = time.Since(d.began)
 
 	if err != nil {
 		d.kill()
 
-		return nil, fmt.Errorf("%w; its log: %s", err, d.lastLog())
+		return fmt.Errorf("%w; its log: %s", err, d.lastLog())
 	}
 
-	return d, nil
+	return nil
 }
 
-// restart ends the driver, as SIGTERM or SIGKILL does, and starts it again.
-func (b *bench) restart(ctx context.Context, d *driver, by syscall.Signal) error {
+// restart ends the driver, as SIGTERM or SIGKILL does, and starts it again, beside its mounts.
+func (d *driver) restart(ctx context.Context, by syscall.Signal) error {
 	if err := d.command.Process.Signal(by); err != nil {
 		return fmt.Errorf("end the driver: %w", err)
 	}
@@ -118,14 +151,13 @@ func (b *bench) restart(ctx context.Context, d *driver, by syscall.Signal) error
 	_ = d.command.Wait() // SIGKILL is an error to it
 	_ = d.Close()
 
-	again, err := b.startIn(ctx, d.root)
-	if err != nil {
-		return err
-	}
+	return d.run(ctx)
+}
 
-	*d = *again
-
-	return nil
+// end ends the driver and its mounts.
+func (d *driver) end() {
+	d.kill()
+	_ = d.mounts.Close()
 }
 
 func (d *driver) kill() {
@@ -145,24 +177,34 @@ func (d *driver) lastLog() string {
 
 // memory returns a quantity of /proc/PID/status, in MiB.
 func (d *driver) memory(name string) (float64, error) {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/status", d.command.Process.Pid))
+	return mebibytes(fmt.Sprintf("/proc/%d/status", d.command.Process.Pid), name)
+}
+
+// mebibytes returns the sum of quantities in a file of lines like "VmRSS: 1234 kB".
+func mebibytes(path string, names ...string) (sum float64, err error) {
+	file, err := os.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("memory of the driver: %w", err)
+		return 0, fmt.Errorf("quantities of memory: %w", err)
 	}
 	defer file.Close()
 
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 || fields[0] != name+":" {
+	lines := bufio.NewScanner(file)
+
+	for lines.Scan() {
+		name, rest, _ := strings.Cut(lines.Text(), ":")
+		if !slices.Contains(names, name) {
 			continue
 		}
 
-		kib, err := strconv.ParseFloat(fields[1], 64)
+		kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
+		if err != nil {
+			return 0, fmt.Errorf("quantities of memory: %s: %w", path, err)
+		}
 
-		return kib / 1024, err
+		sum += kib / 1024
 	}
 
-	return 0, nil
+	return sum, lines.Err()
 }
 
 // processor returns how much time the driver and the tools that it has run

@@ -93,7 +93,13 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("-only: %w", err)
 	}
 
-	home, err := os.MkdirTemp(*dir, "touchstone-bench-")
+	// Absolute: a driver that enters a mount namespace begins at its root.
+	parent, err := filepath.Abs(*dir)
+	if err != nil {
+		return fmt.Errorf("-dir: %w", err)
+	}
+
+	home, err := os.MkdirTemp(parent, "touchstone-bench-")
 	if err != nil {
 		return fmt.Errorf("-dir: %w", err)
 	}

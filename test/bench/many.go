@@ -4,18 +4,25 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"syscall"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
+	"github.com/touchstone-csi/touchstone/test/metrics"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // fewStaged and manyStaged are the volumes on the nodes that topic many compares.
 const fewStaged, manyStaged = 10, 1000
 
-// many measures calls on one volume of a node that has few staged ext4 volumes, and then many.
+// many measures calls on one volume of a node that has few staged ext4 volumes, and then many, the driver and
+// what the kernel needs.
 func many(ctx context.Context, b *bench) (failure error) {
-	d, done, err := b.start(ctx)
+	address := served.Address()
+
+	d, done, err := b.start(ctx, "TOUCHSTONE_HTTP_ENDPOINT="+address)
 	if err != nil {
 		return err
 	}
@@ -26,7 +33,7 @@ func many(ctx context.Context, b *bench) (failure error) {
 		return err
 	}
 
-	few, err := d.amongMounted(ctx, claims[0])
+	few, err := d.amongMounted(ctx, claims[0], address)
 	if err != nil {
 		return err
 	}
@@ -39,6 +46,11 @@ func many(ctx context.Context, b *bench) (failure error) {
 		}
 	}()
 
+	before, err := kernelMemory()
+	if err != nil {
+		return err
+	}
+
 	_, err = together(ctx, creators, len(others), func(ctx context.Context, number int) (err error) {
 		others[number], err = d.staged(ctx, fmt.Sprint("other ", number), nil)
 
@@ -48,7 +60,14 @@ func many(ctx context.Context, b *bench) (failure error) {
 		return err
 	}
 
-	much, err := d.amongMounted(ctx, claims[0])
+	after, err := kernelMemory()
+	if err != nil {
+		return err
+	}
+
+	b.results.put("Memory of the kernel for each staged ext4", (after-before)*1024/float64(len(others)), known("KiB"))
+
+	much, err := d.amongMounted(ctx, claims[0], address)
 	if err != nil {
 		return err
 	}
@@ -70,8 +89,9 @@ type quantity struct {
 	ratio      target
 }
 
-// amongMounted measures calls on one volume, and the process.
-func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication) ([]quantity, error) {
+// amongMounted measures calls on one volume, the process, and how it starts again after a kill. address is that of
+// its metrics.
+func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication, address string) ([]quantity, error) {
 	const calls = 300
 
 	stats, _, err := timed(ctx, 1, calls, func(ctx context.Context, _ int) error {
@@ -111,6 +131,25 @@ func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication)
 		return nil, err
 	}
 
+	values, err := metrics.Read(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+
+	goroutines, err := values.Sum("go_goroutines")
+	if err != nil {
+		return nil, err
+	}
+
+	if err := d.restart(ctx, syscall.SIGKILL); err != nil {
+		return nil, err
+	}
+
+	probing, err := firstRelist(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+
 	hardly := atMost(1.3, "")
 
 	return []quantity{
@@ -119,6 +158,39 @@ func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication)
 		{"NodeUnpublishVolume: p50", "ms", unpublishing.quantile(0.5), hardly},
 		{"DeleteVolume of another: p50", "ms", deleting.quantile(0.5), hardly},
 		{"Descriptors of the driver", "", float64(len(descriptors)), known("")},
+		{"Goroutines of the driver", "", goroutines, known("")},
 		{"RSS of the driver", "MiB", memory, known("")},
+		{"Start after a kill", "s", d.took.Seconds(), known("")},
+		{"Probe of all after the start", "s", probing, known("")},
 	}, nil
+}
+
+// firstRelist returns how long, in seconds, the first probe of all volumes of the node took, which it awaits.
+func firstRelist(ctx context.Context, address string) (float64, error) {
+	const (
+		relists = `touchstone_health_relist_duration_seconds_count{view="node"}`
+		seconds = `touchstone_health_relist_duration_seconds_sum{view="node"}`
+		pace    = 50 * time.Millisecond
+	)
+
+	for {
+		values, err := metrics.Read(ctx, address)
+		if err != nil {
+			return 0, err
+		}
+
+		if count := values[relists]; count > 0 {
+			return values[seconds] / count, nil
+		}
+
+		if err := pause(ctx, pace); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// kernelMemory returns what the kernel has allocated for itself and cannot give back, in MiB (proc_meminfo(5)); its
+// stacks are among VmallocUsed.
+func kernelMemory() (float64, error) {
+	return mebibytes("/proc/meminfo", "SUnreclaim", "PageTables", "Percpu", "VmallocUsed")
 }

@@ -75,7 +75,7 @@ func (b *bench) compare(ctx context.Context, many size) error {
 	b.results.put("… ratio of the rates with "+volumes, withMany.rate/withFew.rate, atLeast(0.8, ""))
 
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := b.restart(ctx, d, signal); err != nil {
+		if err := d.restart(ctx, signal); err != nil {
 			return err
 		}
 

@@ -128,7 +128,7 @@ func (b *bench) amongStaged(ctx context.Context, d *driver, claims []*csiclient.
 	b.results.put("Staged volumes: NodeGetVolumeStats: p50", stats.quantile(0.5), known("ms"))
 
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := b.restart(ctx, d, signal); err != nil {
+		if err := d.restart(ctx, signal); err != nil {
 			return err
 		}
 
