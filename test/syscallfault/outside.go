@@ -2,7 +2,9 @@ package syscallfault
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -10,15 +12,19 @@ var (
 	numbers = regexp.MustCompile(`\d+`)
 	// loopName is in the paths of a loop device and of its attributes.
 	loopName = regexp.MustCompile(`/(loop\d+)(?:/|$)`)
-	loops    = regexp.MustCompile(`^/(dev|sys/block|sys/devices/virtual/block|sys/dev/block|sys/fs|sys/class/block)(/|$)`)
+	// loops are the directories in which loop devices and their attributes are.
+	loops = []string{"/dev", "/sys/block", "/sys/devices/virtual/block", "/sys/dev/block", "/sys/fs", "/sys/class/block"}
 	// Go's runtime reads now and then how many CPUs it may use.
-	cpus   = regexp.MustCompile(`/cpu\.(max|cfs_quota_us|cfs_period_us)$`)
-	mounts = regexp.MustCompile(`^/proc/(self|thread-self|\d+)/(mountinfo|mounts)$`)
+	cpus = []string{"cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"}
 )
 
 // isOther reports whether a path is that of a loop device, or of an attribute of one, that has an image
 // which is not beneath the directory.
 func isOther(path, directory string, backingFile func(loop string) string) bool {
+	if !strings.Contains(path, "/loop") {
+		return false
+	}
+
 	found := loopName.FindStringSubmatch(path)
 	if found == nil {
 		return false
@@ -49,10 +55,17 @@ func Outside(call *Call) string {
 		return "-"
 	}
 
+	name := filepath.Base(call.Path)
+	isHere := func(directory string) bool {
+		rest, is := strings.CutPrefix(call.Path, directory)
+
+		return is && (rest == "" || rest[0] == '/')
+	}
+
 	switch {
-	case mounts.MatchString(call.Path):
+	case filepath.Dir(filepath.Dir(call.Path)) == "/proc" && (name == "mountinfo" || name == "mounts"):
 		return "mountinfo"
-	case loops.MatchString(call.Path) && !cpus.MatchString(call.Path) && call.Path != "/dev/null":
+	case slices.ContainsFunc(loops, isHere) && !slices.Contains(cpus, name) && call.Path != "/dev/null":
 		return numbers.ReplaceAllString(call.Path, "N")
 	default:
 		return ""
