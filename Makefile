@@ -15,8 +15,12 @@ TEST_TIMEOUT  ?= 30m
 TEST_PACKAGES ?= $(shell expr $$(nproc) + 1)
 FUZZTIME      ?= 30s
 SOAK          ?= 1h
+# All builds have the same settings, so that what several of them need is compiled once.
+export GOFLAGS     += -trimpath
+export CGO_ENABLED := 0
 # Tests run with the race detector wherever a C compiler makes that possible.
 RACE          := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
+RACETEST      := $(if $(RACE),CGO_ENABLED=1 $(GOTEST) $(RACE),$(GOTEST))
 # go vet has run, and what only debuggers read need not be linked, once for each package.
 TESTFLAGS     := -vet=off -ldflags=-s
 VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null)
@@ -36,7 +40,7 @@ help-all: ## List all targets
 	@awk -F ':.*###? ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/touchstone, a static binary
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/touchstone ./cmd/touchstone
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/touchstone ./cmd/touchstone
 
 demo: ## Show the lifecycle of volumes on this machine (root; installs missing tools)
 	@hack/ensure-tools.sh --for demo
@@ -54,22 +58,21 @@ run: build ## Serve all services on out/csi.sock, with state and pool in out/
 
 test: ## Run every test, with -race and real devices (root; installs missing tools)
 	@hack/ensure-tools.sh --for test
-	@# A test runs `make packages` with these flags where there is no network.
-	@CGO_ENABLED=0 GOFLAGS=-trimpath $(GO) tool -modfile=hack/dist/go.mod nfpm --version >/dev/null
-	@# With the flags of `build`, so that what both compile is compiled once.
-	CGO_ENABLED=0 $(GO) vet -trimpath ./...
-	$(GOTEST) $(RACE) $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
+	@# A test runs `make packages` where there is no network.
+	@$(GO) tool -modfile=hack/dist/go.mod nfpm --version >/dev/null
+	$(GO) vet ./...
+	$(RACETEST) $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
 	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
-	cd pkg/touchstonetest && $(GO) vet ./... && $(GOTEST) $(RACE) -timeout=$(TEST_TIMEOUT) ./...
+	cd pkg/touchstonetest && $(GO) vet ./... && $(RACETEST) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
 
 # That user would compile the drivers once more. `test` has looked for races in the same tests.
 test-user: build ## Run the tests that need no root, as an ordinary user, and count what is left out
-	CGO_ENABLED=0 $(GO) build -trimpath -tags=nolab -o bin/touchstone-nolab ./cmd/touchstone
+	$(GO) build -tags=nolab -o bin/touchstone-nolab ./cmd/touchstone
 	cd test/rerun && $(GO) build -o $(abspath $(OUT))/rerun .
-	CGO_ENABLED=0 TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user -trimpath $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
+	TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user $(TESTFLAGS) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
-	cd pkg/touchstonetest && CGO_ENABLED=0 TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(GO) test -trimpath $(TESTFLAGS) -timeout=$(TEST_TIMEOUT) \
+	cd pkg/touchstonetest && TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(GO) test -short $(TESTFLAGS) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it
@@ -95,7 +98,7 @@ test-alerts: ### Have Prometheus check and test deploy/monitoring/alerts.yaml (i
 
 sanity: ## Run csi-sanity against real volumes only
 	@hack/ensure-tools.sh --for test
-	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) -count=1 -v ./test/sanity/...
+	$(RACETEST) -timeout $(TEST_TIMEOUT) -count=1 -v ./test/sanity/...
 
 bench: build ## Measure the driver: latencies, rates, memory of docs/performance.md
 	@hack/ensure-tools.sh --for bench

@@ -8,8 +8,13 @@ import (
 	"strings"
 )
 
-// BuildDriver builds the driver at path, with the flags of `make build`, so that all builds of it use the
-// same packages of the cache, and with build tags. If TOUCHSTONE_BINARY names one that is built already,
+// BuildEnv is this process's environment with the settings of the Makefile, for a go command to use the packages
+// that others have compiled.
+func BuildEnv() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath")
+}
+
+// BuildDriver builds the driver at path, with build tags. If TOUCHSTONE_BINARY names one that is built already,
 // path is a link to it, or to the one beside it whose name ends with the tags: touchstone-nolab.
 func BuildDriver(path string, tags ...string) error {
 	if given := os.Getenv("TOUCHSTONE_BINARY"); given != "" {
@@ -20,9 +25,9 @@ func BuildDriver(path string, tags ...string) error {
 	defer cancel()
 
 	// Unlike go build, go run keeps the program in the cache: it is linked once for all packages.
-	build := exec.CommandContext(ctx, "go", "run", "-trimpath", "-tags="+strings.Join(tags, ","), "-exec=cp",
+	build := exec.CommandContext(ctx, "go", "run", "-tags="+strings.Join(tags, ","), "-exec=cp",
 		"github.com/touchstone-csi/touchstone/cmd/touchstone", path)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Env = BuildEnv()
 
 	output, err := build.CombinedOutput()
 	if err != nil {

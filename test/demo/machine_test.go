@@ -87,9 +87,7 @@ func runOnMachine(t *testing.T, page string) {
 	// Packages and modules are built there.
 	command := child.CommandWithin(t, 5*time.Minute, "unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "machine/run.sh", dir, pageScript(page))
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// The flags of the driver's build, so that builds use the same packages of the cache.
-	command.Env = append(os.Environ(), "GOCACHE="+paths[0], "GOMODCACHE="+paths[1], "CGO_ENABLED=0",
-		"GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath")
+	command.Env = append(child.BuildEnv(), "GOCACHE="+paths[0], "GOMODCACHE="+paths[1])
 
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)

@@ -38,7 +38,7 @@ var help = sync.OnceValues(func() (string, error) {
 
 	binary := filepath.Join(directory, "touchstone")
 	build := exec.Command("go", "build", "-o", binary, "./cmd/touchstone")
-	build.Dir = "../.."
+	build.Dir, build.Env = "../..", child.BuildEnv()
 
 	if said, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the driver: %w\n%s", err, said)

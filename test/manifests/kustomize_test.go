@@ -1,7 +1,6 @@
 package manifests_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -42,7 +41,7 @@ func builtBy(t *testing.T, module, name string) string {
 
 	build := child.CommandWithin(t, child.BuildLimit, "go", "tool", "kustomize", "build", directory)
 	build.Dir = module
-	build.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	build.Env = append(child.BuildEnv(), "GOWORK=off")
 
 	var problems strings.Builder
 

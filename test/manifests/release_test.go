@@ -84,7 +84,7 @@ func TestReleasedChartInstallsTheReleasedImage(t *testing.T) {
 	pack := child.CommandWithin(t, child.BuildLimit, "go", "run", ".", "chart", "-version", "1.2.3", "-app-version", "v1.2.3",
 		"-repository", "registry.example.com/team/touchstone", "-out", out, source, changelog)
 	pack.Dir = "../../hack/dist"
-	pack.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	pack.Env = append(child.BuildEnv(), "GOWORK=off")
 
 	said, err := pack.CombinedOutput()
 	require.NoError(t, err, string(said))

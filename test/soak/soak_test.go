@@ -24,7 +24,10 @@ func TestSoak(t *testing.T) {
 	built := t.TempDir()
 	require.NoError(t, child.BuildDriver(filepath.Join(built, "touchstone")))
 
-	output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", built+"/", ".").CombinedOutput()
+	build := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", built+"/", ".")
+	build.Env = child.BuildEnv()
+
+	output, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	t.Run("healthy", func(t *testing.T) {

@@ -96,7 +96,7 @@ func buildLegacy(t *testing.T) string {
 	binary := filepath.Join(t.TempDir(), "legacy")
 	build := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary, ".")
 	build.Dir = filepath.Join("..", "..", "legacy")
-	build.Env = append(os.Environ(), "GOWORK=off")
+	build.Env = append(child.BuildEnv(), "GOWORK=off")
 
 	output, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", output)
