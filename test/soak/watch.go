@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // watchers read the driver's answers in each of the ways in which it gives
@@ -75,20 +75,14 @@ func (s *soak) lookAtReport(ctx context.Context) error {
 }
 
 func (s *soak) report(ctx context.Context) (*health.Report, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.http+"/health.json", http.NoBody)
+	text, err := served.Get(ctx, s.http, "/health.json")
 	if err != nil {
-		return nil, fmt.Errorf("read the report: %w", err)
+		return nil, err
 	}
-
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("read the report: %w", err)
-	}
-	defer answer.Body.Close()
 
 	report := &health.Report{}
-	if err := json.NewDecoder(answer.Body).Decode(report); err != nil {
-		return nil, fmt.Errorf("read the report: %s: %w", answer.Status, err)
+	if err := json.Unmarshal([]byte(text), report); err != nil {
+		return nil, fmt.Errorf("read the report: %w", err)
 	}
 
 	return report, nil

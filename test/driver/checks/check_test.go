@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -340,17 +338,11 @@ func TestChecksAreCounted(t *testing.T) {
 	harness.BringUp(t, d, claim)
 	requireCheck(t, d, claim, fsck.VerdictClean, fsck.HowOnline)
 
-	client := http.Client{Timeout: await.Limit}
-	answer, err := client.Get("http://" + d.Config.HTTPEndpoint + "/metrics")
+	text, err := served.Get(t.Context(), d.Config.HTTPEndpoint, "/metrics")
 	require.NoError(t, err)
-
-	defer answer.Body.Close()
-
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
-	require.Contains(t, string(text), `touchstone_filesystem_checks_total{how="online",verdict="clean"} 1`)
-	require.Contains(t, string(text), `touchstone_filesystem_checks_total{how="stage",verdict="clean"} 1`)
-	require.Contains(t, string(text), `touchstone_filesystem_check_duration_seconds_count{fstype="ext4",how="online"} 1`)
+	require.Contains(t, text, `touchstone_filesystem_checks_total{how="online",verdict="clean"} 1`)
+	require.Contains(t, text, `touchstone_filesystem_checks_total{how="stage",verdict="clean"} 1`)
+	require.Contains(t, text, `touchstone_filesystem_check_duration_seconds_count{fstype="ext4",how="online"} 1`)
 }
 
 // TestADeletedVolumeIsNotDamaged has a controller in another process delete a volume that is not in

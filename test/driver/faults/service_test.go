@@ -2,8 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -65,15 +63,10 @@ func TestActiveRulesAreShown(t *testing.T) {
 func get(t *testing.T, address, path string) string {
 	t.Helper()
 
-	answer, err := http.Get("http://" + address + path)
+	text, err := served.Get(t.Context(), address, path)
 	require.NoError(t, err)
 
-	defer answer.Body.Close()
-
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
-
-	return string(text)
+	return text
 }
 
 // TestMistakesAreRefused with the code and the line.
