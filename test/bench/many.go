@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -89,9 +90,25 @@ type quantity struct {
 	ratio      target
 }
 
-// amongMounted measures calls on one volume, the process, and how it starts again after a kill. address is that of
-// its metrics.
+// amongMounted measures calls on one volume and then the process, whose metrics are at address.
 func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication, address string) ([]quantity, error) {
+	calls, err := d.callsOn(ctx, claim)
+	if err != nil {
+		return nil, err
+	}
+
+	process, err := d.process(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+
+	started, err := d.startAgain(ctx, address)
+
+	return slices.Concat(calls, process, started), err
+}
+
+// callsOn measures calls on one volume.
+func (d *driver) callsOn(ctx context.Context, claim *csiclient.Publication) ([]quantity, error) {
 	const calls = 300
 
 	stats, _, err := timed(ctx, 1, calls, func(ctx context.Context, _ int) error {
@@ -121,6 +138,18 @@ func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication,
 		}
 	}
 
+	hardly := atMost(1.3, "")
+
+	return []quantity{
+		{"NodeGetVolumeStats: p50", "ms", stats.quantile(0.5), hardly},
+		{"NodePublishVolume: p50", "ms", publishing.quantile(0.5), hardly},
+		{"NodeUnpublishVolume: p50", "ms", unpublishing.quantile(0.5), hardly},
+		{"DeleteVolume of another: p50", "ms", deleting.quantile(0.5), hardly},
+	}, nil
+}
+
+// process measures what the process has, and what its metrics, at address, say.
+func (d *driver) process(ctx context.Context, address string) ([]quantity, error) {
 	descriptors, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.command.Process.Pid))
 	if err != nil {
 		return nil, fmt.Errorf("descriptors of the driver: %w", err)
@@ -136,42 +165,35 @@ func (d *driver) amongMounted(ctx context.Context, claim *csiclient.Publication,
 		return nil, err
 	}
 
-	goroutines, err := values.Sum("go_goroutines")
-	if err != nil {
-		return nil, err
-	}
+	goroutines, err := values.Sum("go_goroutines", "")
 
+	return []quantity{
+		{"Descriptors of the driver", "", float64(len(descriptors)), known("")},
+		{"Goroutines of the driver", "", goroutines, known("")},
+		{"RSS of the driver", "MiB", memory, known("")},
+	}, err
+}
+
+// startAgain kills the driver, starts it, and measures the start and the first probe of all volumes on the node.
+func (d *driver) startAgain(ctx context.Context, address string) ([]quantity, error) {
 	if err := d.restart(ctx, syscall.SIGKILL); err != nil {
 		return nil, err
 	}
 
 	probing, err := firstRelist(ctx, address)
-	if err != nil {
-		return nil, err
-	}
-
-	hardly := atMost(1.3, "")
 
 	return []quantity{
-		{"NodeGetVolumeStats: p50", "ms", stats.quantile(0.5), hardly},
-		{"NodePublishVolume: p50", "ms", publishing.quantile(0.5), hardly},
-		{"NodeUnpublishVolume: p50", "ms", unpublishing.quantile(0.5), hardly},
-		{"DeleteVolume of another: p50", "ms", deleting.quantile(0.5), hardly},
-		{"Descriptors of the driver", "", float64(len(descriptors)), known("")},
-		{"Goroutines of the driver", "", goroutines, known("")},
-		{"RSS of the driver", "MiB", memory, known("")},
 		{"Start after a kill", "s", d.took.Seconds(), known("")},
 		{"Probe of all after the start", "s", probing, known("")},
-	}, nil
+	}, err
 }
 
-// firstRelist returns how long, in seconds, the first probe of all volumes of the node took, which it awaits.
+// firstRelist returns how long, in seconds, the first probe of all volumes on the node took, which it awaits.
 func firstRelist(ctx context.Context, address string) (float64, error) {
-	const (
-		relists = `touchstone_health_relist_duration_seconds_count{view="node"}`
-		seconds = `touchstone_health_relist_duration_seconds_sum{view="node"}`
-		pace    = 50 * time.Millisecond
-	)
+	const metric, pace = "touchstone_health_relist_duration_seconds", 50 * time.Millisecond
+
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
 
 	for {
 		values, err := metrics.Read(ctx, address)
@@ -179,12 +201,16 @@ func firstRelist(ctx context.Context, address string) (float64, error) {
 			return 0, err
 		}
 
-		if count := values[relists]; count > 0 {
-			return values[seconds] / count, nil
+		// There is none of them until a relist has ended.
+		count, err := values.Sum(metric+"_count", "node")
+		if err == nil {
+			sum, err := values.Sum(metric+"_sum", "node")
+
+			return sum / count, err
 		}
 
 		if err := pause(ctx, pace); err != nil {
-			return 0, err
+			return 0, fmt.Errorf("await the probe of all volumes: %w", err)
 		}
 	}
 }

@@ -2,65 +2,60 @@
 package metrics
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"strconv"
 	"strings"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // ErrMissing is that of a metric without any series.
 var ErrMissing = errors.New("the driver serves no such metric")
 
-// Values are the values of all series, by name and labels as served: `touchstone_pool_bytes{kind="used",pool="a"}`.
-type Values map[string]float64
+// Values are the values of all series. A histogram has them for its _count, its _sum and each _bucket.
+type Values model.Vector
 
 // Read reads the metrics of the driver whose --http-endpoint is address, as host:port.
 func Read(ctx context.Context, address string) (Values, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	text, err := served.Get(ctx, address, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics: %w", err)
 	}
 
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("read the metrics: %w", err)
-	}
-	defer answer.Body.Close()
+	var values Values
 
-	values, lines := Values{}, bufio.NewScanner(answer.Body)
-
-	for lines.Scan() {
-		at := strings.LastIndexByte(lines.Text(), ' ')
-		if at < 0 || strings.HasPrefix(lines.Text(), "#") {
-			continue
-		}
-
-		value, err := strconv.ParseFloat(lines.Text()[at+1:], 64)
+	for _, family := range families {
+		samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, family)
 		if err != nil {
 			return nil, fmt.Errorf("read the metrics: %w", err)
 		}
 
-		values[lines.Text()[:at]] = value
-	}
-
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the metrics: %w", err)
+		values = append(values, samples...)
 	}
 
 	return values, nil
 }
 
-// Sum returns the sum of all series of a metric. The error is ErrMissing if it has none.
-func (v Values) Sum(name string) (float64, error) {
+// Sum returns the sum of the series of a metric in a view, or of all its series if that is empty. The error is
+// ErrMissing if there are none.
+func (v Values) Sum(name, view string) (float64, error) {
 	found, sum := false, 0.0
 
-	for series, value := range v {
-		if metric, _, _ := strings.Cut(series, "{"); metric == name {
+	for _, each := range v {
+		if each.Metric[model.MetricNameLabel] == model.LabelValue(name) && (view == "" || each.Metric["view"] == model.LabelValue(view)) {
 			found = true
-			sum += value
+			sum += float64(each.Value)
 		}
 	}
 

@@ -16,23 +16,37 @@ func TestRead(t *testing.T) {
 	t.Parallel()
 
 	served := "# HELP a of all\n# TYPE a gauge\na{view=\"node\"} 1\na{view=\"storage\"} 2.5\nab 4\n"
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(served)) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if served == "" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+
+		_, _ = w.Write([]byte(served))
+	}))
 
 	defer server.Close()
 
-	values, err := metrics.Read(t.Context(), strings.TrimPrefix(server.URL, "http://"))
+	address := strings.TrimPrefix(server.URL, "http://")
+	values, err := metrics.Read(t.Context(), address)
 	require.NoError(t, err)
-	require.Equal(t, metrics.Values{`a{view="node"}`: 1, `a{view="storage"}`: 2.5, "ab": 4}, values, "want: each series as served")
 
-	sum, err := values.Sum("a")
-	require.NoError(t, err)
-	require.InDelta(t, 3.5, sum, 0, "want: the sum of the series of this metric alone")
+	for view, want := range map[string]float64{"": 3.5, "node": 1, "storage": 2.5} {
+		sum, err := values.Sum("a", view)
+		require.NoError(t, err)
+		require.InDelta(t, want, sum, 0, "want: the sum of the series of this metric in the view %q", view)
+	}
 
-	_, err = values.Sum("b")
-	require.ErrorIs(t, err, metrics.ErrMissing)
-	errtext.Require(t, err, "no such metric: b")
+	for name, view := range map[string]string{"b": "", "a": "controller", "ab": "node"} {
+		_, err = values.Sum(name, view)
+		require.ErrorIs(t, err, metrics.ErrMissing)
+		errtext.Require(t, err, "no such metric: "+name)
+	}
 
 	served = "a one\n"
-	_, err = metrics.Read(t.Context(), strings.TrimPrefix(server.URL, "http://"))
-	errtext.Require(t, err, `parsing "one"`)
+	_, err = metrics.Read(t.Context(), address)
+	errtext.Require(t, err, `"one"`)
+
+	served = ""
+	_, err = metrics.Read(t.Context(), address)
+	errtext.Require(t, err, "503")
 }

@@ -2,16 +2,13 @@ package monitoring_test
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
@@ -19,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/lab/strict"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/metrics"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
@@ -80,21 +78,10 @@ func (w *watched) get(t *testing.T, path string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.address+path, http.NoBody)
+	text, err := served.Get(ctx, w.address, path)
 	require.NoError(t, err)
 
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-
-	response, err := transport.RoundTrip(request)
-	require.NoError(t, err)
-
-	body, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Equal(t, http.StatusOK, response.StatusCode, string(body))
-
-	return string(body)
+	return text
 }
 
 func (w *watched) check(t *testing.T) *health.VolumeCheck {
@@ -114,19 +101,19 @@ func (w *watched) scrape(t *testing.T) series {
 	t.Helper()
 
 	exposed := series{}
-	label := regexp.MustCompile(`([a-z_]+)="((?:[^"\\]|\\.)*)"`)
 
-	for line := range strings.Lines(w.get(t, "/metrics")) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
+	values, err := metrics.Read(t.Context(), w.address)
+	require.NoError(t, err)
 
-		name, _, _ := strings.Cut(line, " ")
-		name, _, _ = strings.Cut(name, "{")
-		labels := map[string]string{}
+	for _, each := range values {
+		name, labels := "", map[string]string{}
 
-		for _, pair := range label.FindAllStringSubmatch(line, -1) {
-			labels[pair[1]] = pair[2]
+		for label, value := range each.Metric {
+			if label == model.MetricNameLabel {
+				name = string(value)
+			} else {
+				labels[string(label)] = string(value)
+			}
 		}
 
 		exposed[name] = append(exposed[name], labels)

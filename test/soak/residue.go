@@ -51,7 +51,7 @@ func (s *soak) readResidue() (residue, error) {
 	sums := map[string]float64{}
 
 	for _, name := range []string{goroutines, rssBytes, missedEvents, sourceErrors} {
-		if sums[name], err = values.Sum(name); err != nil {
+		if sums[name], err = values.Sum(name, ""); err != nil {
 			return residue{}, err
 		}
 	}
