@@ -6,12 +6,23 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"testing"
 )
 
 // BuildEnv is this process's environment with the settings of the Makefile, for a go command to use the packages
 // that others have compiled.
 func BuildEnv() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath")
+}
+
+// Go is a go command in a directory, whose module is used without a workspace. It ends with the test.
+func Go(tb testing.TB, directory string, args ...string) *exec.Cmd {
+	tb.Helper()
+
+	command := CommandWithin(tb, BuildLimit, "go", args...)
+	command.Dir, command.Env = directory, append(BuildEnv(), "GOWORK=off")
+
+	return command
 }
 
 // BuildDriver builds the driver at path, with build tags. If TOUCHSTONE_BINARY names one that is built already,

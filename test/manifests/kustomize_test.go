@@ -39,9 +39,7 @@ func builtBy(t *testing.T, module, name string) string {
 	directory, err := filepath.Abs(kustomizeDir(name))
 	require.NoError(t, err)
 
-	build := child.CommandWithin(t, child.BuildLimit, "go", "tool", "kustomize", "build", directory)
-	build.Dir = module
-	build.Env = append(child.BuildEnv(), "GOWORK=off")
+	build := child.Go(t, module, "tool", "kustomize", "build", directory)
 
 	var problems strings.Builder
 

@@ -81,12 +81,8 @@ func TestReleasedChartInstallsTheReleasedImage(t *testing.T) {
 	changelog, err := filepath.Abs("../../CHANGELOG.md")
 	require.NoError(t, err)
 
-	pack := child.CommandWithin(t, child.BuildLimit, "go", "run", ".", "chart", "-version", "1.2.3", "-app-version", "v1.2.3",
-		"-repository", "registry.example.com/team/touchstone", "-out", out, source, changelog)
-	pack.Dir = "../../hack/dist"
-	pack.Env = append(child.BuildEnv(), "GOWORK=off")
-
-	said, err := pack.CombinedOutput()
+	said, err := child.Go(t, "../../hack/dist", "run", ".", "chart", "-version", "1.2.3", "-app-version", "v1.2.3",
+		"-repository", "registry.example.com/team/touchstone", "-out", out, source, changelog).CombinedOutput()
 	require.NoError(t, err, string(said))
 	require.FileExists(t, filepath.Join(out, "touchstone-1.2.3.chart.oci.tar"))
 

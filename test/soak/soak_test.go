@@ -24,10 +24,7 @@ func TestSoak(t *testing.T) {
 	built := t.TempDir()
 	require.NoError(t, child.BuildDriver(filepath.Join(built, "touchstone")))
 
-	build := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", built+"/", ".")
-	build.Env = child.BuildEnv()
-
-	output, err := build.CombinedOutput()
+	output, err := child.Go(t, ".", "build", "-o", built+"/", ".").CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	t.Run("healthy", func(t *testing.T) {

@@ -94,11 +94,7 @@ func buildLegacy(t *testing.T) string {
 	t.Helper()
 
 	binary := filepath.Join(t.TempDir(), "legacy")
-	build := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary, ".")
-	build.Dir = filepath.Join("..", "..", "legacy")
-	build.Env = append(child.BuildEnv(), "GOWORK=off")
-
-	output, err := build.CombinedOutput()
+	output, err := child.Go(t, filepath.Join("..", "..", "legacy"), "build", "-o", binary, ".").CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	return binary
