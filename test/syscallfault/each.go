@@ -78,7 +78,7 @@ var (
 // steady replaces what differs from run to run, so that another run makes the same calls: numbers of
 // inodes and the ids that a run makes. Those that a test has chosen have a group of zeros.
 func (w *watch) steady(name string) string {
-	// Most names have neither, and the time of all calls together is that of their patterns.
+	// Most names have neither an id nor an inode, and the search for both patterns in each call takes long.
 	const dashesOfID = 4
 	if strings.Count(name, "-") >= dashesOfID {
 		name = id.ReplaceAllStringFunc(name, w.steadyID)
@@ -91,6 +91,7 @@ func (w *watch) steady(name string) string {
 	return name
 }
 
+// steadyID returns the id if a test has chosen it, or else the number that it has in this run.
 func (w *watch) steadyID(id string) string {
 	if strings.Contains(id, "-0000-") {
 		return id

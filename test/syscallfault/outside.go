@@ -56,7 +56,7 @@ func Outside(call *Call) string {
 	}
 
 	name := filepath.Base(call.Path)
-	isHere := func(directory string) bool {
+	isBeneath := func(directory string) bool {
 		rest, is := strings.CutPrefix(call.Path, directory)
 
 		return is && (rest == "" || rest[0] == '/')
@@ -65,7 +65,7 @@ func Outside(call *Call) string {
 	switch {
 	case filepath.Dir(filepath.Dir(call.Path)) == "/proc" && (name == "mountinfo" || name == "mounts"):
 		return "mountinfo"
-	case slices.ContainsFunc(loops, isHere) && !slices.Contains(cpus, name) && call.Path != "/dev/null":
+	case slices.ContainsFunc(loops, isBeneath) && !slices.Contains(cpus, name) && call.Path != "/dev/null":
 		return numbers.ReplaceAllString(call.Path, "N")
 	default:
 		return ""
