@@ -76,8 +76,8 @@ test-user: build ## Run the tests that need no root, as an ordinary user, and co
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it
-# reads is outside of it, where go does not look for changes: hence -count=1. go vet would analyse all of Helm
-# for a second time: go test vets most of the same, and `make lint` all.
+# reads is outside of it, where go does not look for changes: hence -count=1. Without go vet, which would
+# analyse all of Helm once more: go test has most of its checks, and `make lint` all.
 test-manifests: ### Test that chart and plain manifests agree, and are what Kubernetes takes
 	cd test/manifests && $(GOTEST) -mod=mod -count=1 -timeout=$(TEST_TIMEOUT) ./...
 
