@@ -65,37 +65,7 @@ func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 func (s *Service) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
-	response := &csi.GetPluginCapabilitiesResponse{}
-
-	has := s.config.Capabilities.Has
-
-	for _, each := range []struct {
-		name   capability.Name
-		has    bool
-		listed csi.PluginCapability_Service_Type
-	}{
-		{capability.ControllerService, true, csi.PluginCapability_Service_CONTROLLER_SERVICE},
-		{
-			capability.VolumeAccessibilityConstraints, s.config.Topology,
-			csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
-		},
-		{capability.GroupControllerService, true, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE},
-		{capability.SnapshotMetadataService, true, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE},
-		{
-			capability.SnapshotConstraints, s.config.Topology,
-			csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
-		},
-	} {
-		if each.has && has(each.name) {
-			response.Capabilities = append(response.Capabilities, service(each.listed))
-		}
-	}
-
-	if has(capability.ExpandVolume) {
-		response.Capabilities = append(response.Capabilities, expansion(has(capability.Online)))
-	}
-
-	return response, nil
+	return &csi.GetPluginCapabilitiesResponse{Capabilities: s.config.Capabilities.Plugin(s.config.Topology)}, nil
 }
 
 // Probe returns ready, or ready false while initializing, or, as the spec requires for
@@ -142,22 +112,5 @@ func (s *Service) logChange(ctx context.Context, err error) {
 		s.config.Log.ErrorContext(ctx, "the plugin is unhealthy, Probe fails", "error", err)
 	default:
 		s.config.Log.InfoContext(ctx, "the plugin is healthy again")
-	}
-}
-
-func expansion(online bool) *csi.PluginCapability {
-	kind := csi.PluginCapability_VolumeExpansion_OFFLINE
-	if online {
-		kind = csi.PluginCapability_VolumeExpansion_ONLINE
-	}
-
-	return &csi.PluginCapability{
-		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: kind}},
-	}
-}
-
-func service(kind csi.PluginCapability_Service_Type) *csi.PluginCapability {
-	return &csi.PluginCapability{
-		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: kind}},
 	}
 }

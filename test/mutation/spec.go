@@ -81,8 +81,8 @@ func specMutants() []regression {
 			breaks: "a message is longer than the spec allows", tests: in("test/driver/requests", "TestIncompleteCapabilities"),
 		},
 		{
-			name: "spec/GPC-2-other-set", in: "identity.Service.GetPluginCapabilities",
-			old: `capability.ControllerService, true,`, new: `capability.ControllerService, s.config.Topology,`,
+			name: "spec/GPC-2-other-set", in: "capability.Set.Plugin",
+			old: `(topology || name != VolumeAccessibilityConstraints && name != SnapshotConstraints)`, new: `topology`,
 			breaks: "a process advertises other capabilities than the plugin has", tests: in("pkg/identity", "TestGetPluginCapabilitiesFollowsTheConfig"),
 		},
 		{

@@ -127,18 +127,18 @@ func randomRowMutants() []regression {
 			breaks: "a method is served although its capability is not advertised", tests: in("test/driver/requests", "TestEveryCapabilityCanBeDisabled"),
 		},
 		{
-			name: "spec/GPC-1-service-not-advertised", in: "identity.Service.GetPluginCapabilities",
-			old: `{capability.GroupControllerService, true,`, new: `{capability.GroupControllerService, false,`,
+			name: "spec/GPC-1-service-not-advertised", in: "capability.Set.Plugin",
+			old: `return s.Has(name) && (`, new: `return s.Has(name) && name != GroupControllerService && (`,
 			breaks: "a service is not advertised", tests: in("pkg/identity", "TestGetPluginCapabilitiesFollowsTheConfig"),
 		},
 		{
-			name: "spec/GPC-8-online", in: "identity.Service.GetPluginCapabilities",
-			old: `expansion(has(capability.Online))`, new: `expansion(false)`,
+			name: "spec/GPC-8-online", in: "capability.Set.Plugin",
+			old: `if s.Has(Online) {`, new: `if false {`,
 			breaks: "ONLINE expansion is not advertised", tests: in("pkg/identity", "TestGetPluginCapabilitiesFollowsTheConfig"),
 		},
 		{
 			name: "spec/GPI-1-domain-name", in: "driver.checkDriverName",
-			old: `len(name) > maxDriverName || `, new: `false || len(name) > maxDriverName && `,
+			old: `len(name) <= maxDriverName && `, new: `len(name) <= maxDriverName || `,
 			breaks: "a driver name that is no domain name is accepted", tests: in("internal/driver", "TestNamesFollowTheSpec"),
 		},
 		{

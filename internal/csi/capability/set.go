@@ -19,22 +19,16 @@ var ErrUnknown = errors.New("unknown capability")
 
 // Set is the set of capabilities that are not disabled. The zero value has all of them.
 type Set struct {
-	disabled map[Name]bool
-	// ofService has the capabilities that only one service lacks.
-	ofService map[serviceCapability]bool
+	// disabled has the names of capabilities, and those that one service lacks as service:name.
+	disabled map[string]bool
 	// methods maps the full name of a method that is not served to its disabled capability.
 	methods map[string]Name
-}
-
-type serviceCapability struct {
-	service string
-	name    Name
 }
 
 // Without returns all capabilities but the named ones and those that can't be
 // advertised without them. Errors: ErrUnknown, which names the known ones; ErrContradiction.
 func Without(names ...string) (Set, error) {
-	s := Set{disabled: map[Name]bool{}, ofService: map[serviceCapability]bool{}, methods: map[string]Name{}}
+	s := Set{disabled: map[string]bool{}, methods: map[string]Name{}}
 
 	for _, given := range names {
 		service, name, ofService := strings.Cut(given, ":")
@@ -70,7 +64,7 @@ func (s Set) disableOf(service string, gone entry) error {
 			ErrUnknown, service+":"+string(gone.name), strings.Join(NamesOfBoth(), ", "))
 	}
 
-	s.ofService[serviceCapability{service, gone.name}] = true
+	s.disabled[service+":"+string(gone.name)] = true
 
 	for _, method := range gone.methods {
 		if strings.HasPrefix(method, prefix) {
@@ -81,23 +75,19 @@ func (s Set) disableOf(service string, gone entry) error {
 	return nil
 }
 
-// The services that have capabilities in common, and what the full names of their methods begin with.
-const (
-	serviceController = "controller"
-	serviceNode       = "node"
-)
-
+// servicePrefixes has the services that have capabilities in common, and what the full names of their methods
+// begin with.
 var servicePrefixes = map[string]string{
-	serviceController: "/" + csi.Controller_ServiceDesc.ServiceName + "/",
-	serviceNode:       "/" + csi.Node_ServiceDesc.ServiceName + "/",
+	"controller": "/" + csi.Controller_ServiceDesc.ServiceName + "/",
+	"node":       "/" + csi.Node_ServiceDesc.ServiceName + "/",
 }
 
 func (s Set) disable(gone entry) {
-	if s.disabled[gone.name] {
+	if !s.Has(gone.name) {
 		return
 	}
 
-	s.disabled[gone.name] = true
+	s.disabled[string(gone.name)] = true
 	for _, method := range gone.methods {
 		s.methods[method] = gone.name
 	}
@@ -140,17 +130,15 @@ func NamesOfBoth() []string {
 }
 
 // Has says whether the capability is advertised and served, by one service at least.
-func (s Set) Has(name Name) bool { return !s.disabled[name] }
+func (s Set) Has(name Name) bool { return !s.disabled[string(name)] }
 
-// HasController and HasNode say whether that service advertises and serves the capability.
-func (s Set) HasController(name Name) bool { return s.hasOf(serviceController, name) }
+// HasController says whether the Controller service advertises and serves the capability.
+func (s Set) HasController(name Name) bool {
+	return s.Has(name) && !s.disabled["controller:"+string(name)]
+}
 
 // HasNode is HasController for the Node service.
-func (s Set) HasNode(name Name) bool { return s.hasOf(serviceNode, name) }
-
-func (s Set) hasOf(service string, name Name) bool {
-	return s.Has(name) && !s.ofService[serviceCapability{service, name}]
-}
+func (s Set) HasNode(name Name) bool { return s.Has(name) && !s.disabled["node:"+string(name)] }
 
 // DisabledBy returns the capability whose absence keeps the method, such as
 // /csi.v1.Node/NodeStageVolume, from being served.
@@ -160,67 +148,80 @@ func (s Set) DisabledBy(method string) (Name, bool) {
 	return name, unserved
 }
 
-// Controller is the answer of ControllerGetCapabilities.
-func (s Set) Controller() []*csi.ControllerServiceCapability {
-	var advertised []*csi.ControllerServiceCapability
+// Plugin is the answer of GetPluginCapabilities. Without topology every volume is accessible from every
+// node.
+func (s Set) Plugin(topology bool) []*csi.PluginCapability {
+	has := func(name Name) bool {
+		return s.Has(name) && (topology || name != VolumeAccessibilityConstraints && name != SnapshotConstraints)
+	}
+	all := advertised(csi.PluginCapability_Service_Type_value, has, func(number int32) *csi.PluginCapability {
+		return &csi.PluginCapability{Type: &csi.PluginCapability_Service_{
+			Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_Type(number)},
+		}}
+	})
 
-	for _, r := range entries {
-		if r.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || !s.HasController(r.name) {
-			continue
-		}
-
-		advertised = append(advertised, &csi.ControllerServiceCapability{
-			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: r.controller}},
-		})
+	if !s.Has(ExpandVolume) {
+		return all
 	}
 
-	return advertised
+	expansion := csi.PluginCapability_VolumeExpansion_OFFLINE
+	if s.Has(Online) {
+		expansion = csi.PluginCapability_VolumeExpansion_ONLINE
+	}
+
+	return append(all, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{
+		VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: expansion},
+	}})
+}
+
+// Controller is the answer of ControllerGetCapabilities.
+func (s Set) Controller() []*csi.ControllerServiceCapability {
+	return advertised(controllerTypes, s.HasController, func(number int32) *csi.ControllerServiceCapability {
+		return &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{
+			Rpc: &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_Type(number)},
+		}}
+	})
 }
 
 // GroupController is the answer of GroupControllerGetCapabilities.
 func (s Set) GroupController() []*csi.GroupControllerServiceCapability {
-	var advertised []*csi.GroupControllerServiceCapability
+	types := csi.GroupControllerServiceCapability_RPC_Type_value
 
-	for _, r := range entries {
-		if r.group == csi.GroupControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
-			continue
-		}
-
-		advertised = append(advertised, &csi.GroupControllerServiceCapability{
-			Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{Type: r.group}},
-		})
-	}
-
-	return advertised
+	return advertised(types, s.Has, func(number int32) *csi.GroupControllerServiceCapability {
+		return &csi.GroupControllerServiceCapability{Type: &csi.GroupControllerServiceCapability_Rpc{
+			Rpc: &csi.GroupControllerServiceCapability_RPC{Type: csi.GroupControllerServiceCapability_RPC_Type(number)},
+		}}
+	})
 }
 
 // Node is the answer of NodeGetCapabilities.
 func (s Set) Node() []*csi.NodeServiceCapability {
-	var advertised []*csi.NodeServiceCapability
+	return advertised(nodeTypes, s.HasNode, func(number int32) *csi.NodeServiceCapability {
+		return &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{
+			Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_Type(number)},
+		}}
+	})
+}
 
-	for _, r := range entries {
-		if r.node == csi.NodeServiceCapability_RPC_UNKNOWN || !s.HasNode(r.name) {
-			continue
+// advertised returns the capabilities that have a number in types and are in the set.
+func advertised[T any](types map[string]int32, has func(Name) bool, capability func(number int32) *T) []*T {
+	var all []*T
+
+	for _, each := range entries {
+		if number := types[string(each.name)]; number != 0 && has(each.name) {
+			all = append(all, capability(number))
 		}
-
-		advertised = append(advertised, &csi.NodeServiceCapability{
-			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: r.node}},
-		})
 	}
 
-	return advertised
+	return all
 }
 
 // CheckAccessMode refuses, with volume.ErrCapability, the two access modes that
 // exist only where SINGLE_NODE_MULTI_WRITER is advertised.
 func (s Set) CheckAccessMode(wanted volume.Capability) error {
-	switch wanted.AccessMode() {
-	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
-	default:
-		return nil
-	}
-
-	if s.Has(SingleNodeMultiWriter) {
+	mode := wanted.AccessMode()
+	if s.Has(SingleNodeMultiWriter) || mode != csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER &&
+		mode != csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER {
 		return nil
 	}
 

@@ -1,7 +1,8 @@
 package capability
 
 import (
-	"slices"
+	"maps"
+	"regexp"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -45,29 +46,32 @@ const (
 // Topology is an alias of VolumeAccessibilityConstraints.
 const Topology = "TOPOLOGY"
 
-type (
-	controllerRPC = csi.ControllerServiceCapability_RPC_Type
-	groupRPC      = csi.GroupControllerServiceCapability_RPC_Type
-	nodeRPC       = csi.NodeServiceCapability_RPC_Type
-)
-
 // The numbers of VOLUME_CONDITION until CSI v1.12. v1.13 reserves them; older COs still ask for
 // them.
 const (
-	controllerVolumeCondition controllerRPC = 11
-	nodeVolumeCondition       nodeRPC       = 4
+	controllerVolumeCondition = 11
+	nodeVolumeCondition       = 4
 )
 
-// entry is one capability.
+// controllerTypes and nodeTypes are the numbers of the services' own capabilities, by name.
+var (
+	controllerTypes = withVolumeCondition(csi.ControllerServiceCapability_RPC_Type_value, controllerVolumeCondition)
+	nodeTypes       = withVolumeCondition(csi.NodeServiceCapability_RPC_Type_value, nodeVolumeCondition)
+)
+
+func withVolumeCondition(types map[string]int32, number int32) map[string]int32 {
+	types = maps.Clone(types)
+	types[string(VolumeCondition)] = number
+
+	return types
+}
+
+// entry is one capability. The services that advertise it are those whose enum in the spec has its name;
+// ONLINE is a kind of expansion.
 type entry struct {
 	name Name
 	// alias is a second name that Without accepts.
 	alias string
-	// controller, group and node are the service's own capability, UNKNOWN where it has none. Those
-	// of the plugin are advertised by the Identity service.
-	controller controllerRPC
-	group      groupRPC
-	node       nodeRPC
 	// methods are the RPCs that only this capability allows a CO to call.
 	methods []string
 	// needs are the capabilities that the spec requires with it.
@@ -76,7 +80,7 @@ type entry struct {
 
 // isOfBoth reports whether the controller and the node each have the capability.
 func (e entry) isOfBoth() bool {
-	return e.controller != csi.ControllerServiceCapability_RPC_UNKNOWN && e.node != csi.NodeServiceCapability_RPC_UNKNOWN
+	return controllerTypes[string(e.name)] != 0 && nodeTypes[string(e.name)] != 0
 }
 
 // entries lists the capabilities in the order of the spec.
@@ -88,61 +92,35 @@ var entries = []entry{
 	{name: SnapshotConstraints, needs: []Name{VolumeAccessibilityConstraints}},
 	{name: Online, needs: []Name{ExpandVolume}},
 	{
-		name: CreateDeleteVolume, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		name:    CreateDeleteVolume,
 		methods: []string{csi.Controller_CreateVolume_FullMethodName, csi.Controller_DeleteVolume_FullMethodName},
 	},
 	{
-		name: PublishUnpublishVolume, controller: csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		name: PublishUnpublishVolume,
 		methods: []string{
 			csi.Controller_ControllerPublishVolume_FullMethodName, csi.Controller_ControllerUnpublishVolume_FullMethodName,
 		},
 	},
+	{name: ListVolumes, methods: []string{csi.Controller_ListVolumes_FullMethodName}},
+	{name: GetCapacity, methods: []string{csi.Controller_GetCapacity_FullMethodName}},
 	{
-		name: ListVolumes, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
-		methods: []string{csi.Controller_ListVolumes_FullMethodName},
-	},
-	{
-		name: GetCapacity, controller: csi.ControllerServiceCapability_RPC_GET_CAPACITY,
-		methods: []string{csi.Controller_GetCapacity_FullMethodName},
-	},
-	{
-		name: CreateDeleteSnapshot, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		name:    CreateDeleteSnapshot,
 		methods: []string{csi.Controller_CreateSnapshot_FullMethodName, csi.Controller_DeleteSnapshot_FullMethodName},
 		// It says that volumes can be created from snapshots.
 		needs: []Name{CreateDeleteVolume},
 	},
+	{name: ListSnapshots, methods: []string{csi.Controller_ListSnapshots_FullMethodName}},
+	{name: CloneVolume, needs: []Name{CreateDeleteVolume}},
+	{name: PublishReadonly, needs: []Name{PublishUnpublishVolume}},
 	{
-		name: ListSnapshots, controller: csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
-		methods: []string{csi.Controller_ListSnapshots_FullMethodName},
+		name:    ExpandVolume,
+		methods: []string{csi.Controller_ControllerExpandVolume_FullMethodName, csi.Node_NodeExpandVolume_FullMethodName},
 	},
+	{name: ListVolumesPublishedNodes, needs: []Name{PublishUnpublishVolume}},
+	{name: GetVolume, methods: []string{csi.Controller_ControllerGetVolume_FullMethodName}},
+	{name: GetSnapshot, methods: []string{csi.Controller_GetSnapshot_FullMethodName}},
 	{
-		name: CloneVolume, controller: csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
-		needs: []Name{CreateDeleteVolume},
-	},
-	{
-		name: PublishReadonly, controller: csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
-		needs: []Name{PublishUnpublishVolume},
-	},
-	{
-		name:       ExpandVolume,
-		controller: csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
-		node:       csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
-		methods:    []string{csi.Controller_ControllerExpandVolume_FullMethodName, csi.Node_NodeExpandVolume_FullMethodName},
-	},
-	{
-		name: ListVolumesPublishedNodes, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
-		needs: []Name{PublishUnpublishVolume},
-	},
-	{
-		name: GetVolume, controller: csi.ControllerServiceCapability_RPC_GET_VOLUME,
-		methods: []string{csi.Controller_ControllerGetVolume_FullMethodName},
-	},
-	{
-		name: GetSnapshot, controller: csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
-		methods: []string{csi.Controller_GetSnapshot_FullMethodName},
-	},
-	{
-		name: VolumeGroupSnapshot, group: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
+		name: VolumeGroupSnapshot,
 		methods: []string{
 			csi.GroupController_CreateVolumeGroupSnapshot_FullMethodName,
 			csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName,
@@ -151,39 +129,24 @@ var entries = []entry{
 		needs: []Name{GroupControllerService},
 	},
 	{
-		name: StageUnstageVolume, node: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		name:    StageUnstageVolume,
 		methods: []string{csi.Node_NodeStageVolume_FullMethodName, csi.Node_NodeUnstageVolume_FullMethodName},
 	},
+	{name: GetVolumeStats, methods: []string{csi.Node_NodeGetVolumeStats_FullMethodName}},
+	{name: SingleNodeMultiWriter},
+	{name: ModifyVolume, methods: []string{csi.Controller_ControllerModifyVolume_FullMethodName}},
+	{name: VolumeMountGroup},
+	{name: VolumeCondition},
 	{
-		name: GetVolumeStats, node: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-		methods: []string{csi.Node_NodeGetVolumeStats_FullMethodName},
+		name:    GetVolumeHealth,
+		methods: []string{csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Node_NodeGetVolumeHealth_FullMethodName},
 	},
 	{
-		name:       SingleNodeMultiWriter,
-		controller: csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-		node:       csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-	},
-	{
-		name: ModifyVolume, controller: csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
-		methods: []string{csi.Controller_ControllerModifyVolume_FullMethodName},
-	},
-	{name: VolumeMountGroup, node: csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP},
-	{name: VolumeCondition, controller: controllerVolumeCondition, node: nodeVolumeCondition},
-	{
-		name:       GetVolumeHealth,
-		controller: csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
-		node:       csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
-		methods:    []string{csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Node_NodeGetVolumeHealth_FullMethodName},
-	},
-	{
-		name: ListVolumeHealth, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+		name:    ListVolumeHealth,
 		methods: []string{csi.Controller_ControllerListVolumeHealth_FullMethodName},
 		needs:   []Name{GetVolumeHealth},
 	},
-	{
-		name: GetStorageHealth, node: csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
-		methods: []string{csi.Node_NodeGetStorageHealth_FullMethodName},
-	},
+	{name: GetStorageHealth, methods: []string{csi.Node_NodeGetStorageHealth_FullMethodName}},
 }
 
 func methodsOf(service *grpc.ServiceDesc) []string {
@@ -199,19 +162,8 @@ func methodsOf(service *grpc.ServiceDesc) []string {
 	return methods
 }
 
-// reads are the RPCs of CSI that change nothing.
-var reads = []string{
-	csi.Identity_GetPluginInfo_FullMethodName, csi.Identity_GetPluginCapabilities_FullMethodName, csi.Identity_Probe_FullMethodName,
-	csi.Controller_ValidateVolumeCapabilities_FullMethodName, csi.Controller_ListVolumes_FullMethodName,
-	csi.Controller_GetCapacity_FullMethodName,
-	csi.Controller_ControllerGetCapabilities_FullMethodName, csi.Controller_ListSnapshots_FullMethodName,
-	csi.Controller_GetSnapshot_FullMethodName, csi.Controller_ControllerGetVolume_FullMethodName,
-	csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Controller_ControllerListVolumeHealth_FullMethodName,
-	csi.GroupController_GroupControllerGetCapabilities_FullMethodName, csi.GroupController_GetVolumeGroupSnapshot_FullMethodName,
-	csi.SnapshotMetadata_GetMetadataAllocated_FullMethodName, csi.SnapshotMetadata_GetMetadataDelta_FullMethodName,
-	csi.Node_NodeGetVolumeStats_FullMethodName, csi.Node_NodeGetCapabilities_FullMethodName, csi.Node_NodeGetInfo_FullMethodName,
-	csi.Node_NodeGetVolumeHealth_FullMethodName, csi.Node_NodeGetStorageHealth_FullMethodName,
-}
+// reads matches the RPCs of CSI that change nothing.
+var reads = regexp.MustCompile(`^/csi\.v1\.[A-Za-z]+/(Probe|(Controller|GroupController|Node)?(Get|List|Validate)[A-Za-z]*)$`)
 
 // Reads reports whether an RPC of CSI changes nothing.
-func Reads(method string) bool { return slices.Contains(reads, method) }
+func Reads(method string) bool { return reads.MatchString(method) }
