@@ -82,7 +82,7 @@ func onceTarget(backing volume.Backing, snapshot bool) pool.Object {
 	return pool.Object{ID: onceCopyID, Backing: backing, Snapshot: snapshot}
 }
 
-var onceMutable = volume.Mutable{IOScheduler: "none"}
+var onceMutable = volume.Mutable{volume.KeyIOScheduler: "none"}
 
 // openOnce opens the pool itself.
 func openOnce(directory string) (run, end func() error, err error) {
@@ -421,14 +421,14 @@ func TestEachCallFailsOnce(t *testing.T) {
 			Operation: "attributes",
 			Prepare: prepared(func(t *testing.T, p *pool.Pool) {
 				t.Helper()
-				require.NoError(t, p.SetMutable(onceID, volume.Mutable{IOScheduler: "kyber"}))
+				require.NoError(t, p.SetMutable(onceID, volume.Mutable{volume.KeyIOScheduler: "kyber"}))
 			}),
 			Failed: prepared(func(t *testing.T, p *pool.Pool) {
 				t.Helper()
 
 				found, err := p.Mutable(onceID)
 				require.NoError(t, err, "a failed change leaves the attributes readable")
-				require.Contains(t, []string{"kyber", "none"}, found.IOScheduler)
+				require.Contains(t, []string{"kyber", "none"}, found[volume.KeyIOScheduler])
 			}),
 			Verify: verified(func(t *testing.T, p *pool.Pool) {
 				t.Helper()

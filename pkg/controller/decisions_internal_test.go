@@ -88,7 +88,7 @@ func TestCheckSameVolume(t *testing.T) {
 		ID: "id", CapacityBytes: 100,
 		Properties: &record.Properties{
 			Parameters:   volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: "ext4"},
-			Capabilities: []volume.Capability{mount}, Mutable: volume.Mutable{ReadIOPS: new(int64(10))},
+			Capabilities: []volume.Capability{mount}, Mutable: volume.Mutable{volume.KeyReadIOPS: "10"},
 			Segments: record.NewSegments(map[string]string{"zone": "a"}),
 		},
 	}
@@ -115,7 +115,7 @@ func TestCheckSameVolume(t *testing.T) {
 			r.capabilities = append(r.capabilities, volume.Capability{Block: true, Mode: mount.Mode})
 		}, codes.AlreadyExists},
 		"no mutable parameters":  {func(r *createRequest) { r.mutable = volume.Mutable{} }, codes.OK},
-		"other mutable ones":     {func(r *createRequest) { r.mutable = volume.Mutable{ReadIOPS: new(int64(11))} }, codes.AlreadyExists},
+		"other mutable ones":     {func(r *createRequest) { r.mutable = volume.Mutable{volume.KeyReadIOPS: "11"} }, codes.AlreadyExists},
 		"a topology that fits":   {func(r *createRequest) { r.topology = zone("a") }, codes.OK},
 		"a topology without it":  {func(r *createRequest) { r.topology = zone("b") }, codes.AlreadyExists},
 		"direct assignment also": {func(r *createRequest) { r.parameters.DirectAssign = true }, codes.AlreadyExists},

@@ -206,7 +206,7 @@ func TestOrphansAreCollected(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
 	require.NoError(t, os.WriteFile(p.SnapshotPath(unknown, volume.BackingImage), nil, 0o600))
-	require.NoError(t, p.SetMutable(unknown, volume.Mutable{IOScheduler: "none"}))
+	require.NoError(t, p.SetMutable(unknown, volume.Mutable{volume.KeyIOScheduler: "none"}))
 	s.creating.Store(creating, nil)
 
 	require.NoError(t, s.RecoverPool(t.Context(), p))

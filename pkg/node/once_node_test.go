@@ -154,7 +154,7 @@ func (n *onceNode) create() error {
 		return err
 	}
 
-	return stored.SetMutable(n.kind.id(), volume.Mutable{ReadAheadKiB: new(int64(64))})
+	return stored.SetMutable(n.kind.id(), volume.Mutable{volume.KeyReadAheadKiB: "64"})
 }
 
 // format makes the filesystem of the volume as another node does.

@@ -260,7 +260,7 @@ func TestModificationsByOthersAreApplied(t *testing.T) {
 
 	stored, err := n.pools.Get("default")
 	require.NoError(t, err)
-	require.NoError(t, stored.SetMutable(n.kind.id(), volume.Mutable{ReadAheadKiB: new(int64(256))}))
+	require.NoError(t, stored.SetMutable(n.kind.id(), volume.Mutable{volume.KeyReadAheadKiB: "256"}))
 
 	readAhead := fmt.Sprintf("/sys/block/loop%d/queue/read_ahead_kb", n.deviceOf(t))
 	require.Eventually(t, func() bool {
@@ -317,5 +317,5 @@ func TestObservingEndsWithItsCaller(t *testing.T) {
 func TestOnlyKnownSchedulersAreSupported(t *testing.T) {
 	n := newNode(t, "image")
 	require.NoError(t, n.Local().CheckSupported(volume.Mutable{}))
-	require.Error(t, n.Local().CheckSupported(volume.Mutable{IOScheduler: "unknown"}), "want: no device has it")
+	require.Error(t, n.Local().CheckSupported(volume.Mutable{volume.KeyIOScheduler: "unknown"}), "want: no device has it")
 }

@@ -2,7 +2,9 @@ package volume
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -113,24 +115,10 @@ func (c Capability) SELinuxContexts() string {
 }
 
 // SingleNode says whether the mode allows the volume on one node at a time.
-func (c Capability) SingleNode() bool {
-	switch c.AccessMode() {
-	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
-		csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
-		csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
-		return false
-	default:
-		return true
-	}
-}
+func (c Capability) SingleNode() bool { return !strings.HasPrefix(c.Mode, "MULTI_NODE_") }
 
 // ReaderOnly says whether the mode forbids writing on every node.
-func (c Capability) ReaderOnly() bool {
-	mode := c.AccessMode()
-
-	return mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY ||
-		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-}
+func (c Capability) ReaderOnly() bool { return strings.HasSuffix(c.Mode, "_READER_ONLY") }
 
 // SingleTarget says whether the mode allows only one publication on a node.
 func (c Capability) SingleTarget() bool {
@@ -142,4 +130,17 @@ func (c Capability) SingleTarget() bool {
 	default:
 		return false
 	}
+}
+
+// MountGroupID returns the numeric group id of MountGroup. Error: ErrCapability.
+func (c Capability) MountGroupID() (uint32, error) {
+	const bits = 32
+
+	group, err := strconv.ParseUint(c.MountGroup, 10, bits)
+	// The kernel reads the highest one as "leave the group as it is".
+	if err != nil || group == math.MaxUint32 {
+		return 0, fmt.Errorf("%w: volume_mount_group %q is not the number of a group", ErrCapability, c.MountGroup)
+	}
+
+	return uint32(group), nil
 }

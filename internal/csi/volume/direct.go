@@ -3,8 +3,6 @@ package volume
 import (
 	"fmt"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
-
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
@@ -60,16 +58,13 @@ func (p Parameters) CheckDirectAssign(wanted Capability) error {
 			"ask for a mount (volumeMode: Filesystem), or leave %s out", ErrCapability, KeyDirectAssign, KeyDirectAssign)
 	}
 
-	switch wanted.AccessMode() {
-	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
-		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
-		csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
-		return nil
-	default:
+	if !wanted.SingleTarget() {
 		return fmt.Errorf("%w: access mode %s, but a volume with %s is for one virtual machine alone: it must be SINGLE_NODE_WRITER, "+
 			"SINGLE_NODE_SINGLE_WRITER or SINGLE_NODE_READER_ONLY; in Kubernetes, use ReadWriteOncePod (ReadWriteOnce comes as "+
 			"SINGLE_NODE_MULTI_WRITER where the driver advertises that capability)", ErrCapability, wanted.Mode, KeyDirectAssign)
 	}
+
+	return nil
 }
 
 // parseDirectAssign reads the parameter by either of its names. Both may be there if

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,11 +33,15 @@ func TestParseMutable(t *testing.T) {
 	t.Parallel()
 
 	parsed := parse(t, all())
-	require.Equal(t, volume.Mutable{
-		ReadAheadKiB: new(int64(512)), IOScheduler: "mq-deadline", ReadBytesPerSecond: new(int64(1 << 20)),
-		WriteBytesPerSecond: new(int64(0)), ReadIOPS: new(int64(100)), WriteIOPS: new(int64(1<<32 - 1)),
-		CheckPeriod: new(24 * time.Hour),
-	}, parsed)
+	require.Equal(t, volume.Mutable(all()), parsed)
+
+	for key, want := range map[string]int64{
+		volume.KeyReadAheadKiB: 512, volume.KeyReadBytesPerSecond: 1 << 20, volume.KeyWriteBytesPerSecond: 0,
+		volume.KeyReadIOPS: 100, volume.KeyWriteIOPS: 1<<32 - 1,
+	} {
+		require.Equal(t, want, parsed.Number(key), key)
+	}
+
 	require.Equal(t, all(), parsed.Parameters())
 	require.True(t, parse(t, nil).IsZero(), "want: parameters that are not set are zero")
 	require.True(t, parse(t, map[string]string{"readIOPS": "007"}).Equal(parse(t, map[string]string{"readIOPS": "7"})), "want: numbers are compared by value")
@@ -49,7 +52,7 @@ func TestAnySchedulerNameIsAccepted(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range []string{"a", "az", "z09", "-_", "fifteen-letters"} {
-		require.Equal(t, name, parse(t, map[string]string{"ioScheduler": name}).IOScheduler, "the scheduler of a volume")
+		require.Equal(t, name, parse(t, map[string]string{"ioScheduler": name})[volume.KeyIOScheduler], "the scheduler of a volume")
 	}
 
 	for _, name := range []string{"`", "{", "/", ":", "A", "sixteen-letters-"} {
@@ -159,7 +162,7 @@ func TestOpaqueParametersAreKept(t *testing.T) {
 	t.Parallel()
 
 	first := parse(t, map[string]string{"opaque/color": "red", "opaque/": "", "checkPeriod": "1h0m0s"})
-	require.Equal(t, map[string]string{"opaque/color": "red", "opaque/": ""}, first.Opaque)
+	require.Equal(t, volume.Mutable{"opaque/color": "red", "opaque/": "", "checkPeriod": "1h0m0s"}, first)
 
 	second := parse(t, map[string]string{"opaque/color": "blue", "opaque/size": "1"})
 	require.Equal(t, []string{"opaque/color"}, first.ConflictingKeys(second))
@@ -168,8 +171,8 @@ func TestOpaqueParametersAreKept(t *testing.T) {
 
 	both := first.With(second)
 	require.Equal(t, map[string]string{"opaque/color": "blue", "opaque/": "", "opaque/size": "1", "checkPeriod": "1h0m0s"}, both.Parameters())
-	require.Equal(t, "red", first.Opaque["opaque/color"], "want: With changes neither")
-	require.Equal(t, "blue", second.Opaque["opaque/color"], "want: With changes neither")
+	require.Equal(t, "red", first["opaque/color"], "want: With changes neither")
+	require.Equal(t, "blue", second["opaque/color"], "want: With changes neither")
 	require.True(t, first.With(volume.Mutable{}).Equal(first), "want: what is not named stays")
 
 	text, err := json.Marshal(both)

@@ -1,7 +1,9 @@
 package volume
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,7 +100,7 @@ func FSTypes() []string { return filesystem.Names() }
 // CreateVolume). A key that is neither known nor the provisioner's own is
 // refused with ErrParameter and the list of known ones.
 func ParseParameters(given map[string]string) (Parameters, error) {
-	for _, key := range sortedKeys(given) {
+	for _, key := range slices.Sorted(maps.Keys(given)) {
 		if !IsParameter(key) {
 			return Parameters{}, fmt.Errorf("%w: unknown parameter %q; known are %s",
 				ErrParameter, key, strings.Join(parameterKeys, ", "))
@@ -109,12 +111,8 @@ func ParseParameters(given map[string]string) (Parameters, error) {
 		return Parameters{}, err
 	}
 
-	return parseParameters(given)
+	return ParseContext(given)
 }
-
-// ParseContext reads a volume_context that Context made. Keys that it does not
-// know belong to the CO and are ignored.
-func ParseContext(given map[string]string) (Parameters, error) { return parseParameters(given) }
 
 // Context returns the volume_context that lets a node use the volume without
 // asking the controller.
@@ -186,12 +184,14 @@ func IsParameter(key string) bool {
 	return slices.Contains(parameterKeys, key) || strings.HasPrefix(key, ReservedPrefix)
 }
 
-func parseParameters(given map[string]string) (Parameters, error) {
+// ParseContext reads a volume_context that Context made. Keys that it does not
+// know belong to the CO and are ignored.
+func ParseContext(given map[string]string) (Parameters, error) {
 	params := Parameters{
-		Pool:         valueOr(given[KeyPool], DefaultPool),
-		Backing:      Backing(valueOr(given[KeyBacking], string(BackingImage))),
-		FSType:       valueOr(given[KeyFSType], DefaultFSType),
-		Provisioning: Provisioning(valueOr(given[KeyProvisioning], string(Thin))),
+		Pool:         cmp.Or(given[KeyPool], DefaultPool),
+		Backing:      Backing(cmp.Or(given[KeyBacking], string(BackingImage))),
+		FSType:       cmp.Or(given[KeyFSType], DefaultFSType),
+		Provisioning: Provisioning(cmp.Or(given[KeyProvisioning], string(Thin))),
 		BlockSize:    DefaultBlockSize,
 		MkfsOptions:  given[KeyMkfsOptions],
 	}
@@ -242,30 +242,11 @@ func (p Parameters) Check() error {
 // CheckFound is Check for a volume that is known by its mount alone.
 func (p Parameters) CheckFound() error {
 	p.Pool, p.Provisioning, p.BlockSize = DefaultPool, Thin, DefaultBlockSize
-	p.FSType = valueOr(p.FSType, DefaultFSType)
+	p.FSType = cmp.Or(p.FSType, DefaultFSType)
 
 	return p.Check()
 }
 
 func badValue(key, value, want string) error {
 	return fmt.Errorf("%w: %s is %q; it must be %s", ErrParameter, key, value, want)
-}
-
-func valueOr(value, fallback string) string {
-	if value == "" {
-		return fallback
-	}
-
-	return value
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-
-	slices.Sort(keys)
-
-	return keys
 }

@@ -1,7 +1,10 @@
 package volume
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -35,7 +38,7 @@ const KeyCopy = "copy"
 // group (CSI v1.13, CreateSnapshot, CreateVolumeGroupSnapshot). Errors:
 // ErrParameter.
 func ParseSnapshotParameters(given map[string]string) (Consistency, error) {
-	for _, key := range sortedKeys(given) {
+	for _, key := range slices.Sorted(maps.Keys(given)) {
 		if key != KeyConsistency && key != keyDeletionPolicy && !strings.HasPrefix(key, ReservedPrefix) {
 			return "", fmt.Errorf("%w: unknown parameter %q; known is %s", ErrParameter, key, KeyConsistency)
 		}
@@ -48,7 +51,7 @@ func ParseSnapshotParameters(given map[string]string) (Consistency, error) {
 // has accepted, what a volume must be of that is made of another one (CSI v1.13,
 // CreateVolume). It is about the making, and no property of the volume.
 func CloneConsistency(given map[string]string) Consistency {
-	return Consistency(valueOr(given[KeyConsistency], string(ConsistencyFilesystem)))
+	return Consistency(cmp.Or(given[KeyConsistency], string(ConsistencyFilesystem)))
 }
 
 func parseConsistency(given map[string]string) (Consistency, error) {

@@ -19,9 +19,9 @@ import (
 func TestChangeRequestsAreMerged(t *testing.T) {
 	t.Parallel()
 
-	fast := volume.Mutable{ReadIOPS: new(int64(100))}
-	slow := volume.Mutable{ReadIOPS: new(int64(10))}
-	ahead := volume.Mutable{ReadAheadKiB: new(int64(128))}
+	fast := volume.Mutable{volume.KeyReadIOPS: "100"}
+	slow := volume.Mutable{volume.KeyReadIOPS: "10"}
+	ahead := volume.Mutable{volume.KeyReadAheadKiB: "128"}
 
 	for name, test := range map[string]struct {
 		first, second, want Request
@@ -39,7 +39,7 @@ func TestChangeRequestsAreMerged(t *testing.T) {
 		"two parameters": {
 			Request{Mutable: fast},
 			Request{Mutable: ahead},
-			Request{Mutable: volume.Mutable{ReadIOPS: new(int64(100)), ReadAheadKiB: new(int64(128))}},
+			Request{Mutable: volume.Mutable{volume.KeyReadIOPS: "100", volume.KeyReadAheadKiB: "128"}},
 			codes.OK,
 		},
 	} {
@@ -71,7 +71,7 @@ func TestPublishedParametersAreNotWrittenAgain(t *testing.T) {
 
 	id := volume.NewID()
 
-	v := &record.Volume{ID: id, Properties: &record.Properties{Mutable: volume.Mutable{ReadIOPS: new(int64(100))}}}
+	v := &record.Volume{ID: id, Properties: &record.Properties{Mutable: volume.Mutable{volume.KeyReadIOPS: "100"}}}
 	path := filepath.Join(directory, "attributes", v.ID+".json")
 
 	require.NoError(t, publishMutable(v, p))

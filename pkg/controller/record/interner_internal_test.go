@@ -125,7 +125,7 @@ func TestOnlyPlainPropertiesAreShared(t *testing.T) {
 		"two capabilities":   {false, func(p *Properties) { p.Capabilities = append(p.Capabilities, plain) }},
 		"no capability":      {false, func(p *Properties) { p.Capabilities = nil }},
 		"options of mkfs":    {false, func(p *Properties) { p.Parameters.MkfsOptions = "-m 0" }},
-		"mutable parameters": {false, func(p *Properties) { p.Mutable.IOScheduler = "none" }},
+		"mutable parameters": {false, func(p *Properties) { p.Mutable = volume.Mutable{volume.KeyIOScheduler: "none"} }},
 		"mount flags":        {false, func(p *Properties) { p.Capabilities[0].MountFlags = []string{"noatime"} }},
 		"a mount group":      {false, func(p *Properties) { p.Capabilities[0].MountGroup = "5" }},
 	} {
@@ -143,8 +143,8 @@ func TestSetMutableKeepsOtherRecords(t *testing.T) {
 
 	one := &Volume{Properties: &Properties{}}
 	other := one.Clone()
-	other.SetMutable(volume.Mutable{IOScheduler: "none"})
+	other.SetMutable(volume.Mutable{volume.KeyIOScheduler: "none"})
 
-	require.Equal(t, "none", other.Mutable.IOScheduler)
+	require.Equal(t, "none", other.Mutable[volume.KeyIOScheduler])
 	require.True(t, one.Mutable.IsZero(), "want: the record that was cloned has none")
 }

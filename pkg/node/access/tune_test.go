@@ -42,7 +42,7 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 	const limited, unlimited = "rbps=max wbps=max riops=3 wiops=max", "rbps=max wbps=max riops=max wiops=max"
 
 	image := parametersOf(t, volume.BackingImage)
-	iops := volume.Mutable{ReadIOPS: new(int64(3)), ReadAheadKiB: new(int64(64))}
+	iops := volume.Mutable{volume.KeyReadIOPS: "3", volume.KeyReadAheadKiB: "64"}
 
 	for name, test := range map[string]struct {
 		v    staged.Volume
@@ -60,7 +60,7 @@ func TestParametersAreAppliedToDevicesAndPods(t *testing.T) {
 			f := newFixture(t, test.v)
 			f.Publication.Pod = test.pod
 			f.Store(t)
-			require.NoError(t, f.pool.SetMutable(f.V.VolumeID, volume.Mutable{ReadAheadKiB: new(int64(32))}))
+			require.NoError(t, f.pool.SetMutable(f.V.VolumeID, volume.Mutable{volume.KeyReadAheadKiB: "32"}))
 			require.NoError(t, f.Stage(t))
 			require.Equal(t, "32", f.readAhead(t))
 			require.NoError(t, f.Publish(t))
@@ -113,7 +113,7 @@ func TestUntunableDeviceIsNotUsed(t *testing.T) {
 	} {
 		l := &life{fixture: newFixture(t, v), t: t}
 		l.Store(t)
-		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{volume.KeyIOScheduler: "none-such"}))
 		errtext.Require(t, l.Stage(t), "none-such", name)
 		l.requireDetached()
 		require.NoError(t, os.WriteFile(filepath.Join(l.pool.MutablePath(), l.V.VolumeID), []byte("no JSON"), 0o600))
@@ -122,7 +122,7 @@ func TestUntunableDeviceIsNotUsed(t *testing.T) {
 
 		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{}))
 		require.NoError(t, l.Stage(t))
-		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{IOScheduler: "none-such"}))
+		require.NoError(t, l.pool.SetMutable(l.V.VolumeID, volume.Mutable{volume.KeyIOScheduler: "none-such"}))
 		errtext.Require(t, l.ways.Tune(t.Context(), l.V), "none-such", name)
 		l.end()
 	}

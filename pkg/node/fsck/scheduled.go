@@ -148,9 +148,11 @@ func (c *Checker) PeriodOf(record *Result) time.Duration {
 	}
 
 	wanted, err := found.Mutable(record.VolumeID)
-	if err != nil || wanted.CheckPeriod == nil {
+	period, notNamed := time.ParseDuration(wanted[volume.KeyCheckPeriod])
+
+	if err != nil || notNamed != nil {
 		return c.config.Period
 	}
 
-	return *wanted.CheckPeriod
+	return period
 }

@@ -77,7 +77,7 @@ func (f *fixture) run() (stop func()) {
 
 func (f *fixture) setPeriod(id string, period time.Duration) {
 	f.t.Helper()
-	require.NoError(f.t, f.pool.SetMutable(id, volume.Mutable{CheckPeriod: &period}))
+	require.NoError(f.t, f.pool.SetMutable(id, volume.Mutable{volume.KeyCheckPeriod: period.String()}))
 }
 
 const day = 24 * time.Hour

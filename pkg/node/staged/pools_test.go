@@ -79,11 +79,11 @@ func TestPoolsOf(t *testing.T) {
 	rpccode.Require(t, p.CheckImage(stored), codes.NotFound, "an image that is missing")
 	require.NoError(t, of.Images.Create(volumeID, 1, false))
 	require.NoError(t, p.CheckImage(stored))
-	require.NoError(t, of.SetMutable(volumeID, volume.Mutable{IOScheduler: "none"}))
+	require.NoError(t, of.SetMutable(volumeID, volume.Mutable{volume.KeyIOScheduler: "none"}))
 
 	mutable, err := p.MutableParameters(stored)
 	require.NoError(t, err)
-	require.Equal(t, volume.Mutable{IOScheduler: "none"}, mutable)
+	require.Equal(t, volume.Mutable{volume.KeyIOScheduler: "none"}, mutable)
 
 	require.NoError(t, pools.Fail("default", os.ErrPermission))
 	_, err = p.Of(in("default", false))

@@ -82,16 +82,10 @@ func (t *Tuner) limitedAtAnotherPath(limited *Limited) bool {
 }
 
 func limitsOf(wanted volume.Mutable) cgroup.Limits {
-	value := func(limit *int64) int64 {
-		if limit == nil {
-			return 0
-		}
-
-		return *limit
-	}
-
 	return cgroup.Limits{
-		ReadBytesPerSecond: value(wanted.ReadBytesPerSecond), WriteBytesPerSecond: value(wanted.WriteBytesPerSecond),
-		ReadIOPS: value(wanted.ReadIOPS), WriteIOPS: value(wanted.WriteIOPS),
+		ReadBytesPerSecond:  wanted.Number(volume.KeyReadBytesPerSecond),
+		WriteBytesPerSecond: wanted.Number(volume.KeyWriteBytesPerSecond),
+		ReadIOPS:            wanted.Number(volume.KeyReadIOPS),
+		WriteIOPS:           wanted.Number(volume.KeyWriteIOPS),
 	}
 }

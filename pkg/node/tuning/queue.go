@@ -109,10 +109,10 @@ func (t *Tuner) resetQueue(changed *ChangedScheduler) {
 
 func queueOf(wanted volume.Mutable) queue.Attributes {
 	attributes := queue.Unchanged()
-	attributes.Scheduler = wanted.IOScheduler
+	attributes.Scheduler = wanted[volume.KeyIOScheduler]
 
-	if wanted.ReadAheadKiB != nil {
-		attributes.ReadAheadKiB = *wanted.ReadAheadKiB
+	if _, named := wanted[volume.KeyReadAheadKiB]; named {
+		attributes.ReadAheadKiB = wanted.Number(volume.KeyReadAheadKiB)
 	}
 
 	return attributes

@@ -62,7 +62,7 @@ func TestLimitsOfOtherVolumesDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+			f, wanted := newFixture(t), volume.Mutable{volume.KeyReadIOPS: "3"}
 			write(t, filepath.Join(filepath.Dir(filepath.Dir(f.ioMax)), "pod"+otherPod, "io.max"), "")
 
 			other := limited("/b")
@@ -81,7 +81,7 @@ func TestLimitsOfOtherVolumesDoNotCount(t *testing.T) {
 func TestALimitThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	t.Parallel()
 
-	f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+	f, wanted := newFixture(t), volume.Mutable{volume.KeyReadIOPS: "3"}
 	require.NoError(t, f.SetLimits(t.Context(), limited("/a"), wanted))
 
 	// A directory cannot be written.
@@ -100,7 +100,7 @@ func TestALimitThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 func TestLimitsMoveWithTheirDevice(t *testing.T) {
 	t.Parallel()
 
-	f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+	f, wanted := newFixture(t), volume.Mutable{volume.KeyReadIOPS: "3"}
 	moved := limited("/a")
 	moved.Number = 6
 
@@ -115,10 +115,10 @@ func TestEachLimitIsSet(t *testing.T) {
 	t.Parallel()
 
 	for want, wanted := range map[string]volume.Mutable{
-		"7:5 rbps=4096 wbps=max riops=max wiops=max": {ReadBytesPerSecond: new(int64(4096))},
-		"7:5 rbps=max wbps=4096 riops=max wiops=max": {WriteBytesPerSecond: new(int64(4096))},
-		"7:5 rbps=max wbps=max riops=4096 wiops=max": {ReadIOPS: new(int64(4096))},
-		"7:5 rbps=max wbps=max riops=max wiops=4096": {WriteIOPS: new(int64(4096))},
+		"7:5 rbps=4096 wbps=max riops=max wiops=max": {volume.KeyReadBytesPerSecond: "4096"},
+		"7:5 rbps=max wbps=4096 riops=max wiops=max": {volume.KeyWriteBytesPerSecond: "4096"},
+		"7:5 rbps=max wbps=max riops=4096 wiops=max": {volume.KeyReadIOPS: "4096"},
+		"7:5 rbps=max wbps=max riops=max wiops=4096": {volume.KeyWriteIOPS: "4096"},
 	} {
 		f := newFixture(t)
 		require.True(t, tuning.HasLimits(wanted), "want: a limit for %s", want)
@@ -126,7 +126,7 @@ func TestEachLimitIsSet(t *testing.T) {
 		requireFile(t, want, f.ioMax)
 	}
 
-	require.False(t, tuning.HasLimits(volume.Mutable{IOScheduler: "none"}), "want: a scheduler is no limit")
+	require.False(t, tuning.HasLimits(volume.Mutable{volume.KeyIOScheduler: "none"}), "want: a scheduler is no limit")
 }
 
 // TestAnUnchangedSchedulerIsNotRestored: only a scheduler that the driver has changed is.
@@ -135,8 +135,8 @@ func TestAnUnchangedSchedulerIsNotRestored(t *testing.T) {
 
 	for name, wanted := range map[string]volume.Mutable{
 		"nothing":             {},
-		"the one that it has": {IOScheduler: "none"},
-		"read-ahead":          {ReadAheadKiB: new(int64(64))},
+		"the one that it has": {volume.KeyIOScheduler: "none"},
+		"read-ahead":          {volume.KeyReadAheadKiB: "64"},
 	} {
 		f := newFixture(t)
 		require.NoError(t, f.SetQueue(t.Context(), "volume", 5, wanted), name)
@@ -151,7 +151,7 @@ func TestReadAheadIsSet(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{volume.KeyReadAheadKiB: "64"}))
 	requireFile(t, "64", filepath.Join(filepath.Dir(f.scheduler), "read_ahead_kb"))
 }
 
@@ -160,9 +160,9 @@ func TestAQueueThatCannotBeSetFailsTheCall(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	require.Error(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{IOScheduler: "none"}), "want: the device does not exist")
-	errtext.Require(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "bfq"}), "mutable parameters of volume")
-	errtext.Require(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{ReadAheadKiB: new(int64(64))}), "mutable parameters of volume")
+	require.Error(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{volume.KeyIOScheduler: "none"}), "want: the device does not exist")
+	errtext.Require(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{volume.KeyIOScheduler: "bfq"}), "mutable parameters of volume")
+	errtext.Require(t, f.SetQueue(t.Context(), "volume", 6, volume.Mutable{volume.KeyReadAheadKiB: "64"}), "mutable parameters of volume")
 }
 
 // TestNothingIsChangedWithoutARecord: what no record names could never be reset.
@@ -187,7 +187,7 @@ func TestNothingIsChangedWithoutARecord(t *testing.T) {
 
 		return tuner, store
 	}
-	deadline, iops := volume.Mutable{IOScheduler: "mq-deadline"}, volume.Mutable{ReadIOPS: new(int64(3))}
+	deadline, iops := volume.Mutable{volume.KeyIOScheduler: "mq-deadline"}, volume.Mutable{volume.KeyReadIOPS: "3"}
 
 	tuner, store := open()
 	require.NoError(t, store.Close())
@@ -203,7 +203,7 @@ func TestNothingIsChangedWithoutARecord(t *testing.T) {
 	require.NoError(t, store.Close())
 	require.Error(t, tuner.RemoveLimits("/a"), "want: the record stays")
 	write(t, scheduler, "bfq [mq-deadline]\n")
-	require.Error(t, tuner.SetQueue(t.Context(), "other", 5, volume.Mutable{IOScheduler: "bfq"}), "want: the device stays the former volume's")
+	require.Error(t, tuner.SetQueue(t.Context(), "other", 5, volume.Mutable{volume.KeyIOScheduler: "bfq"}), "want: the device stays the former volume's")
 	requireFile(t, "bfq [mq-deadline]\n", scheduler)
 	require.NoError(t, tuner.Close())
 
@@ -225,8 +225,8 @@ func TestLimitsNeedCgroups(t *testing.T) {
 
 	f := newFixture(t)
 	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(f.ioMax), "..", "..")))
-	require.NoError(t, f.CheckSupported(volume.Mutable{IOScheduler: "none"}))
-	require.ErrorIs(t, f.CheckSupported(volume.Mutable{ReadIOPS: new(int64(3))}), cgroup.ErrUnsupported)
+	require.NoError(t, f.CheckSupported(volume.Mutable{volume.KeyIOScheduler: "none"}))
+	require.ErrorIs(t, f.CheckSupported(volume.Mutable{volume.KeyReadIOPS: "3"}), cgroup.ErrUnsupported)
 }
 
 // TestRecoverKeepsLimitsInUse: the scheduler of a device that is attached, or may be, stays.
@@ -238,7 +238,7 @@ func TestRecoverKeepsLimitsInUse(t *testing.T) {
 		"unknown":  func(int) (bool, error) { return false, os.ErrPermission },
 	} {
 		f := newFixture(t)
-		require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "mq-deadline"}), name)
+		require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{volume.KeyIOScheduler: "mq-deadline"}), name)
 		write(t, f.scheduler, "none [mq-deadline]\n")
 		f.Recover(nil, isAttached)
 		requireFile(t, "none [mq-deadline]\n", f.scheduler)

@@ -52,8 +52,8 @@ func (t *Tuner) Close() error { return t.limiter.Close() }
 
 // CheckSupported returns cgroup.ErrUnsupported if this machine cannot do what wanted says.
 func (t *Tuner) CheckSupported(wanted volume.Mutable) error {
-	if wanted.IOScheduler != "" {
-		if err := t.queues.CheckScheduler(wanted.IOScheduler); err != nil {
+	if scheduler, named := wanted[volume.KeyIOScheduler]; named {
+		if err := t.queues.CheckScheduler(scheduler); err != nil {
 			return fmt.Errorf("%s: %w", volume.KeyIOScheduler, err)
 		}
 	}

@@ -77,7 +77,7 @@ func limited(targetPath string) tuning.Limited {
 func TestLimitsStayUntilThePodsLastPublicationIsRemoved(t *testing.T) {
 	t.Parallel()
 
-	f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+	f, wanted := newFixture(t), volume.Mutable{volume.KeyReadIOPS: "3"}
 	require.NoError(t, f.SetLimits(t.Context(), limited("/a"), wanted))
 	require.NoError(t, f.SetLimits(t.Context(), limited("/b"), wanted))
 	requireFile(t, readOnly, f.ioMax)
@@ -93,7 +93,7 @@ func TestLimitsStayUntilThePodsLastPublicationIsRemoved(t *testing.T) {
 func TestRecoverRemovesTheLimitsOfMissingPublications(t *testing.T) {
 	t.Parallel()
 
-	f, wanted := newFixture(t), volume.Mutable{ReadIOPS: new(int64(3))}
+	f, wanted := newFixture(t), volume.Mutable{volume.KeyReadIOPS: "3"}
 	require.NoError(t, f.SetLimits(t.Context(), limited("/a"), wanted))
 
 	attached := func(int) (bool, error) { return true, nil }
@@ -122,7 +122,7 @@ func TestTheFormerSchedulerIsRestored(t *testing.T) {
 			t.Parallel()
 
 			f := newFixture(t)
-			require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "mq-deadline"}))
+			require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{volume.KeyIOScheduler: "mq-deadline"}))
 			requireFile(t, "mq-deadline", f.scheduler)
 
 			// The kernel shows all schedulers, the current one in brackets.
@@ -145,7 +145,7 @@ func TestADeviceThatIsGoneIsNotReset(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "mq-deadline"}))
+	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{volume.KeyIOScheduler: "mq-deadline"}))
 
 	gone := filepath.Dir(f.scheduler)
 	require.NoError(t, os.Rename(gone, gone+".gone"))
@@ -163,11 +163,11 @@ func TestSchedulerIsRestoredAfterAnAttemptThatFailed(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "mq-deadline"}))
+	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{volume.KeyIOScheduler: "mq-deadline"}))
 
 	write(t, f.scheduler, "bfq [mq-deadline]\n")
 	f.ResetQueue("volume", 5)
-	require.NoError(t, f.SetQueue(t.Context(), "other", 5, volume.Mutable{IOScheduler: "bfq"}))
+	require.NoError(t, f.SetQueue(t.Context(), "other", 5, volume.Mutable{volume.KeyIOScheduler: "bfq"}))
 	requireFile(t, "bfq", f.scheduler)
 
 	write(t, f.scheduler, "none [bfq] mq-deadline\n")
@@ -183,6 +183,6 @@ func TestUnsupportedParametersAreRefused(t *testing.T) {
 
 	f := newFixture(t)
 	require.NoError(t, f.CheckSupported(volume.Mutable{}))
-	require.NoError(t, f.CheckSupported(volume.Mutable{IOScheduler: "mq-deadline", ReadIOPS: new(int64(3))}))
-	require.ErrorIs(t, f.CheckSupported(volume.Mutable{IOScheduler: "bfq"}), queue.ErrUnsupported)
+	require.NoError(t, f.CheckSupported(volume.Mutable{volume.KeyIOScheduler: "mq-deadline", volume.KeyReadIOPS: "3"}))
+	require.ErrorIs(t, f.CheckSupported(volume.Mutable{volume.KeyIOScheduler: "bfq"}), queue.ErrUnsupported)
 }

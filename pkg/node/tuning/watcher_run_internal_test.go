@@ -48,15 +48,15 @@ func TestWatcherRefreshes(t *testing.T) {
 
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh at the start"))
 
-	require.NoError(t, first.SetMutable(unusedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, first.SetMutable(unusedID, volume.Mutable{volume.KeyReadAheadKiB: "64"}))
 	require.Equal(t, unusedID, await.Receive(t, modified, "the change of a volume that is not in use"))
-	require.NoError(t, first.SetMutable(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, first.SetMutable(usedID, volume.Mutable{volume.KeyReadAheadKiB: "64"}))
 	require.Equal(t, usedID, await.Receive(t, modified, "the change of a volume in use"))
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a change"))
 
 	late := serve("late")
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a pool is served"))
-	require.NoError(t, late.SetMutable(usedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, late.SetMutable(usedID, volume.Mutable{volume.KeyReadAheadKiB: "64"}))
 	require.Equal(t, usedID, await.Receive(t, refreshed, "the refresh after a change in that pool"))
 
 	fake.Step(pollPeriod)
@@ -149,7 +149,7 @@ func TestAHangingVolumeDelaysNoOther(t *testing.T) {
 		await.Receive(t, polled, "the next poll")
 	}
 
-	require.NoError(t, served.SetMutable(unusedID, volume.Mutable{ReadAheadKiB: new(int64(64))}))
+	require.NoError(t, served.SetMutable(unusedID, volume.Mutable{volume.KeyReadAheadKiB: "64"}))
 	require.Equal(t, unusedID, await.Receive(t, applied, "the change of the other volume"))
 
 	close(release)
@@ -200,6 +200,6 @@ func TestQueueOf(t *testing.T) {
 	t.Parallel()
 
 	require.EqualValues(t, -1, queueOf(volume.Mutable{}).ReadAheadKiB, "want: read-ahead stays as it is")
-	require.EqualValues(t, 0, queueOf(volume.Mutable{ReadAheadKiB: new(int64(0))}).ReadAheadKiB, "want: no read-ahead")
-	require.Equal(t, "bfq", queueOf(volume.Mutable{IOScheduler: "bfq"}).Scheduler)
+	require.EqualValues(t, 0, queueOf(volume.Mutable{volume.KeyReadAheadKiB: "0"}).ReadAheadKiB, "want: no read-ahead")
+	require.Equal(t, "bfq", queueOf(volume.Mutable{volume.KeyIOScheduler: "bfq"}).Scheduler)
 }
