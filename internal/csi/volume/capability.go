@@ -59,11 +59,7 @@ func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 		return Capability{}, fmt.Errorf("%w: access type is missing; it must be block or mount", ErrIncomplete)
 	}
 
-	if err := capability.Check(); err != nil {
-		return Capability{}, err
-	}
-
-	return capability, nil
+	return capability, capability.Check()
 }
 
 // Check refuses an access mode that the spec does not have, with ErrIncomplete, and an unknown

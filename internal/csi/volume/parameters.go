@@ -107,7 +107,7 @@ func ParseParameters(given map[string]string) (Parameters, error) {
 		}
 	}
 
-	if _, err := parseConsistency(given); err != nil {
+	if err := CloneConsistency(given).Check(); err != nil {
 		return Parameters{}, err
 	}
 

@@ -44,7 +44,9 @@ func ParseSnapshotParameters(given map[string]string) (Consistency, error) {
 		}
 	}
 
-	return parseConsistency(given)
+	wanted := CloneConsistency(given)
+
+	return wanted, wanted.Check()
 }
 
 // CloneConsistency returns, of the parameters of a StorageClass that ParseParameters
@@ -52,15 +54,6 @@ func ParseSnapshotParameters(given map[string]string) (Consistency, error) {
 // CreateVolume). It is about the making, and no property of the volume.
 func CloneConsistency(given map[string]string) Consistency {
 	return Consistency(cmp.Or(given[KeyConsistency], string(ConsistencyFilesystem)))
-}
-
-func parseConsistency(given map[string]string) (Consistency, error) {
-	wanted := CloneConsistency(given)
-	if err := wanted.Check(); err != nil {
-		return "", err
-	}
-
-	return wanted, nil
 }
 
 // Check refuses any other value than the two, with ErrParameter.
