@@ -14,12 +14,7 @@ var ErrAddress = errors.New("address of another CSI server")
 // ParseAddress returns what net.Dial and net.Listen take for the address of a socket file (unix:///path,
 // unix:path or an absolute path) or of the loopback (host:port). Errors: ErrAddress.
 func ParseAddress(address string) (network, target string, err error) {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok || strings.HasPrefix(address, "/") {
-		path = strings.TrimPrefix(path, "//")
-		if !ok {
-			path = address
-		}
-
+	if path, ok := CutScheme(address); ok || strings.HasPrefix(address, "/") {
 		if err := CheckPath(path); err != nil {
 			return "", "", fmt.Errorf("%w %q: %w", ErrAddress, address, err)
 		}
@@ -40,4 +35,14 @@ func ParseAddress(address string) (network, target string, err error) {
 	}
 
 	return "tcp", target, nil
+}
+
+// CutScheme returns the path of unix:///path or unix:path. Any other address is returned unchanged.
+func CutScheme(address string) (path string, ok bool) {
+	path, ok = strings.CutPrefix(address, "unix:")
+	if ok {
+		path = strings.TrimPrefix(path, "//")
+	}
+
+	return path, ok
 }

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,11 +49,7 @@ type InUseError struct {
 
 // Error implements error.
 func (e *InUseError) Error() string {
-	who := "another process"
-	if e.Driver != "" {
-		who = e.Driver
-	}
-
+	who := cmp.Or(e.Driver, "another process")
 	if e.PID > 0 {
 		who += fmt.Sprintf(", pid %d", e.PID)
 	}
@@ -193,13 +190,10 @@ func listenAlone(ctx context.Context, path string) (*Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 
-	unixListener, ok := listener.(*net.UnixListener)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("%w %s: got a %T", ErrPath, path, listener), listener.Close())
-	}
-
 	// Go's unlink would remove any file that has the path by then.
-	unixListener.SetUnlinkOnClose(false)
+	if unixListener, ok := listener.(*net.UnixListener); ok {
+		unixListener.SetUnlinkOnClose(false)
+	}
 
 	made, err := os.Lstat(path)
 	if err != nil {
