@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,16 +81,11 @@ func New(config Config) (*Reader, error) {
 		return nil, fmt.Errorf("kubeconfig %s: %w", config.Kubeconfig, err)
 	}
 
-	reader := &Reader{
+	return &Reader{
 		connections: connections,
 		claims:      client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}),
-		timeout:     config.Timeout,
-	}
-	if reader.timeout == 0 {
-		reader.timeout = DefaultTimeout
-	}
-
-	return reader, nil
+		timeout:     cmp.Or(config.Timeout, DefaultTimeout),
+	}, nil
 }
 
 func load(kubeconfig string) (_ *rest.Config, err error) {

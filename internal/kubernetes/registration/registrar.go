@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,10 +100,7 @@ func Listen(ctx context.Context, config Config) (*Registrar, error) {
 		return nil, err
 	}
 
-	if config.RetryPause == 0 {
-		config.RetryPause = DefaultRetryPause
-	}
-
+	config.RetryPause = cmp.Or(config.RetryPause, DefaultRetryPause)
 	r := &Registrar{
 		config: config, server: grpc.NewServer(grpc.WaitForHandlers(true)),
 		changed: make(chan struct{}, 1), answered: make(chan struct{}, 1),
