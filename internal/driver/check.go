@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/touchstone-csi/touchstone/internal/driver/setting"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
@@ -36,18 +37,6 @@ const (
 // domainName is the spec's rule for GetPluginInfoResponse.name, and for names of hosts: labels of at most 63
 // characters begin and end with a letter or a digit.
 var domainName = regexp.MustCompile(`^` + hostName + `$`)
-
-var (
-	errDriverName  = errors.New("is not a domain name of at most 63 characters, such as csi.example.org")
-	errHostName    = errors.New("is not a host's name, such as touchstone.example.org, without a port")
-	errHostPort    = errors.New("is not host:port, such as 127.0.0.1:9808 or :9808")
-	errCollector   = errors.New("is not http://HOST:PORT or https://HOST:PORT")
-	errNodeID      = errors.New("bytes, want 1 to 256")
-	errUnprintable = errors.New("has unprintable characters")
-	errTaint       = errors.New("is not a taint's key, such as csi.touchstone.dev/agent-not-ready")
-	errAbsolute    = errors.New("is not an absolute path")
-	errFile        = errors.New("is no path of a file; write ./NAME for one in the working directory")
-)
 
 // Check returns why a driver or a proxy of this configuration cannot work, as far as it is known without
 // opening anything but the files that are only read. Errors: ErrConfig, ErrEndpoint, socket.ErrAddress, and
@@ -107,45 +96,42 @@ func (c *Config) checkCapacities() error {
 	return errors.Join(problems...)
 }
 
-func checkDriverName(name string) error {
-	if len(name) > maxDriverName || !domainName.MatchString(name) {
-		return fmt.Errorf("%q %w", name, errDriverName)
+// refuseUnless returns the problem of a value that is not valid.
+func refuseUnless(valid bool, value, problem string) error {
+	if valid {
+		return nil
 	}
 
-	return nil
+	return setting.Errorf("%.300q %s", value, problem)
+}
+
+func checkDriverName(name string) error {
+	return refuseUnless(len(name) <= maxDriverName && domainName.MatchString(name), name,
+		"is not a domain name of at most 63 characters, such as csi.example.org")
 }
 
 func checkNodeID(id string) error {
 	if id == "" || len(id) > maxNodeID {
-		return fmt.Errorf("%.40q has %d %w", id, len(id), errNodeID)
+		return setting.Errorf("%.40q has %d bytes, want 1 to 256", id, len(id))
 	}
 
 	return checkPrintable(id)
 }
 
 func checkTaint(key string) error {
-	if key != "" && len(validation.IsQualifiedName(key)) > 0 {
-		return fmt.Errorf("%.100q %w", key, errTaint)
-	}
-
-	return nil
+	return refuseUnless(key == "" || len(validation.IsQualifiedName(key)) == 0, key,
+		"is not a taint's key, such as csi.touchstone.dev/agent-not-ready")
 }
 
 // checkPrintable refuses names that a message or a metric cannot contain.
 func checkPrintable(name string) error {
-	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("%.100q %w", name, errUnprintable)
-	}
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
 
-	return nil
+	return refuseUnless(utf8.ValidString(name) && !strings.ContainsFunc(name, odd), name, "has unprintable characters")
 }
 
 func checkAbsolute(path string) error {
-	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
-		return fmt.Errorf("%.100q %w", path, errAbsolute)
-	}
-
-	return nil
+	return refuseUnless(filepath.IsAbs(path) && !strings.ContainsRune(path, 0), path, "is not an absolute path")
 }
 
 func checkPool(name, directory string) error {
@@ -158,11 +144,9 @@ func checkPool(name, directory string) error {
 
 // checkFile refuses a bare word as the path of a file that the driver makes: it is a mistake, such as true.
 func checkFile(path string) error {
-	if filepath.Base(path) == path || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
-		return fmt.Errorf("%.100q %w", path, errFile)
-	}
+	isFile := filepath.Base(path) != path && !strings.HasSuffix(path, "/") && !strings.ContainsRune(path, 0)
 
-	return nil
+	return refuseUnless(isFile, path, "is no path of a file; write ./NAME for one in the working directory")
 }
 
 func checkCallLog(file string) error {
@@ -175,34 +159,29 @@ func checkCallLog(file string) error {
 
 // checkCollector refuses what the exporter would replace by its default, such as port 443 also of http.
 func checkCollector(endpoint string) error {
-	if given, err := url.Parse(endpoint); err == nil {
-		rest := strings.TrimSuffix(strings.TrimPrefix(endpoint, given.Scheme+"://"), "/")
-		// Nothing but scheme and host: the exporter ignores the rest.
-		if slices.Contains([]string{"http", "https"}, given.Scheme) && rest == given.Host &&
-			isHostAndPort(given.Hostname(), given.Port()) {
-			return nil
-		}
+	given, err := url.Parse(endpoint)
+	if err != nil {
+		return refuseUnless(false, endpoint, "is not http://HOST:PORT or https://HOST:PORT")
 	}
 
-	return fmt.Errorf("%.300q %w", endpoint, errCollector)
+	rest := strings.TrimSuffix(strings.TrimPrefix(endpoint, given.Scheme+"://"), "/")
+	// Nothing but scheme and host: the exporter ignores the rest.
+	isCollector := slices.Contains([]string{"http", "https"}, given.Scheme) && rest == given.Host &&
+		isHostAndPort(given.Hostname(), given.Port())
+
+	return refuseUnless(isCollector, endpoint, "is not http://HOST:PORT or https://HOST:PORT")
 }
 
 // checkHostPort refuses an address that no client could reach.
 func checkHostPort(address string) error {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil || !isHostAndPort(cmp.Or(host, "localhost"), port) {
-		return fmt.Errorf("%.300q %w", address, errHostPort)
-	}
 
-	return nil
+	return refuseUnless(err == nil && isHostAndPort(cmp.Or(host, "localhost"), port), address,
+		"is not host:port, such as 127.0.0.1:9808 or :9808")
 }
 
 func checkHostName(name string) error {
-	if !isHostName(withoutDot(name)) {
-		return fmt.Errorf("%.300q %w", name, errHostName)
-	}
-
-	return nil
+	return refuseUnless(isHostName(withoutDot(name)), name, "is not a host's name, such as touchstone.example.org, without a port")
 }
 
 // checkLoopback refuses a unix socket, and addresses that other machines can reach. Errors: socket.ErrAddress.

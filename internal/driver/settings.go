@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -69,9 +68,9 @@ func (s *Setting) check() error {
 	switch {
 	case s.Zero != "" || !s.Value.IsZero():
 	case s.IsNumber():
-		problem = errNotAboveZero
+		problem = setting.Errorf("0 is not above 0")
 	default:
-		problem = errEmpty
+		problem = setting.Errorf("is empty; leave it out for its default")
 	}
 
 	if problem != nil {
@@ -80,11 +79,6 @@ func (s *Setting) check() error {
 
 	return nil
 }
-
-var (
-	errNotAboveZero = errors.New("0 is not above 0")
-	errEmpty        = errors.New("is empty; leave it out for its default")
-)
 
 // Settings are all settings of the driver, with their values in the configuration.
 func Settings(c *Config) []Setting {

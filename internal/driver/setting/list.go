@@ -10,12 +10,6 @@ import (
 	"strings"
 )
 
-var (
-	errLines = errors.New("several lines; separate the values by commas")
-	errPair  = errors.New("is not")
-	errTwice = errors.New("twice")
-)
-
 // list is a Value that may be repeated. The first Set replaces the default, the others add to it.
 type list struct {
 	shape string
@@ -36,7 +30,7 @@ func (l *list) GetSlice() []string { return l.get() }
 // Set takes values separated by commas, as a line of a CSV file.
 func (l *list) Set(text string) error {
 	if strings.ContainsAny(strings.TrimRight(text, "\r\n"), "\r\n") {
-		return fmt.Errorf("%.100q has %w", text, errLines)
+		return Errorf("%.100q has several lines; separate the values by commas", text)
 	}
 
 	var texts []string
@@ -112,7 +106,7 @@ func Sizes(at *map[string]int64) Value {
 		return size, nil
 	}, func(size int64) string { return strconv.FormatInt(size, 10) }, func(name string, size int64) error {
 		if size < 0 {
-			return fmt.Errorf("%s=%d %w", name, size, errNegative)
+			return Errorf("%s=%d cannot be negative", name, size)
 		}
 
 		return nil
@@ -139,11 +133,11 @@ func pairs[T any](
 			for _, text := range texts {
 				name, rest, ok := strings.Cut(text, "=")
 				if !ok || name == "" || rest == "" {
-					return fmt.Errorf("%.100q %w %s", text, errPair, shape)
+					return Errorf("%.100q is not %s", text, shape)
 				}
 
 				if _, exists := read[name]; exists {
-					return fmt.Errorf("%q %w", name, errTwice)
+					return Errorf("%q twice", name)
 				}
 
 				value, err := parse(rest)

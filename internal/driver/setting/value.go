@@ -1,7 +1,6 @@
 package setting
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -28,15 +27,10 @@ type Value interface {
 	Check() error
 }
 
-var (
-	errNegative = errors.New("cannot be negative")
-	errWord     = errors.New("is not one of")
-	errLarge    = errors.New("is more than")
-	errBool     = errors.New("is not true or false")
-	errNumber   = errors.New("is not a number")
-	errWhole    = errors.New("is not a whole number")
-	errDuration = errors.New("is not a duration such as 30s, 5m or 24h")
-)
+// Errorf returns why a value cannot be used.
+func Errorf(format string, args ...any) error {
+	return fmt.Errorf(format, args...) //nolint:err113 // the caller's format is the message
+}
 
 // scalar is a Value that is not repeated.
 type scalar[T comparable] struct {
@@ -66,6 +60,15 @@ func (s scalar[T]) Set(text string) error {
 	}
 
 	*s.at = value
+
+	return nil
+}
+
+// replace returns the problem instead of a parser's error, which names the function.
+func replace(err error, problem string) error {
+	if err != nil {
+		return Errorf("%s", problem)
+	}
 
 	return nil
 }
@@ -100,7 +103,7 @@ func Word[T ~string](at *T, initial T, words ...T) Value {
 			return nil
 		}
 
-		return fmt.Errorf("%q %w %s", word, errWord, strings.Join(shown, ", "))
+		return Errorf("%q is not one of %s", word, strings.Join(shown, ", "))
 	}}
 }
 
@@ -108,11 +111,8 @@ func Word[T ~string](at *T, initial T, words ...T) Value {
 func Bool(at *bool, initial, inverted bool) Value {
 	parse := func(text string) (bool, error) {
 		value, err := strconv.ParseBool(text)
-		if err != nil {
-			return false, errBool
-		}
 
-		return value != inverted, nil
+		return value != inverted, replace(err, "is not true or false")
 	}
 	show := func(value bool) string { return strconv.FormatBool(value != inverted) }
 
@@ -124,11 +124,11 @@ func number[T ~int | ~int64 | ~float64](at *T, initial, most T, kind string, par
 	return scalar[T]{at, initial, kind, parse, show, func(value T) error {
 		switch {
 		case value < 0:
-			return fmt.Errorf("%s %w", show(value), errNegative)
+			return Errorf("%s cannot be negative", show(value))
 		case value <= most:
 			return nil
 		default: // NaN, too
-			return fmt.Errorf("%s %w %s", show(value), errLarge, show(most))
+			return Errorf("%s is more than %s", show(value), show(most))
 		}
 	}}
 }
@@ -137,11 +137,8 @@ func number[T ~int | ~int64 | ~float64](at *T, initial, most T, kind string, par
 func Int[T ~int | ~int64](at *T, initial, most T) Value {
 	return number(at, initial, most, "int", func(text string) (T, error) {
 		value, err := strconv.ParseInt(text, 0, 64)
-		if err != nil {
-			return 0, errWhole
-		}
 
-		return T(value), nil
+		return T(value), replace(err, "is not a whole number")
 	}, func(value T) string { return strconv.FormatInt(int64(value), 10) })
 }
 
@@ -149,11 +146,8 @@ func Int[T ~int | ~int64](at *T, initial, most T) Value {
 func Float(at *float64, initial, most float64) Value {
 	return number(at, initial, most, "float", func(text string) (float64, error) {
 		value, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return 0, errNumber
-		}
 
-		return value, nil
+		return value, replace(err, "is not a number")
 	}, func(value float64) string { return strconv.FormatFloat(value, 'g', -1, 64) })
 }
 
@@ -161,11 +155,8 @@ func Float(at *float64, initial, most float64) Value {
 func Duration(at *time.Duration, initial time.Duration) Value {
 	return number(at, initial, math.MaxInt64, "duration", func(text string) (time.Duration, error) {
 		value, err := time.ParseDuration(text)
-		if err != nil {
-			return 0, errDuration
-		}
 
-		return value, nil
+		return value, replace(err, "is not a duration such as 30s, 5m or 24h")
 	}, time.Duration.String)
 }
 
