@@ -102,12 +102,6 @@ func TestLogLinesAreBounded(t *testing.T) {
 		subjectOf(&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("x", maxSubject+1)}))
 	require.Empty(t, subjectOf("no message"), "want: what is no message has no subject")
 
-	require.Equal(t, []slog.Attr{slog.String("snapshot", "s")},
-		madeBy(&csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: "s"}}))
-	require.Equal(t, []slog.Attr{slog.String("group", "g")},
-		madeBy(&csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: "g"}}))
-	require.Empty(t, madeBy(&csi.DeleteVolumeResponse{}), "want: a deletion makes nothing")
-
 	message := func(bytes int) string {
 		return stripped{&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("x", bytes)}}.LogValue().String()
 	}

@@ -88,7 +88,7 @@ func TestTheLineOfACall(t *testing.T) {
 		},
 	} {
 		g, text := guardOf(t, test.level)
-		g.logCall(t.Context(), test.method, test.done, time.Second)
+		g.finish(t.Context(), test.method, test.done, time.Second)
 
 		if test.want == nil {
 			require.Empty(t, text.String(), "want: no line for %s", name)

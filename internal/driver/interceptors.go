@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"path"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -78,9 +78,7 @@ func (g *guard) observe(ctx context.Context, request any, info *grpc.UnaryServer
 	}
 
 	response, err := next(ctx, request)
-	took := time.Since(started)
-	g.record(info.FullMethod, err, took)
-	g.logCall(ctx, info.FullMethod, exchange{request, response, err}, took)
+	g.finish(ctx, info.FullMethod, exchange{request, response, err}, time.Since(started))
 
 	return response, err
 }
@@ -90,17 +88,9 @@ func (g *guard) observeStream(service any, stream grpc.ServerStream, info *grpc.
 	started := time.Now()
 	guarded := &guardedStream{ServerStream: stream, ctx: ctx, guard: g}
 	err := next(service, guarded)
-	took := time.Since(started)
-	g.record(info.FullMethod, err, took)
-	g.logCall(ctx, info.FullMethod, exchange{guarded.request, nil, err}, took)
+	g.finish(ctx, info.FullMethod, exchange{guarded.request, nil, err}, time.Since(started))
 
 	return err
-}
-
-// record adds a call to the metrics.
-func (g *guard) record(method string, err error, took time.Duration) {
-	g.metrics.RecordMetrics(method, err, took)
-	g.durations.WithLabelValues(method[strings.LastIndexByte(method, '/')+1:], status.Code(err).String()).Observe(took.Seconds())
 }
 
 // admit refuses what no handler has to see, and makes the status of the handler's error.
@@ -170,7 +160,7 @@ func (g *guard) admitStream(service any, stream grpc.ServerStream, info *grpc.St
 func (g *guard) serves(method string) error {
 	if lacking, unserved := g.capabilities.DisabledBy(method); unserved {
 		return status.Errorf(codes.Unimplemented, "%s is not served: the capability %s is disabled (--disable-capability)",
-			method[strings.LastIndexByte(method, '/')+1:], lacking)
+			path.Base(method), lacking)
 	}
 
 	return nil
@@ -197,7 +187,11 @@ type exchange struct {
 	err               error
 }
 
-func (g *guard) logCall(ctx context.Context, method string, done exchange, took time.Duration) {
+// finish adds a call to the metrics and logs it.
+func (g *guard) finish(ctx context.Context, method string, done exchange, took time.Duration) {
+	g.metrics.RecordMetrics(method, done.err, took)
+	g.durations.WithLabelValues(path.Base(method), status.Code(done.err).String()).Observe(took.Seconds())
+
 	level := levelOf(method, done.err)
 	if !g.log.Enabled(ctx, level) {
 		return
@@ -212,7 +206,9 @@ func (g *guard) logCall(ctx context.Context, method string, done exchange, took 
 			attrs = append(attrs, slog.String("spec", rows))
 		}
 	} else {
-		attrs = append(attrs, madeBy(done.response)...)
+		if kind, id := rpc.Created(done.response); kind != "" {
+			attrs = append(attrs, slog.String(kind, id))
+		}
 
 		if done.response != nil && g.log.Enabled(ctx, LevelMessages) {
 			attrs = append(attrs, slog.Any("message", stripped{done.response}))
@@ -225,9 +221,7 @@ func (g *guard) logCall(ctx context.Context, method string, done exchange, took 
 // specRows returns the ids of the rows of docs/spec.md for the code of a call that failed, separated
 // by spaces: those of the RPC, or else those of all RPCs.
 func specRows(method string, code codes.Code) string {
-	name := method[strings.LastIndexByte(method, '/')+1:]
-
-	return cmp.Or(errorRows[name][code], errorRows[""][code])
+	return cmp.Or(errorRows[path.Base(method)][code], errorRows[""][code])
 }
 
 // ownReads are the methods of Touchstone's own services that change nothing.
@@ -238,17 +232,15 @@ var ownReads = []string{"Report", "List", "Log", "Counts", "Follow", "Wait"}
 func levelOf(method string, err error) slog.Level {
 	switch status.Code(err) {
 	case codes.OK:
+		if capability.Reads(method) || slices.Contains(ownReads, path.Base(method)) {
+			return LevelReads
+		}
+
+		return LevelCalls
 	case codes.Internal, codes.Unknown, codes.DataLoss:
 		return slog.LevelError
 	default:
 		return slog.LevelInfo
-	}
-
-	switch {
-	case capability.Reads(method), slices.Contains(ownReads, method[strings.LastIndexByte(method, '/')+1:]):
-		return LevelReads
-	default:
-		return LevelCalls
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/touchstone-csi/touchstone/internal/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
@@ -78,6 +79,30 @@ func TestLimitsOfEveryFieldOfEveryRequest(t *testing.T) {
 	}
 
 	require.Greater(t, checked, 80, "want: the fields of all requests are checked")
+}
+
+// TestLimitsOfFieldsBehindOthers: neither a field that is good ends the check, nor a message or a list.
+func TestLimitsOfFieldsBehindOthers(t *testing.T) {
+	t.Parallel()
+
+	long := strings.Repeat("x", 4097)
+	mount := &csi.VolumeCapability{AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: "ext4"}}}
+
+	for path, request := range map[string]proto.Message{
+		"volume_path":           &csi.NodeExpandVolumeRequest{VolumeId: "v", VolumePath: long},
+		"parameters":            &csi.CreateVolumeRequest{Name: "n", VolumeCapabilities: []*csi.VolumeCapability{mount}, Parameters: map[string]string{"k": long}},
+		"staging_target_path":   &csi.NodeExpandVolumeRequest{VolumeId: "v", VolumePath: "/v", StagingTargetPath: long},
+		"accessible_topology":   &csi.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csi.Topology{Segments: map[string]string{"k": long}}},
+		"volume_capabilities[1": &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{mount, {AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: long}}}}},
+	} {
+		err := driver.CheckLimits(request)
+		rpccode.Require(t, err, codes.InvalidArgument, path)
+		errtext.Require(t, err, path)
+	}
+
+	filter, err := structpb.NewStruct(map[string]any{"jq": long})
+	require.NoError(t, err)
+	require.NoError(t, driver.CheckLimits(filter), "want: messages in a map, which none of CSI is, have no limits")
 }
 
 func TestLimitsCountMountFlagsTogetherAndListsEach(t *testing.T) {

@@ -1,14 +1,19 @@
 package driver
 
 import (
-	"fmt"
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
 // The size limits of the CSI spec ("Size Limits", and the fields that override
@@ -31,64 +36,38 @@ func checkLimits(request any) error {
 		return nil
 	}
 
-	if problem := checkMessage("", message.ProtoReflect()); problem != "" {
-		return status.Error(codes.InvalidArgument, problem)
-	}
-
-	return nil
+	return protorange.Options{Stable: true}.Range(message.ProtoReflect(), checkField, nil)
 }
 
-// checkMessage returns what is wrong with the first such field, or "". The prefix is the path of
-// the message, with a dot at its end.
-func checkMessage(prefix string, message protoreflect.Message) string {
-	fields := message.Descriptor().Fields()
+// checkField checks the strings of a field. Those of a map count together, and all mount flags. Messages in a map
+// have no limits.
+func checkField(at protopath.Values) error {
+	isInMap := func(step protopath.Step) bool { return step.Kind() == protopath.MapIndexStep }
 
-	for i := range fields.Len() {
-		field := fields.Get(i)
-		if !message.Has(field) {
-			continue
-		}
-
-		if problem := checkField(prefix, field, message.Get(field)); problem != "" {
-			return problem
-		}
+	last := at.Index(-1)
+	if last.Step.Kind() != protopath.FieldAccessStep || slices.ContainsFunc(at.Path, isInMap) {
+		return nil
 	}
 
-	return ""
-}
+	field := last.Step.FieldDescriptor()
+	isText := field.Kind() == protoreflect.StringKind || field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind
 
-func checkField(prefix string, field protoreflect.FieldDescriptor, value protoreflect.Value) string {
-	switch {
-	case field.Kind() == protoreflect.StringKind, field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
-		return checkTexts(prefix, field, value)
-	case field.IsMap(), field.Kind() != protoreflect.MessageKind:
-		return ""
-	case !field.IsList():
-		return checkMessage(prefix+field.TextName()+".", value.Message())
+	if !isText {
+		return nil
 	}
 
-	for i := range value.List().Len() {
-		if problem := checkMessage(fmt.Sprintf("%s%s[%d].", prefix, field.TextName(), i), value.List().Get(i).Message()); problem != "" {
-			return problem
-		}
-	}
-
-	return ""
-}
-
-// checkTexts checks the strings of a field. Those of a map count together, and all mount flags.
-func checkTexts(prefix string, field protoreflect.FieldDescriptor, value protoreflect.Value) string {
 	secret, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
+	path := strings.TrimPrefix(at.Path[1:].String(), ".")
 	limit, total := limitOf(field), 0
 
-	for _, text := range textsOf(field, value) {
+	for _, text := range rpc.TextsOf(field, last.Value) {
 		if total += len(text); total > limit {
-			return fmt.Sprintf("%s has %d bytes or more; the CSI spec allows %d", prefix+field.TextName(), total, limit)
+			return status.Errorf(codes.InvalidArgument, "%s has %d bytes or more; the CSI spec allows %d", path, total, limit)
 		}
 
 		// A secret is the CO's, byte for byte.
 		if strings.IndexByte(text, 0) >= 0 && !secret {
-			return prefix + field.TextName() + " holds a NUL byte"
+			return status.Error(codes.InvalidArgument, path+" holds a NUL byte")
 		}
 
 		if !field.IsMap() && limit != maxFlags {
@@ -96,26 +75,13 @@ func checkTexts(prefix string, field protoreflect.FieldDescriptor, value protore
 		}
 	}
 
-	return ""
+	return nil
 }
 
-func textsOf(field protoreflect.FieldDescriptor, value protoreflect.Value) (texts []string) {
-	switch {
-	case field.IsMap():
-		value.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
-			texts = append(texts, key.String(), value.String())
-
-			return true
-		})
-	case field.IsList():
-		for i := range value.List().Len() {
-			texts = append(texts, value.List().Get(i).String())
-		}
-	default:
-		texts = []string{value.String()}
-	}
-
-	return texts
+// limits are those of strings with certain names.
+var limits = map[protoreflect.Name]int{
+	"mount_flags": maxFlags, "node_id": maxNodeID,
+	"target_path": maxPath, "staging_target_path": maxPath, "volume_path": maxPath, "volume_publish_path": maxPath,
 }
 
 func limitOf(field protoreflect.FieldDescriptor) int {
@@ -123,14 +89,5 @@ func limitOf(field protoreflect.FieldDescriptor) int {
 		return maxMap
 	}
 
-	switch field.Name() {
-	case "mount_flags":
-		return maxFlags
-	case "target_path", "staging_target_path", "volume_path", "volume_publish_path":
-		return maxPath
-	case "node_id":
-		return maxNodeID
-	default:
-		return maxString
-	}
+	return cmp.Or(limits[field.Name()], maxString)
 }

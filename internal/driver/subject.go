@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -15,29 +14,24 @@ import (
 // maxSubject is how many bytes of an id, a name or a path a log line holds.
 const maxSubject = 256
 
-// loggedFields returns the log keys of the request fields that identify its object, in
+// loggedFields are the request fields that identify its object, with their log keys, in
 // this order. None of them is secret.
-func loggedFields() [12]struct {
+var loggedFields = []struct {
 	field protoreflect.Name
 	as    string
-} {
-	return [...]struct {
-		field protoreflect.Name
-		as    string
-	}{
-		{"name", "name"},
-		{"volume_id", "volume"},
-		{"snapshot_id", "snapshot"},
-		{"group_snapshot_id", "group"},
-		{"source_volume_id", "source"},
-		{"source_volume_ids", "sources"},
-		{"snapshot_ids", "snapshots"},
-		{"base_snapshot_id", "base"},
-		{"node_id", "node"},
-		{"staging_target_path", "stagingPath"},
-		{"target_path", "target"},
-		{"volume_path", "path"},
-	}
+}{
+	{"name", "name"},
+	{"volume_id", "volume"},
+	{"snapshot_id", "snapshot"},
+	{"group_snapshot_id", "group"},
+	{"source_volume_id", "source"},
+	{"source_volume_ids", "sources"},
+	{"snapshot_ids", "snapshots"},
+	{"base_snapshot_id", "base"},
+	{"node_id", "node"},
+	{"staging_target_path", "stagingPath"},
+	{"target_path", "target"},
+	{"volume_path", "path"},
 }
 
 // subjectOf names what a call is about.
@@ -49,7 +43,7 @@ func subjectOf(request any) []slog.Attr {
 
 	var attrs []slog.Attr
 
-	for _, each := range loggedFields() {
+	for _, each := range loggedFields {
 		if texts := rpc.Texts(message, each.field); len(texts) > 0 {
 			// The rest would be truncated.
 			texts = texts[:min(len(texts), maxSubject)]
@@ -58,18 +52,4 @@ func subjectOf(request any) []slog.Attr {
 	}
 
 	return attrs
-}
-
-// madeBy names what a call has made, which its request could not.
-func madeBy(response any) []slog.Attr {
-	switch made := response.(type) {
-	case *csi.CreateVolumeResponse:
-		return []slog.Attr{slog.String("volume", made.GetVolume().GetVolumeId())}
-	case *csi.CreateSnapshotResponse:
-		return []slog.Attr{slog.String("snapshot", made.GetSnapshot().GetSnapshotId())}
-	case *csi.CreateVolumeGroupSnapshotResponse:
-		return []slog.Attr{slog.String("group", made.GetGroupSnapshot().GetGroupSnapshotId())}
-	default:
-		return nil
-	}
 }

@@ -39,7 +39,7 @@ func driverMutants() []regression {
 			breaks: "mount flags with credentials are in the log", tests: tests("TestSecretsAndMountFlagsNeverReachTheLog"),
 		},
 		{
-			name: "driver/tokens-logged", in: "rpc.hideEntries",
+			name: "driver/tokens-logged", in: "rpc.hideSecrets",
 			old:    `marked || key.String() == KeyTokens`,
 			new:    `marked`,
 			breaks: "service account tokens are in the log", tests: tests("TestTokensOfPodsNeverReachTheLog"),
@@ -57,13 +57,13 @@ func driverMutants() []regression {
 			breaks: "a secret that is no string is kept", tests: in("internal/csi/rpc", "TestHideSecretsOfEachKind"),
 		},
 		{
-			name: "driver/limit-off-by-one", in: "driver.checkTexts",
+			name: "driver/limit-off-by-one", in: "driver.checkField",
 			old:    `total > limit {`,
 			new:    `total >= limit {`,
 			breaks: "a field of the largest size that the spec allows is refused", tests: tests("TestLimitsOfEveryFieldOfEveryRequest"),
 		},
 		{
-			name: "driver/flags-not-summed", in: "driver.checkTexts",
+			name: "driver/flags-not-summed", in: "driver.checkField",
 			old:    `if !field.IsMap() && limit != maxFlags {`,
 			new:    `if !field.IsMap() {`,
 			breaks: "mount flags together may be larger than the spec allows", tests: tests("TestLimitsCountMountFlagsTogetherAndListsEach"),

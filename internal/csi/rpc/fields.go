@@ -19,17 +19,43 @@ func Texts(message proto.Message, name protoreflect.Name) []string {
 		return nil
 	}
 
-	value := reflection.Get(field)
-	if !field.IsList() {
-		return []string{value.String()}
-	}
+	return TextsOf(field, reflection.Get(field))
+}
 
-	texts := make([]string, value.List().Len())
-	for i := range texts {
-		texts[i] = value.List().Get(i).String()
+// TextsOf returns the texts of the value of a field that is a text, a list of texts or a map of them, of which keys
+// and values are texts.
+func TextsOf(field protoreflect.FieldDescriptor, value protoreflect.Value) (texts []string) {
+	switch {
+	case field.IsMap():
+		value.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+			texts = append(texts, key.String(), value.String())
+
+			return true
+		})
+	case field.IsList():
+		for i := range value.List().Len() {
+			texts = append(texts, value.List().Get(i).String())
+		}
+	default:
+		texts = []string{value.String()}
 	}
 
 	return texts
+}
+
+// Created returns the kind and the id of what a call has made, which its request could not name; "" for other
+// responses.
+func Created(response any) (kind, id string) {
+	switch made := response.(type) {
+	case *csi.CreateVolumeResponse:
+		return "volume", made.GetVolume().GetVolumeId()
+	case *csi.CreateSnapshotResponse:
+		return "snapshot", made.GetSnapshot().GetSnapshotId()
+	case *csi.CreateVolumeGroupSnapshotResponse:
+		return "group", made.GetGroupSnapshot().GetGroupSnapshotId()
+	default:
+		return "", ""
+	}
 }
 
 // CheckVolumeID is CheckID for the field volume_id.

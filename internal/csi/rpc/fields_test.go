@@ -50,3 +50,17 @@ func TestWhatIsHiddenInARequest(t *testing.T) {
 	require.True(t, proto.Equal(request(rpc.Stripped, rpc.Stripped, rpc.Stripped), hidden), "want: only credentials are replaced in %v", hidden)
 	require.True(t, proto.Equal(request("hunter2", "token", "password=x"), given), "want: the request itself is left as it was")
 }
+
+func TestCreatedNamesWhatACallHasMade(t *testing.T) {
+	t.Parallel()
+
+	for want, response := range map[[2]string]any{
+		{"volume", "v"}:   &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: "v"}},
+		{"snapshot", "s"}: &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: "s"}},
+		{"group", "g"}:    &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: "g"}},
+		{}:                &csi.DeleteVolumeResponse{},
+	} {
+		kind, id := rpc.Created(response)
+		require.Equal(t, want, [2]string{kind, id}, "want: the kind and id of what a %T says is made", response)
+	}
+}

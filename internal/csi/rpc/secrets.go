@@ -3,6 +3,8 @@ package rpc
 import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -19,63 +21,42 @@ const (
 // volume_context.
 func HideSecrets(message proto.Message) proto.Message {
 	message = proto.Clone(message)
-	hideSecrets(message.ProtoReflect())
+	_ = protorange.Range(message.ProtoReflect(), hideSecrets) // which returns no error
 
 	return message
 }
 
-func hideSecrets(message protoreflect.Message) {
-	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		marked, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
+// hideSecrets hides the values of a field, for which protorange calls it before those in its values. It
+// returns nil, as protorange.Break would end with the message that has the field.
+func hideSecrets(at protopath.Values) error {
+	last := at.Index(-1)
+	if last.Step.Kind() != protopath.FieldAccessStep {
+		return nil
+	}
 
-		switch {
-		case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
-			hideEntries(value.Map(), marked)
-		case field.Kind() == protoreflect.StringKind && (marked || field.Name() == "mount_flags"):
-			hideStrings(message, field, value)
-		case marked:
-			message.Clear(field)
-		case field.IsMap() && field.MapValue().Kind() == protoreflect.MessageKind:
-			value.Map().Range(func(_ protoreflect.MapKey, entry protoreflect.Value) bool {
-				hideSecrets(entry.Message())
+	message, field := at.Index(-2).Value.Message(), last.Step.FieldDescriptor()
+	marked, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
+	isText := field.Kind() == protoreflect.StringKind && (marked || field.Name() == "mount_flags")
+	hidden := protoreflect.ValueOfString(Stripped)
 
-				return true
-			})
-		case field.IsMap() || field.Kind() != protoreflect.MessageKind:
-		case field.IsList():
-			for i := range value.List().Len() {
-				hideSecrets(value.List().Get(i).Message())
+	switch {
+	case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+		last.Value.Map().Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
+			if marked || key.String() == KeyTokens {
+				last.Value.Map().Set(key, hidden)
 			}
-		default:
-			hideSecrets(value.Message())
+
+			return true
+		})
+	case isText && field.IsList():
+		for i := range last.Value.List().Len() {
+			last.Value.List().Set(i, hidden)
 		}
-
-		return true
-	})
-}
-
-func hideStrings(message protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
-	hidden := protoreflect.ValueOfString(Stripped)
-
-	if !field.IsList() {
+	case isText:
 		message.Set(field, hidden)
-
-		return
+	case marked:
+		message.Clear(field)
 	}
 
-	for i := range value.List().Len() {
-		value.List().Set(i, hidden)
-	}
-}
-
-func hideEntries(entries protoreflect.Map, marked bool) {
-	hidden := protoreflect.ValueOfString(Stripped)
-
-	entries.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
-		if marked || key.String() == KeyTokens {
-			entries.Set(key, hidden)
-		}
-
-		return true
-	})
+	return nil
 }

@@ -139,6 +139,29 @@ func TestHideSecretsOfEachKind(t *testing.T) {
 	}
 }
 
+// TestHideSecretsOfAllFields: a field that is hidden does not end the search for others.
+func TestHideSecretsOfAllFields(t *testing.T) {
+	t.Parallel()
+
+	file := fileOf(t)
+	message := dynamicpb.NewMessage(file.Messages().ByName("Sample"))
+	inner := dynamicpb.NewMessage(file.Messages().ByName("Inner"))
+	inner.Set(inner.Descriptor().Fields().ByName("secret"), protoreflect.ValueOfBytes([]byte("hunter2")))
+
+	fields := message.Descriptor().Fields()
+	for i := range fields.Len() {
+		set(message, fields.Get(i), inner)
+	}
+
+	hidden := rpc.HideSecrets(message).ProtoReflect()
+
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		isShown := strings.HasSuffix(string(field.Name()), "_open") && !strings.HasPrefix(string(field.Name()), "message")
+		require.Equal(t, isShown, hidden.Get(field).Equal(message.Get(field)), "want: %s is shown or hidden", field.Name())
+	}
+}
+
 // set sets the field to the value of its kind, which is inner of a message.
 func set(message *dynamicpb.Message, field protoreflect.FieldDescriptor, inner *dynamicpb.Message) {
 	valueOf := func(kind protoreflect.Kind) protoreflect.Value {

@@ -100,20 +100,6 @@ func nameIn(request any) string {
 	return ""
 }
 
-// createdBy returns the id in the response to a creation, "" for others.
-func createdBy(response any) string {
-	switch made := response.(type) {
-	case *csi.CreateVolumeResponse:
-		return made.GetVolume().GetVolumeId()
-	case *csi.CreateSnapshotResponse:
-		return made.GetSnapshot().GetSnapshotId()
-	case *csi.CreateVolumeGroupSnapshotResponse:
-		return made.GetGroupSnapshot().GetGroupSnapshotId()
-	default:
-		return ""
-	}
-}
-
 func appendObjects(found []string, message proto.Message) []string {
 	for _, name := range objectFields() {
 		for _, text := range rpc.Texts(message, name) {

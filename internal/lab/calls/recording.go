@@ -109,7 +109,8 @@ func (b *Recording) End(response any, err error) {
 	if err != nil {
 		b.call.Message = strings.ToValidUTF8(status.Convert(err).Message(), "�")
 	} else {
-		b.call.Response, b.call.Objects, b.call.id = b.encode(response), objects(b.call.Objects, response), createdBy(response)
+		b.call.Response, b.call.Objects = b.encode(response), objects(b.call.Objects, response)
+		_, b.call.id = rpc.Created(response)
 	}
 
 	b.recorder.add(&b.call)
