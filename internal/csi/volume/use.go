@@ -26,7 +26,8 @@ func (u Use) Differences(asked Use, fsType string) string {
 
 	has, wants := u.Capability.withFSType(fsType), asked.Capability.withFSType(fsType)
 
-	differ("access type", has.accessType(), wants.accessType())
+	accessType := map[bool]string{true: "block", false: "mount"}
+	differ("access type", accessType[has.Block], accessType[wants.Block])
 
 	if has.Block == wants.Block {
 		differ("fs_type", has.FSType, wants.FSType)
@@ -44,12 +45,4 @@ func (u Use) Differences(asked Use, fsType string) string {
 	}
 
 	return strings.Join(found, "; ")
-}
-
-func (c Capability) accessType() string {
-	if c.Block {
-		return "block"
-	}
-
-	return "mount"
 }
