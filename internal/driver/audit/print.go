@@ -56,8 +56,12 @@ func PrintPools(out io.Writer, report Report, asked bool) {
 		return
 	}
 
+	counts := map[string]int{}
+
 	for _, finding := range report.Pools.Findings {
 		finding.Print(out)
+
+		counts[finding.Pool]++
 	}
 
 	for _, note := range report.Pools.Notes {
@@ -65,15 +69,7 @@ func PrintPools(out io.Writer, report Report, asked bool) {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(report.Pools.Compared)) {
-		count := 0
-
-		for _, finding := range report.Pools.Findings {
-			if finding.Pool == name {
-				count++
-			}
-		}
-
-		fmt.Fprintf(out, "pool %s in %s was compared with the state: %d findings\n", name, report.Pools.Compared[name], count)
+		fmt.Fprintf(out, "pool %s in %s was compared with the state: %d findings\n", name, report.Pools.Compared[name], counts[name])
 	}
 }
 

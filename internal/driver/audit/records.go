@@ -25,23 +25,26 @@ type records struct {
 	boot string
 	// none means that the state has no records; it may have been lost.
 	none bool
-	// known are the objects of all records; required are those that must exist now.
-	known, required map[object]bool
 	// pools counts the volumes and snapshots in each pool.
 	pools map[string]int
 	// identities are those of the pools, by name.
 	identities map[string]string
-	// objects maps the id of a pool object to the object of its record.
-	objects map[string]object
+	// objects are those of all records, by their ids.
+	objects map[string]recorded
+}
+
+// recorded is an object that the state has a record of.
+type recorded struct {
+	object
+
+	// required objects must exist now.
+	required bool
 }
 
 func newRecords() *records {
 	boot, _ := sysfs.Read(sysfs.BootID)
 
-	return &records{
-		boot: boot, known: map[object]bool{}, required: map[object]bool{},
-		pools: map[string]int{}, identities: map[string]string{}, objects: map[string]object{},
-	}
+	return &records{boot: boot, pools: map[string]int{}, identities: map[string]string{}, objects: map[string]recorded{}}
 }
 
 // checkOfController returns ErrNotComparable for a state that is not a controller's.
@@ -97,11 +100,6 @@ func (r *records) addRecord(collection, key string, text json.RawMessage) error 
 
 func (r *records) add(id string, parameters volume.Parameters, snapshot, required bool) {
 	added := object{pool.Object{ID: id, Backing: parameters.Backing, Snapshot: snapshot}, parameters.Pool}
-	r.known[added] = true
-	r.objects[id] = added
+	r.objects[id] = recorded{added, required}
 	r.pools[parameters.Pool]++
-
-	if required {
-		r.required[added] = true
-	}
 }

@@ -42,7 +42,12 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 	lock func(*pool.Inspection) error, then func(*comparison) error,
 ) (Report, error) {
 	opened, err := openPools(pools, lock)
-	defer closePools(opened)
+
+	defer func() {
+		for _, each := range opened {
+			_ = each.Close()
+		}
+	}()
 
 	if err != nil {
 		return Report{}, err
@@ -84,8 +89,8 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 func openPools(directories map[string]string, lock func(*pool.Inspection) error) (map[string]*pool.Inspection, error) {
 	opened := make(map[string]*pool.Inspection, len(directories))
 
-	for name, directory := range directories {
-		where, err := locate(directory)
+	for _, name := range slices.Sorted(maps.Keys(directories)) {
+		where, err := locate(directories[name])
 		if err != nil {
 			return opened, fmt.Errorf("pool %q: %w", name, err)
 		}
@@ -96,21 +101,13 @@ func openPools(directories map[string]string, lock func(*pool.Inspection) error)
 		}
 
 		opened[name] = found
-	}
 
-	for _, name := range slices.Sorted(maps.Keys(opened)) {
-		if err := lock(opened[name]); err != nil {
+		if err := lock(found); err != nil {
 			return opened, err
 		}
 	}
 
 	return opened, nil
-}
-
-func closePools(opened map[string]*pool.Inspection) {
-	for _, each := range opened {
-		_ = each.Close()
-	}
 }
 
 // locate returns the directory of the pool, mounted for an embedded one.
@@ -138,12 +135,13 @@ func (c *comparison) compare(ctx context.Context) error {
 		p := c.opened[name]
 		c.Compared[name] = p.Path()
 
-		// Compared with another pool, each record would be lost and each object an orphan.
-		if same, err := c.compareIdentity(p); err != nil || !same {
-			if err != nil {
-				return err
-			}
+		same, err := c.compareIdentity(p)
+		if err != nil {
+			return err
+		}
 
+		// Compared with another pool, each record would be lost and each object an orphan.
+		if !same {
 			c.mismatched[name] = true
 
 			continue
@@ -204,7 +202,7 @@ func (c *comparison) findOrphans(ctx context.Context, p *pool.Inspection) error 
 	} {
 		err := list(ctx, func(entry pool.Entry) error {
 			here := object{pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: snapshot}, p.Name()}
-			if c.records.known[here] {
+			if c.records.objects[entry.ID].object == here {
 				return nil
 			}
 
@@ -235,7 +233,7 @@ func (c *comparison) orphan(ctx context.Context, p *pool.Inspection, here object
 	}
 
 	if there, ok := c.records.objects[here.ID]; ok {
-		found.Reason += fmt.Sprintf(": it has it as a %s in pool %q", describe(there), there.pool)
+		found.Reason += fmt.Sprintf(": it has it as a %s in pool %q", describe(there.object), there.pool)
 	}
 
 	switch empty := usage.Bytes == 0 || here.Backing == volume.BackingDirectory && usage.Inodes == 1; {
@@ -287,9 +285,9 @@ func (c *comparison) findScratch(ctx context.Context, p *pool.Inspection) (err e
 
 // findLost adds a finding for each record whose object is missing in its pool.
 func (c *comparison) findLost() {
-	for wanted := range c.records.required {
+	for _, wanted := range c.records.objects {
 		p, given := c.opened[wanted.pool]
-		if !given || c.mismatched[wanted.pool] {
+		if !wanted.required || !given || c.mismatched[wanted.pool] {
 			continue
 		}
 
@@ -300,7 +298,7 @@ func (c *comparison) findLost() {
 
 		c.Findings = append(c.Findings, Finding{
 			Kind: Lost, Pool: wanted.pool, Path: path, ID: wanted.ID,
-			Reason: "the state has this " + describe(wanted) + ", which is not there", object: wanted,
+			Reason: "the state has this " + describe(wanted.object) + ", which is not there", object: wanted.object,
 			Advice: "put it back from where it was moved to, or from a backup; or delete the " +
 				map[bool]string{false: "volume", true: "snapshot"}[wanted.Snapshot] + " by its orchestrator",
 		})
