@@ -47,11 +47,7 @@ func (s scalar[T]) Type() string   { return s.kind }
 func (s scalar[T]) Reset()         { *s.at = s.initial }
 func (s scalar[T]) Check() error   { return s.check(*s.at) }
 
-func (s scalar[T]) IsZero() bool {
-	var zero T
-
-	return *s.at == zero && s.kind != "bool"
-}
+func (s scalar[T]) IsZero() bool { return *s.at == *new(T) && s.kind != "bool" }
 
 func (s scalar[T]) Set(text string) error {
 	value, err := s.parse(text)
