@@ -85,7 +85,7 @@ func serveHostpath(command *cobra.Command, args []string) error {
 	}
 
 	dialect := own.Dialect(command.ErrOrStderr())
-	config.Outer, config.Inner = dialect.Log, dialect.Translate
+	config.Outer, config.Inner = append(config.Outer, dialect.Log), append(config.Inner, dialect.Translate)
 	config.ProxyAnywhere, config.Controller.MetadataBlocks = true, own.MetadataBlocks()
 	config.Controller.DetachInUse = own.DetachesInUse()
 

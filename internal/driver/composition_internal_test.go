@@ -47,7 +47,7 @@ func TestALabThatCannotBeOpened(t *testing.T) {
 		"faults: read the fault rules: open /": {CallLog: log, Faults: "/none/rules"},
 	} {
 		config.capabilities = capabilities
-		d := &Driver{config: config, log: slog.New(slog.DiscardHandler), gate: newGate()}
+		d := &Driver{guard: &guard{log: slog.New(slog.DiscardHandler), gate: newGate()}, config: config}
 		registry := prometheus.NewRegistry()
 
 		if first := (*d); config.Faults == "" {
@@ -178,7 +178,7 @@ func TestComponentsEndInReverse(t *testing.T) {
 	drained := func(name string, err error) func(context.Context) error {
 		return func(context.Context) error { return closer(name, err)() }
 	}
-	ended, r.services = nil, []service{{drain: drained("a", errFirst)}, {}, {drain: drained("b", errSecond)}}
+	ended, r.drains = nil, []func(context.Context) error{drained("a", errFirst), drained("b", errSecond)}
 	err = r.drain(t.Context())
 	require.ErrorIs(t, err, errFirst)
 	require.ErrorIs(t, err, errSecond)
@@ -202,8 +202,8 @@ func TestBackgroundGoesOnUntilItsContextEnds(t *testing.T) {
 			ended <- name
 		}
 	}
-	r.services = []service{{watches: []func(context.Context){watch("a"), watch("b")}}}
-	wait := r.begin(ctx, watch("another"))
+	r.watches = []func(context.Context){watch("a"), watch("b"), watch("another")}
+	wait := r.begin(ctx)
 
 	var names []string
 	for range 3 {
@@ -254,7 +254,7 @@ func TestProbesOfThePools(t *testing.T) {
 
 	observed, err = o.probe(t.Context(), health.PoolSubject("p"))
 	require.NoError(t, err)
-	require.Equal(t, unreachable(`pool "p": the first fails`), observed, "want: a failed pool is unreachable")
+	require.Equal(t, condition(health.PoolUnreachable, `pool "p": the first fails`), observed, "want: a failed pool is unreachable")
 
 	// One that hangs does not answer.
 	o.members["p"].turn <- struct{}{}
@@ -262,7 +262,7 @@ func TestProbesOfThePools(t *testing.T) {
 
 	observed, err = o.probe(t.Context(), health.PoolSubject("p"))
 	require.NoError(t, err)
-	require.Equal(t, unreachable(`pool "p": the first fails`), observed, "want: the failure of a pool whose probe hangs")
+	require.Equal(t, condition(health.PoolUnreachable, `pool "p": the first fails`), observed, "want: the failure of a pool whose probe hangs")
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -285,7 +285,7 @@ func TestProbesOfThePools(t *testing.T) {
 
 	observed, err = o.probe(t.Context(), health.PoolSubject("p"))
 	require.NoError(t, err)
-	require.Equal(t, unreachable(`pool "p" does not answer; check the storage below `+r.pools.Path("p")), observed, "want: a served pool that hangs")
+	require.Equal(t, condition(health.PoolUnreachable, `pool "p" does not answer; check the storage below `+r.pools.Path("p")), observed, "want: a served pool that hangs")
 	<-o.members["p"].turn
 
 	require.Eventually(t, func() bool { return r.operations.Len() == 0 }, time.Minute, time.Millisecond, "want: the announcement has ended")
@@ -337,7 +337,7 @@ func TestReportBeforeTheFirstProbes(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	_, err := (&Driver{components: r, gate: newGate()}).report(ended)
+	_, err := (&Driver{guard: &guard{gate: newGate()}, components: r}).report(ended)
 	errtext.Require(t, err, "wait for the first probes", "want: no report before the first probes")
 	rpccode.Require(t, newGate().pass(ended, "/csi.v1.Node/NodeStageVolume"), codes.Canceled, "a call that does not wait for the start")
 	require.NoError(t, r.close())

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -146,8 +147,8 @@ type Config struct {
 	// Also registers further gRPC services behind the same interceptors; nil
 	// is none.
 	Also func(grpc.ServiceRegistrar)
-	// Outer intercepts unary calls outside of the lab, and Inner within it; nil is none.
-	Outer, Inner grpc.UnaryServerInterceptor
+	// Outer intercept unary calls outside of the lab, and Inner within it.
+	Outer, Inner []grpc.UnaryServerInterceptor
 	// LogFormat and Verbosity are how `touchstone serve` makes Log, and ConfigFile is the file with its
 	// further settings.
 	LogFormat  string
@@ -160,11 +161,7 @@ type Config struct {
 }
 
 func (c *Config) completeLog() {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-
-	c.Log = slog.New(callHandler{c.Log.Handler()})
+	c.Log = slog.New(callHandler{cmp.Or(c.Log, slog.New(slog.DiscardHandler)).Handler()})
 }
 
 // complete checks each setting by itself, and then what they are together.
@@ -185,10 +182,8 @@ func (c *Config) complete() error {
 	}
 
 	problems := []error{c.checkPoolImage(), c.checkCapacities(), c.checkCapabilities(), c.checkTopology(), c.completeRegistration()}
-
-	if _, err := SocketPath(c.Endpoint); err != nil {
-		problems = append(problems, err)
-	}
+	_, err := SocketPath(c.Endpoint)
+	problems = append(problems, err)
 
 	if _, err := kata.ParseHostPaths(c.Node.Direct.HostPaths); err != nil {
 		problems = append(problems, fmt.Errorf("%w: host-path-map: %w", ErrConfig, err))

@@ -31,31 +31,25 @@ func newCodec(log *slog.Logger) *codec {
 	return &codec{CodecV2: encoding.GetCodecV2(protocodec.Name), log: log}
 }
 
-// panicked makes a panic INTERNAL: grpc-go calls the codec outside of the interceptors.
-func (c *codec) panicked(value any) error {
-	c.log.Error("panic in the encoding of a message", "panic", value, "stack", string(debug.Stack()))
+// recovered makes a panic INTERNAL: grpc-go calls the codec outside of the interceptors.
+func (c *codec) recovered(err *error) { //nolint:gocritic // a deferred call changes the result
+	if value := recover(); value != nil {
+		c.log.Error("panic in the encoding of a message", "panic", value, "stack", string(debug.Stack()))
 
-	return status.Error(codes.Internal, "defect of the driver; see its log")
+		*err = status.Error(codes.Internal, "defect of the driver; see its log")
+	}
 }
 
 // Marshal implements encoding.CodecV2.
 func (c *codec) Marshal(message any) (data mem.BufferSlice, err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = c.panicked(value)
-		}
-	}()
+	defer c.recovered(&err)
 
 	return c.CodecV2.Marshal(message)
 }
 
 // Unmarshal implements encoding.CodecV2.
 func (c *codec) Unmarshal(data mem.BufferSlice, into any) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = c.panicked(value)
-		}
-	}()
+	defer c.recovered(&err)
 
 	err = c.CodecV2.Unmarshal(data, into)
 	if err == nil {

@@ -42,27 +42,25 @@ func UntilSignal(
 	go func() {
 		defer close(over)
 
-		var (
-			late  <-chan time.Time // nil before the first signal
-			first time.Time
-		)
+		select {
+		case <-done:
+			return
+		case received := <-signals:
+			cancel(fmt.Errorf("%w: %s", ErrSignal, received))
+		}
+
+		first, late := time.Now(), time.After(limit)
 
 		for {
 			select {
 			case <-done:
 				return
-			case received := <-signals:
-				switch {
-				case late == nil:
-					late, first = time.After(limit), time.Now()
-				case time.Since(first) < sameSignal:
-				default:
+			case <-signals:
+				if time.Since(first) >= sameSignal {
 					exit(1)
 
 					return
 				}
-
-				cancel(fmt.Errorf("%w: %s", ErrSignal, received))
 			case <-late:
 				exit(1)
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -15,8 +15,6 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/google/renameio/v2"
-	"github.com/kubernetes-csi/csi-lib-utils/metrics"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -29,15 +27,12 @@ const readyFileMode = 0o644
 
 // Driver has the services of one process behind one socket.
 type Driver struct {
+	*guard
+
 	config     Config
-	log        *slog.Logger
 	ops        *operation.Group
-	gate       *gate
-	metrics    metrics.CSIMetricsManager
-	durations  *prometheus.HistogramVec
 	components *components
 	identity   *identity.Service
-	lab        hooks
 	// hide hides the socket until restore is called; nil before it is there.
 	hide func() (restore func(), err error)
 }
@@ -54,7 +49,10 @@ func New(ctx context.Context, config Config) (driver *Driver, err error) {
 	durations := callDurations()
 	registry.MustRegister(durations)
 
-	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls, durations: durations}
+	d := &Driver{config: config, ops: operation.NewGroup(), guard: &guard{
+		log: config.Log, metrics: calls, durations: durations, gate: newGate(), lists: newListLimiter(), codec: newCodec(config.Log),
+		capabilities: config.capabilities, outer: config.Outer, inner: config.Inner,
+	}}
 	if d.lab, err = d.openLab(registry); err != nil {
 		return nil, err
 	}
@@ -81,17 +79,13 @@ func New(ctx context.Context, config Config) (driver *Driver, err error) {
 func manifest(config *Config) map[string]string {
 	manifest := map[string]string{
 		"url": "https://github.com/touchstone-csi/touchstone", "mode": string(config.Mode), "go": runtime.Version(),
-	}
-	if config.Commit != "" {
-		manifest["commit"] = config.Commit
+		"commit": config.Commit, "strict": config.Strict,
 	}
 	if config.SimulateNode {
 		manifest["node"] = "simulated: nothing is mounted"
 	}
 
-	if config.Strict != "" {
-		manifest["strict"] = config.Strict
-	}
+	maps.DeleteFunc(manifest, func(_, value string) bool { return value == "" })
 
 	return manifest
 }
@@ -165,7 +159,7 @@ func serve(server *grpc.Server, listener net.Listener) error {
 func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
 	failure, background := d.start(ctx, path), func() {}
 	if failure == nil {
-		background = d.components.begin(ctx, d.lab.run)
+		background = d.components.begin(ctx)
 
 		<-ctx.Done()
 		d.log.InfoContext(ctx, "draining", "why", context.Cause(ctx), "running", d.ops.Len())
@@ -246,16 +240,7 @@ func unannounce(readyFile string) error {
 		return nil
 	}
 
-	info, err := os.Lstat(readyFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-
-	if err != nil {
-		return fmt.Errorf("remove the ready-file: %w", err)
-	}
-
-	if !info.Mode().IsRegular() {
+	if info, _ := os.Lstat(readyFile); info != nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: ready-file %s: something else is there, move it away", ErrConfig, readyFile)
 	}
 
@@ -268,11 +253,7 @@ func unannounce(readyFile string) error {
 }
 
 func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
-	g := &guard{
-		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, lists: newListLimiter(), codec: newCodec(d.log),
-		capabilities: d.config.capabilities, lab: d.lab, outer: d.config.Outer, inner: d.config.Inner,
-	}
-	server := grpc.NewServer(append(g.options(), more...)...)
+	server := grpc.NewServer(append(d.options(), more...)...)
 	d.register(server)
 
 	return server

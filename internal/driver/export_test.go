@@ -44,7 +44,7 @@ func ShutGate() func(ctx context.Context, method string) error {
 
 // LabOf returns the hooks of a driver without settings of the lab, and those of none.
 func LabOf(config Config) (opened, none any, err error) {
-	opened, err = (&Driver{config: config}).openLab(prometheus.NewRegistry())
+	opened, err = (&Driver{guard: &guard{}, config: config}).openLab(prometheus.NewRegistry())
 
 	return opened, hooks{}, err
 }
@@ -55,7 +55,7 @@ func CheckLimits(message proto.Message) error { return checkLimits(message) }
 
 // ReportBeforeReady is what the page's data are before the driver is ready.
 func ReportBeforeReady() error {
-	_, err := (&Driver{gate: newGate()}).reportWhenReady(context.Background())
+	_, err := (&Driver{guard: &guard{gate: newGate()}}).reportWhenReady(context.Background())
 
 	return err
 }

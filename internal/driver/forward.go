@@ -111,9 +111,9 @@ func listenForServer(ctx context.Context, config *Config, address string) (net.L
 		return nil, fmt.Errorf("%s: %w", proxyListenFlag, err)
 	}
 
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", target)
+	listener, err := listenAt(ctx, proxyListenFlag, target)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", proxyListenFlag, err)
+		return nil, err
 	}
 
 	config.Log.WarnContext(ctx, "every process of this machine can act as the CSI server and gets the secrets of calls, "+

@@ -2,7 +2,7 @@ package driver
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
+	"fmt"
 	"os"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
@@ -22,7 +22,7 @@ const (
 func (c *Config) instance() string {
 	sum := sha256.Sum256([]byte(c.StateDir))
 
-	return "touchstone-" + hex.EncodeToString(sum[:instanceBytes])
+	return fmt.Sprintf("touchstone-%x", sum[:instanceBytes])
 }
 
 // controllerSources returns the event sources of volumes in the pools.

@@ -30,9 +30,9 @@ type hooks struct {
 	conditions func(view, volumeID string) []health.Entry
 	manifest   func() map[string]string
 	reports    func() []health.FaultReport
-	// start is called before the driver starts, and run goes on until ctx ends.
-	start func(ctx context.Context) error
-	run   func(ctx context.Context)
+	// start is called before the driver starts, and watches go on until ctx ends.
+	start   func(ctx context.Context) error
+	watches []func(ctx context.Context)
 	// drain ends waiting calls.
 	drain []func()
 	close []func() error

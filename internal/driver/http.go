@@ -38,13 +38,10 @@ const (
 func newMetrics(driverName, version, commit string) (metrics.CSIMetricsManager, prometheus.Registerer) {
 	others := prometheus.NewRegistry()
 	others.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
-	built := prometheus.NewGauge(prometheus.GaugeOpts{
+	others.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "touchstone_build_info", Help: "1, with the version of the driver in its labels.",
 		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "goversion": runtime.Version()},
-	})
-	built.Set(1)
-	others.MustRegister(built)
+	}, func() float64 { return 1 }))
 
 	return metrics.NewCSIMetricsManagerWithOptions(driverName,
 		metrics.WithSubsystem(metrics.SubsystemPlugin),
@@ -102,7 +99,12 @@ func listenHTTP(ctx context.Context, config *Config, measured metrics.CSIMetrics
 	statuspage.Register(mux, report)
 
 	if config.Profiling {
-		registerProfiles(mux)
+		// Those that net/http/pprof has for http.DefaultServeMux. A profile takes at most httpTimeout: ask for
+		// fewer seconds (?seconds=20).
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
 
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
@@ -132,15 +134,6 @@ func listenHTTP(ctx context.Context, config *Config, measured metrics.CSIMetrics
 		Handler: onlyHosts(config.hostNames(), mux), ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
 		IdleTimeout: httpHeaderTimeout,
 	}, netutil.LimitListener(listener, maxHTTPConnections), nil
-}
-
-// registerProfiles registers the handlers that net/http/pprof has for http.DefaultServeMux. A
-// profile takes at most httpTimeout: ask for fewer seconds (?seconds=20).
-func registerProfiles(mux *http.ServeMux) {
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 }
 
 func serveHTTP(server *http.Server, listener net.Listener) error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -39,13 +40,7 @@ func onlyHosts(names []string, next http.Handler) http.Handler {
 }
 
 // hostOf returns a Host header without its port.
-func hostOf(header string) string {
-	if host, _, err := net.SplitHostPort(header); err == nil {
-		return host
-	}
-
-	return strings.TrimSuffix(strings.TrimPrefix(header, "["), "]")
-}
+func hostOf(header string) string { return (&url.URL{Host: header}).Hostname() }
 
 // withoutDot is a name without the dot of a fully qualified one.
 func withoutDot(name string) string { return strings.TrimSuffix(name, ".") }

@@ -39,32 +39,26 @@ type guard struct {
 	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
 	lab          hooks
-	// outer and inner are around and within those of the lab; nil is none.
-	outer, inner grpc.UnaryServerInterceptor
+	// outer and inner are around and within those of the lab.
+	outer, inner []grpc.UnaryServerInterceptor
 }
 
 func (g *guard) options() []grpc.ServerOption {
 	recovered := recovery.WithRecoveryHandlerContext(g.recovered)
 	recoverUnary, recoverStream := recovery.UnaryServerInterceptor(recovered), recovery.StreamServerInterceptor(recovered)
 	// Each interceptor is within recovery, and those outside of others have the response to a panic.
-	unary := []grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}
+	unary := append([]grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}, g.outer...)
 	streams := []grpc.StreamServerInterceptor{recoverStream, g.observeStream, recoverStream}
-
-	if g.outer != nil {
-		unary = append(unary, g.outer)
-	}
 
 	// Metrics and log have what the caller gets.
 	for _, each := range g.lab.parts {
 		unary, streams = append(unary, each.Unary), append(streams, each.Stream)
 	}
 
-	if g.inner != nil {
-		unary = append(unary, g.inner)
-	}
+	unary = append(append(unary, g.inner...), recoverUnary, g.admit)
 
 	return append(append([]grpc.ServerOption{grpc.ForceServerCodecV2(g.codec)}, g.lab.options...),
-		grpc.ChainUnaryInterceptor(append(unary, recoverUnary, g.admit)...),
+		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(append(streams, recoverStream, g.admitStream)...))
 }
 

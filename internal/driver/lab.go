@@ -102,7 +102,7 @@ func (d *Driver) openFaults(h *hooks, registry prometheus.Registerer) error {
 			return fmt.Errorf("%w: faults: %w", ErrConfig, err)
 		}
 
-		h.run = func(ctx context.Context) { injector.Follow(ctx, path) }
+		h.watches = append(h.watches, func(ctx context.Context) { injector.Follow(ctx, path) })
 	}
 
 	h.options, h.holdsResponses = append(h.options, grpc.Creds(faults.Credentials())), true

@@ -24,15 +24,13 @@ const socketDirMode = 0o750
 // SocketPath returns the path that an endpoint names: unix:///path, unix:path
 // or a plain path, which has a slash.
 func SocketPath(endpoint string) (string, error) {
-	path := endpoint
-	if rest, ok := strings.CutPrefix(endpoint, "unix:"); ok {
-		path = rest
-		if authority, ok := strings.CutPrefix(rest, "//"); ok {
-			path = authority
-		}
-	} else if !strings.Contains(endpoint, "/") {
+	path, isURL := socket.CutScheme(endpoint)
+
+	switch {
+	case isURL:
+	case !strings.Contains(endpoint, "/"):
 		return "", fmt.Errorf("%w %q is no path: write an absolute one, or unix:NAME for a file in the working directory", ErrEndpoint, endpoint)
-	} else if strings.Contains(endpoint, "://") {
+	case strings.Contains(endpoint, "://"):
 		return "", fmt.Errorf("%w %q: only unix sockets are served, such as unix:///run/touchstone/csi.sock", ErrEndpoint, endpoint)
 	}
 
@@ -69,13 +67,18 @@ func listen(ctx context.Context, flag, endpoint string, ask socket.Ask) (*socket
 	return listener, nil
 }
 
-// listenTCP listens on the loopback address of the configuration, nil without one.
+// listenTCP listens on the loopback address of the configuration, nil without one. Errors: socket.ErrAddress.
 func (d *Driver) listenTCP(ctx context.Context) (net.Listener, error) {
 	if d.config.TCPEndpoint == "" {
 		return nil, nil //nolint:nilnil // documented
 	}
 
-	listener, err := listenLoopback(ctx, tcpFlag, d.config.TCPEndpoint)
+	target, err := parseLoopback(d.config.TCPEndpoint)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", tcpFlag, err)
+	}
+
+	listener, err := listenAt(ctx, tcpFlag, target)
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +88,8 @@ func (d *Driver) listenTCP(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// listenLoopback listens on the loopback address that a flag names. Errors: socket.ErrAddress.
-func listenLoopback(ctx context.Context, flag, address string) (net.Listener, error) {
-	target, err := parseLoopback(address)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-
+// listenAt listens on the host:port that a flag names.
+func listenAt(ctx context.Context, flag, target string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", target)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)

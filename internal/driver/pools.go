@@ -150,18 +150,6 @@ func (o *opener) open(name string) error {
 	return nil
 }
 
-// recover has the services recover their objects in the pool. If one fails, the next
-// attempt repeats it.
-func (o *opener) recover(opened *pool.Pool) error {
-	for _, each := range o.services {
-		if err := each.recoverPool(o.base, opened); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
 // announce notifies the services that the pool is served. It is an operation, so that a drain
 // waits for it. None joins that of an earlier opening.
 func (o *opener) announce(name string) {
@@ -275,7 +263,14 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 		o.config.Log.Warn("a pool has no space for its identity; free some", "pool", name)
 	}
 
-	return opened, o.recover(opened)
+	// If one fails, the next attempt repeats it.
+	for _, each := range o.services {
+		if err := each.recoverPool(o.base, opened); err != nil {
+			return opened, err
+		}
+	}
+
+	return opened, nil
 }
 
 // embed returns the directory of the pool, mounted if it is embedded, and its image.

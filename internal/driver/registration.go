@@ -73,7 +73,7 @@ func (r *components) announceToKubelet(ctx context.Context, c *Config) error {
 	}
 
 	r.registrar.Store(registrar)
-	r.closers = append(r.closers, registrar.Close)
+	r.watches, r.closers = append(r.watches, registrar.Run), append(r.closers, registrar.Close)
 
 	return r.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "touchstone_kubelet_registered",
@@ -98,7 +98,7 @@ func (r *components) removeAfterRegistration(ctx context.Context, c *Config) cha
 	}
 
 	registered := make(chan struct{}, 1)
-	r.removeTaint = func(ctx context.Context) { remover.Run(ctx, registered) }
+	r.watches = append(r.watches, func(ctx context.Context) { remover.Run(ctx, registered) })
 
 	return registered
 }
@@ -110,7 +110,5 @@ func (r *components) registered() *bool {
 		return nil
 	}
 
-	registered := registrar.Registered()
-
-	return &registered
+	return new(registrar.Registered())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
@@ -58,6 +59,9 @@ type components struct {
 	localNode controller.LocalNode
 	// poolChanged are called when a pool fails or is served again.
 	poolChanged []func(pool string)
+	// watches go on beside the calls until their context ends, and drains close the coalescing windows.
+	watches []func(context.Context)
+	drains  []func(context.Context) error
 	// views are the services' health views, the node's first; reports serves the health report. registry has the metrics.
 	views    []view
 	reports  health.Service
@@ -69,8 +73,6 @@ type components struct {
 	// registrar registers the driver with the kubelet; nil without it, and until calls
 	// are served.
 	registrar atomic.Pointer[registration.Registrar]
-	// removeTaint removes the startup taint after each registration; nil without one.
-	removeTaint func(ctx context.Context)
 	// opener opens the pools.
 	opener *opener
 }
@@ -86,10 +88,6 @@ type service struct {
 	observe     func(context.Context) error
 	// served, if not nil, is called when a pool is served from now on.
 	served func(ctx context.Context, pool string)
-	// watches go on beside the calls until their context ends.
-	watches []func(context.Context)
-	// drain, if not nil, closes the coalescing windows.
-	drain func(context.Context) error
 }
 
 // build makes the services of config's mode; it opens neither pools nor state:
@@ -112,7 +110,7 @@ func build(
 			store:     state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 			admission: &pool.Admission{Overcommit: config.Overcommit, Capacities: config.Capacities},
 		},
-		removals: removal.New(config.Log), registry: registry,
+		removals: removal.New(config.Log), registry: registry, watches: lab.watches,
 	}
 
 	r.opener = newOpener(ctx, r.shared, r.removals)
@@ -179,22 +177,20 @@ func (r *components) addNode(config *Config) error {
 	r.poolChanged = append(r.poolChanged, served.Prober().SuspectPool)
 	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
 	r.reports.Check, r.assigned.List = served.Checker().Check, served.Assignments().List
-	added := service{
+	r.watches = append(r.watches, served.Prober().Monitor().Run, served.Checker().Run)
+	r.services = append(r.services, service{
 		name: csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) {
 			csi.RegisterNodeServer(to, served)
 			(&persistent.Service{Set: served.Persistent().Set}).Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool, observe: served.Observe, served: served.PoolServed,
-		watches: []func(context.Context){served.Prober().Monitor().Run, served.Checker().Run},
-	}
+	})
 
 	if !config.serves(ModeController) {
 		// A controller in this process notifies the node directly.
-		added.watches = append(added.watches, served.WatchMutable)
+		r.watches = append(r.watches, served.WatchMutable)
 	}
-
-	r.services = append(r.services, added)
 
 	return r.registry.Register(health.NewUsage(served.Prober().Monitor(), "volume", ""))
 }
@@ -269,13 +265,28 @@ func (r *components) addController(config *Config) error {
 			(&names.Service{List: r.records.Names}).Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool,
-		watches: []func(context.Context){served.Health().Monitor.Run},
-		drain: func(ctx context.Context) error {
-			return errors.Join(snapshotMetadata.Drain(ctx), served.Changes().Drain(ctx))
-		},
 	})
+	r.watches = append(r.watches, served.Health().Monitor.Run)
+	r.drains = append(r.drains, snapshotMetadata.Drain, served.Changes().Drain)
 
 	return nil
+}
+
+// openClaims returns the function by which the controller reads claims from the
+// Kubernetes API, or nil without --kubeconfig.
+func (r *components) openClaims(config claim.Config) (func(ctx context.Context, namespace, name string) (bool, error), error) {
+	if config.Kubeconfig == "" {
+		return nil, nil //nolint:nilnil // that is what the controller takes for "off"
+	}
+
+	claims, err := claim.New(config)
+	if err != nil {
+		return nil, err
+	}
+
+	r.closers = append(r.closers, claims.Close)
+
+	return claims.Direct, nil
 }
 
 // open reads the state and puts right what the last run left.
@@ -313,14 +324,9 @@ func (r *components) open(ctx context.Context) error {
 	return nil
 }
 
-// begin starts the background goroutines, also another one if it is not nil, and returns a function that waits for their
-// end after ctx has ended.
-func (r *components) begin(ctx context.Context, another func(context.Context)) (wait func()) {
+// begin starts the background goroutines, and returns a function that waits for their end after ctx has ended.
+func (r *components) begin(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
-
-	if another != nil {
-		running.Go(func() { another(ctx) })
-	}
 
 	running.Go(func() { r.storage.Run(ctx) })
 	running.Go(func() { r.removals.Run(ctx) })
@@ -331,18 +337,8 @@ func (r *components) begin(ctx context.Context, another func(context.Context)) (
 		running.Go(func() { r.upkeep(ctx, name) })
 	}
 
-	if registrar := r.registrar.Load(); registrar != nil {
-		running.Go(func() { registrar.Run(ctx) })
-	}
-
-	if r.removeTaint != nil {
-		running.Go(func() { r.removeTaint(ctx) })
-	}
-
-	for _, each := range r.services {
-		for _, watch := range each.watches {
-			running.Go(func() { watch(ctx) })
-		}
+	for _, watch := range r.watches {
+		running.Go(func() { watch(ctx) })
 	}
 
 	return running.Wait
@@ -364,10 +360,8 @@ func (r *components) freeMemory(ctx context.Context) {
 func (r *components) drain(ctx context.Context) error {
 	var failures []error
 
-	for _, each := range r.services {
-		if each.drain != nil {
-			failures = append(failures, each.drain(ctx))
-		}
+	for _, drain := range r.drains {
+		failures = append(failures, drain(ctx))
 	}
 
 	return errors.Join(failures...)

@@ -37,10 +37,9 @@ func (o *opener) monitor() *health.Monitor {
 }
 
 func (o *opener) list() []string {
-	pools := o.pools.Names()
-	subjects := append(make([]string, 0, 1+len(pools)), health.StateSubject)
+	subjects := []string{health.StateSubject}
 
-	for _, name := range pools {
+	for _, name := range o.pools.Names() {
 		subjects = append(subjects, health.PoolSubject(name))
 	}
 
@@ -49,7 +48,11 @@ func (o *opener) list() []string {
 
 func (o *opener) probe(ctx context.Context, subject string) (health.Observation, error) {
 	if subject == health.StateSubject {
-		return o.probeState(), nil
+		if err := o.store.Err(); err != nil {
+			return condition(health.StateStoreFailed, err.Error()), nil
+		}
+
+		return health.Observation{}, nil
 	}
 
 	name := strings.TrimPrefix(subject, health.PoolSubject(""))
@@ -88,14 +91,6 @@ func failedRemovals(failures []removal.Failure) []health.Entry {
 	return []health.Entry{health.NewEntry(health.RemovalFailed, fmt.Sprintf("cannot remove %s: %s", named, cause))}
 }
 
-func (o *opener) probeState() health.Observation {
-	if err := o.store.Err(); err != nil {
-		return health.Observation{Entries: []health.Entry{health.NewEntry(health.StateStoreFailed, err.Error())}}
-	}
-
-	return health.Observation{}
-}
-
 // awaitPool waits for a pool's answer. A pool that does not answer in time is
 // unreachable until the hanging probe returns.
 func (o *opener) awaitPool(outer context.Context, name string) (health.Observation, error) {
@@ -122,11 +117,7 @@ func (o *opener) awaitPool(outer context.Context, name string) (health.Observati
 		return health.Observation{}, fmt.Errorf("probe pool %q: %w", name, err)
 	}
 
-	if failure := o.pools.Failure(name); failure != nil {
-		return unreachable(o.explain(name, failure)), nil
-	}
-
-	return unreachable(fmt.Sprintf("pool %q does not answer; check the storage below %s", name, o.pools.Path(name))), nil
+	return o.unavailable(name), nil
 }
 
 // probePool opens the pool if it has failed, and has it fail if it can't be used.
@@ -157,7 +148,7 @@ func (o *opener) probePool(name string) health.Observation {
 		return observed
 	case exhausted(err):
 		// The process, not the pool, is the cause.
-		return unreachable(err.Error())
+		return condition(health.PoolUnreachable, err.Error())
 	default:
 		o.fail(name, err)
 
@@ -200,20 +191,19 @@ func probeServed(p *pool.Pool) (health.Observation, error) {
 	return observed, nil
 }
 
-// unavailable is the condition of a pool that has failed, which is probed again
+// unavailable is the condition of a pool that has failed or does not answer. It is probed again
 // each second, as all that is unhealthy: that is how it recovers.
 func (o *opener) unavailable(name string) health.Observation {
-	failure := o.pools.Failure(name)
-	if failure == nil {
-		return health.Observation{}
-	}
-
-	return unreachable(o.explain(name, failure))
+	return condition(health.PoolUnreachable, o.explain(name, o.pools.Failure(name)))
 }
 
 // explain returns why a pool cannot be used in the 128 bytes of a condition's message:
-// the cause, then the remedy. Calls get the complete error.
+// the cause, then the remedy. Calls get the complete error. A pool without a failure does not answer.
 func (o *opener) explain(name string, failure error) string {
+	if failure == nil {
+		return fmt.Sprintf("pool %q does not answer; check the storage below %s", name, o.pools.Path(name))
+	}
+
 	if errors.Is(failure, pool.ErrIdentity) {
 		return fmt.Sprintf("pool %q is not the one in the state: mount its disk (or `touchstone state forget-pool %s`)", name, name)
 	}
@@ -225,8 +215,8 @@ func (o *opener) explain(name string, failure error) string {
 	return fmt.Sprintf("pool %q: %s", name, strings.ReplaceAll(failure.Error(), o.config.Pools[name], "."))
 }
 
-func unreachable(message string) health.Observation {
-	return health.Observation{Entries: []health.Entry{health.NewEntry(health.PoolUnreachable, message)}}
+func condition(reason health.Reason, message string) health.Observation {
+	return health.Observation{Entries: []health.Entry{health.NewEntry(reason, message)}}
 }
 
 // followPool notifies the services whenever the pool fails or is served again, until

@@ -24,14 +24,12 @@ const maxSegmentPrefix = 63
 // segments is the topology of this machine, empty when volumes are reachable
 // from everywhere.
 func (c *Config) segments() map[string]string {
+	segments := map[string]string{}
 	if !c.capabilities.Has(capability.VolumeAccessibilityConstraints) {
-		return map[string]string{}
+		return segments
 	}
 
-	segments := maps.Clone(c.Topology)
-	if segments == nil {
-		segments = map[string]string{}
-	}
+	maps.Copy(segments, c.Topology)
 
 	if !c.Shared {
 		segments[record.NodeSegmentKey] = c.NodeID

@@ -22,16 +22,14 @@ const (
 
 // upkeep does in one pool, until ctx ends, what neither a call nor an event of the kernel begins.
 func (r *components) upkeep(ctx context.Context, name string) {
-	var (
-		released time.Time
-		sweepAt  time.Time
-	)
+	var released, sweepAt time.Time
 
-	for tick := time.NewTicker(confinePeriod); ; {
+	tick := time.NewTicker(confinePeriod)
+	defer tick.Stop()
+
+	for {
 		select {
 		case <-ctx.Done():
-			tick.Stop()
-
 			return
 		case <-tick.C:
 		}
