@@ -1,6 +1,7 @@
 package touchstonetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,25 +22,16 @@ var errHangs = errors.New("the driver does not end after SIGTERM")
 
 // command runs the program without the settings of this environment: each TOUCHSTONE_ variable sets a flag.
 func command(args ...string) (*exec.Cmd, error) {
-	binary := os.Getenv(binaryVar)
-
-	if binary == "" {
-		found, err := exec.LookPath("touchstone")
-		if err != nil {
-			return nil, fmt.Errorf("%w; install it (go install github.com/touchstone-csi/touchstone/cmd/touchstone@latest), "+
-				"or name the program by %s", err, binaryVar)
-		}
-
-		binary = found
+	binary, err := exec.LookPath(cmp.Or(os.Getenv(binaryVar), "touchstone"))
+	if err != nil {
+		return nil, fmt.Errorf("%w; install it (go install github.com/touchstone-csi/touchstone/cmd/touchstone@latest), "+
+			"or name the program by %s", err, binaryVar)
 	}
 
 	made := exec.CommandContext(context.Background(), binary, args...) //nolint:gosec // G702: the environment of a test is its author's
-
-	for _, each := range os.Environ() {
-		if !strings.HasPrefix(each, "TOUCHSTONE_") && !strings.HasPrefix(each, "CSI_ENDPOINT=") {
-			made.Env = append(made.Env, each)
-		}
-	}
+	made.Env = slices.DeleteFunc(os.Environ(), func(each string) bool {
+		return strings.HasPrefix(each, "TOUCHSTONE_") || strings.HasPrefix(each, "CSI_ENDPOINT=")
+	})
 
 	return made, nil
 }
