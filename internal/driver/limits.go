@@ -2,15 +2,13 @@ package driver
 
 import (
 	"cmp"
-	"slices"
+	"fmt"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protopath"
-	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
@@ -36,38 +34,64 @@ func checkLimits(request any) error {
 		return nil
 	}
 
-	return protorange.Options{Stable: true}.Range(message.ProtoReflect(), checkField, nil)
+	if problem := checkMessage("", message.ProtoReflect()); problem != "" {
+		return status.Error(codes.InvalidArgument, problem)
+	}
+
+	return nil
 }
 
-// checkField checks the strings of a field. Those of a map count together, and all mount flags. Messages in a map
-// have no limits.
-func checkField(at protopath.Values) error {
-	isInMap := func(step protopath.Step) bool { return step.Kind() == protopath.MapIndexStep }
+// checkMessage returns what is wrong with the first such field, or "". The prefix is the path of
+// the message, with a dot at its end.
+func checkMessage(prefix string, message protoreflect.Message) string {
+	fields := message.Descriptor().Fields()
 
-	last := at.Index(-1)
-	if last.Step.Kind() != protopath.FieldAccessStep || slices.ContainsFunc(at.Path, isInMap) {
-		return nil
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if !message.Has(field) {
+			continue
+		}
+
+		if problem := checkField(prefix, field, message.Get(field)); problem != "" {
+			return problem
+		}
 	}
 
-	field := last.Step.FieldDescriptor()
-	isText := field.Kind() == protoreflect.StringKind || field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind
+	return ""
+}
 
-	if !isText {
-		return nil
+func checkField(prefix string, field protoreflect.FieldDescriptor, value protoreflect.Value) string {
+	switch {
+	case field.Kind() == protoreflect.StringKind, field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+		return checkTexts(prefix, field, value)
+	case field.IsMap(), field.Kind() != protoreflect.MessageKind:
+		return ""
+	case !field.IsList():
+		return checkMessage(prefix+field.TextName()+".", value.Message())
 	}
 
+	for i := range value.List().Len() {
+		if problem := checkMessage(fmt.Sprintf("%s%s[%d].", prefix, field.TextName(), i), value.List().Get(i).Message()); problem != "" {
+			return problem
+		}
+	}
+
+	return ""
+}
+
+// checkTexts checks the strings of a field. Those of a map count together, and all mount flags.
+func checkTexts(prefix string, field protoreflect.FieldDescriptor, value protoreflect.Value) string {
 	secret, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
-	path := strings.TrimPrefix(at.Path[1:].String(), ".")
 	limit, total := limitOf(field), 0
 
-	for _, text := range rpc.TextsOf(field, last.Value) {
+	for _, text := range rpc.TextsOf(field, value) {
 		if total += len(text); total > limit {
-			return status.Errorf(codes.InvalidArgument, "%s has %d bytes or more; the CSI spec allows %d", path, total, limit)
+			return fmt.Sprintf("%s has %d bytes or more; the CSI spec allows %d", prefix+field.TextName(), total, limit)
 		}
 
 		// A secret is the CO's, byte for byte.
 		if strings.IndexByte(text, 0) >= 0 && !secret {
-			return status.Error(codes.InvalidArgument, path+" holds a NUL byte")
+			return prefix + field.TextName() + " holds a NUL byte"
 		}
 
 		if !field.IsMap() && limit != maxFlags {
@@ -75,7 +99,7 @@ func checkField(at protopath.Values) error {
 		}
 	}
 
-	return nil
+	return ""
 }
 
 // limits are those of strings with certain names.
