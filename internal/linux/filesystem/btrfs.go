@@ -1,7 +1,6 @@
 package filesystem
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -155,11 +154,7 @@ func (b *btrfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceByte
 		err = fmt.Errorf("btrfs error code %d: %w", code, ErrInUse)
 	}
 
-	if err != nil {
-		return growError(mountpoint, deviceBytes, "BTRFS_IOC_RESIZE", err)
-	}
-
-	return nil
+	return growError(mountpoint, deviceBytes, "BTRFS_IOC_RESIZE", err)
 }
 
 // btrfsOnlyDevice returns the device of a filesystem that has only one: with
@@ -196,14 +191,14 @@ func (*btrfs) GrowthSurvivesCrash() bool { return true }
 func (*btrfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
 
 func (*btrfs) SizeBytes(r io.ReaderAt) (int64, error) {
-	super, err := readAt(r, btrfsSuperOffset, btrfsSuperLength)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", Btrfs, err)
-	}
+	super, err := readBlock(r, btrfsSuperOffset, btrfsSuperLength)
 
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%s: %w", Btrfs, err)
 	// The superblock records its own position: a copy elsewhere is not the superblock.
-	if super == nil || !bytes.Equal(super[btrfsMagicOffset:][:len(btrfsMagic)], []byte(btrfsMagic)) ||
-		binary.LittleEndian.Uint64(super[btrfsByteNumber:]) != btrfsSuperOffset {
+	case string(super[btrfsMagicOffset:][:len(btrfsMagic)]) != btrfsMagic,
+		binary.LittleEndian.Uint64(super[btrfsByteNumber:]) != btrfsSuperOffset:
 		return 0, fmt.Errorf("%s: %w", Btrfs, ErrNoSuperblock)
 	}
 

@@ -181,14 +181,14 @@ func TestPrefetchingOfAnXFS(t *testing.T) {
 	}
 
 	path := handFile(t, 91, map[int64][]byte{0: handXFS(idA)[:91]})
-	groups, err := readXFSGroups(path)
+	groups, err := readFrom(path, readXFSGroups)
 	require.NoError(t, err)
 	require.Zero(t, groups, "the groups in a file that ends before their number")
 
-	_, err = readXFSGroups(path + "2")
+	_, err = readFrom(path+"2", readXFSGroups)
 	require.ErrorIs(t, err, unix.ENOENT)
 
-	_, err = copiesAreOlder(path + "2")
+	_, err = readFrom(path+"2", copiesAreOlder)
 	require.ErrorIs(t, err, unix.ENOENT)
 }
 

@@ -8,13 +8,13 @@ import (
 	"math/bits"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
 // Detect returns the name of the filesystem by its superblock's magic number alone, "" where there
 // is none of the supported ones. Whether a device may be formatted is another question: see IsBlank.
 func Detect(r io.ReaderAt) (string, error) {
-	for _, candidate := range inDetectionOrder {
+	for _, candidate := range types {
 		found, err := readAt(r, candidate.magicOffset, len(candidate.magic))
 		if err != nil {
 			return "", fmt.Errorf("detect the filesystem: %w", err)
@@ -44,6 +44,17 @@ func readAt(r io.ReaderAt, offset int64, length int) ([]byte, error) {
 	return nil, fmt.Errorf("read %d bytes at %d: %w", length, offset, err)
 }
 
+// readFrom reads from the image or device at a path.
+func readFrom[T any](path string, read func(io.ReaderAt) (T, error)) (found T, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return found, err
+	}
+	defer file.Close()
+
+	return read(file)
+}
+
 // multiplySize multiplies what a superblock says, which may be anything.
 func multiplySize(name string, blocks, blockSize uint64) (int64, error) {
 	high, low := bits.Mul64(blocks, blockSize)
@@ -60,6 +71,8 @@ func plausibleBlockSize(size uint64) bool {
 
 const blankBuffer = 1 << 20
 
+var errNotBlank = errors.New("it holds data")
+
 // IsBlank says whether a regular file or block device provably holds nothing:
 // no data at all, or only zero bytes. Only what is blank may be formatted
 // without asking. Where data is allocated it is read up to the first byte that
@@ -72,71 +85,42 @@ func IsBlank(f *os.File) (bool, error) {
 
 	var buffer, zeros []byte
 
-	for offset := int64(0); offset < size; {
-		start, end, err := nextData(f, offset, size)
-		if err != nil {
-			return false, err
-		}
-
+	err = extent.DataRanges(f, size, func(start, end int64) error {
 		// A thin image that was never written, which is the rule, needs none.
-		if start < end && buffer == nil {
+		if buffer == nil {
 			buffer, zeros = make([]byte, min(size, blankBuffer)), make([]byte, min(size, blankBuffer))
 		}
 
-		zero, err := isZero(f, start, end, buffer, zeros)
-		if err != nil || !zero {
-			return false, err
-		}
-
-		offset = end
+		return checkZero(f, start, end, buffer, zeros)
+	})
+	if errors.Is(err, errNotBlank) {
+		return false, nil
 	}
 
-	return true, nil
+	return err == nil, err
 }
 
-// nextData returns the next range that may hold data; it is empty at the end
-// when there is none.
-func nextData(f *os.File, offset, size int64) (start, end int64, err error) {
-	start, err = unix.Seek(int(f.Fd()), offset, unix.SEEK_DATA)
-
-	switch {
-	case errors.Is(err, unix.ENXIO):
-		return size, size, nil
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY):
-		// A filesystem or device that does not know holes: all may be data.
-		return offset, size, nil
-	case err != nil:
-		return 0, 0, fmt.Errorf("find data in %s: %w", f.Name(), err)
-	}
-
-	end, err = unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE)
-	if err != nil {
-		return 0, 0, fmt.Errorf("find a hole in %s: %w", f.Name(), err)
-	}
-
-	return start, end, nil
-}
-
-func isZero(r io.ReaderAt, start, end int64, buffer, zeros []byte) (bool, error) {
+// checkZero returns errNotBlank for a range that has anything but zeros.
+func checkZero(r io.ReaderAt, start, end int64, buffer, zeros []byte) error {
 	for start < end {
 		part := buffer[:min(int64(len(buffer)), end-start)]
 
 		n, err := r.ReadAt(part, start)
 		if !bytes.Equal(part[:n], zeros[:n]) {
-			return false, nil
+			return errNotBlank
 		}
 
 		if err != nil && !errors.Is(err, io.EOF) {
-			return false, fmt.Errorf("read for data: %w", err)
+			return fmt.Errorf("read for data: %w", err)
 		}
 
 		if n == 0 {
 			// Truncated under us: there is nothing more that could be data.
-			return true, nil
+			return nil
 		}
 
 		start += int64(n)
 	}
 
-	return true, nil
+	return nil
 }

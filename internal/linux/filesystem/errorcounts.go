@@ -8,10 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"unsafe"
 
-	"github.com/google/uuid"
-
+	linuxbtrfs "github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
@@ -102,12 +100,12 @@ func readNumber(directory, name string) (uint64, error) {
 // btrfsErrorCounts asks for the UUID first, since that of a twin is the kernel's own
 // invention for the time of its mount.
 func btrfsErrorCounts(_ int, root *os.File) (ErrorCounts, error) {
-	var info btrfsFSInfo
-	if _, err := ioctl(root, btrfsIocFSInfo, unsafe.Pointer(&info)); err != nil {
-		return ErrorCounts{}, fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
+	id, err := linuxbtrfs.UUID(root)
+	if err != nil {
+		return ErrorCounts{}, err
 	}
 
-	devices := filepath.Join(sysBtrfs, uuid.UUID(info.fsid).String(), "devinfo")
+	devices := filepath.Join(sysBtrfs, id, "devinfo")
 
 	entries, err := os.ReadDir(devices)
 	if err != nil {

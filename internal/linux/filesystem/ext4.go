@@ -120,56 +120,30 @@ func (e *ext4) check(ctx context.Context, path string, options ...string) (Verdi
 	}
 
 	if t.readOnly {
-		return e.checkUnwritable(ctx, path)
+		super, err := readFrom(path, readExt4Superblock)
+		if err != nil {
+			return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+		}
+
+		if binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0 {
+			return Verdict{State: NeedsReplay, Detail: "the journal holds changes, and the device is read-only"}, nil
+		}
+
+		options = []string{"-n"}
 	}
 
-	return e.fsck(ctx, path, options...)
-}
-
-// checkUnwritable is Check of a device that cannot be repaired because it is read-only.
-func (e *ext4) checkUnwritable(ctx context.Context, path string) (Verdict, error) {
-	super, err := readExt4Super(path)
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	if binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0 {
-		return Verdict{State: NeedsReplay, Detail: "the journal holds changes, and the device is read-only"}, nil
-	}
-
-	return e.fsck(ctx, path, "-n")
-}
-
-// readExt4Super reads the superblock of a filesystem that is about to be checked.
-func readExt4Super(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("check: %w", err)
-	}
-	defer file.Close()
-
-	super, err := readBlock(file, ext4SuperOffset, ext4SuperLength)
-	if err != nil {
-		return nil, fmt.Errorf("check %s: %w", path, err)
-	}
-
-	return super, nil
-}
-
-// fsck runs e2fsck under a lock that lasts as long as e2fsck does.
-func (e *ext4) fsck(ctx context.Context, path string, options ...string) (Verdict, error) {
-	held, err := lockPath(ctx, path)
+	held, err := lockPath(ctx, path, os.O_RDONLY)
 	if err != nil {
 		return Verdict{}, err
 	}
 	defer held.Close()
 
-	return e.runFsck(ctx, path, Command{Args: options, InheritedFile: held})
+	return e.fsck(ctx, path, held, options...)
 }
 
-// runFsck runs e2fsck with the options that command has.
-func (e *ext4) runFsck(ctx context.Context, path string, command Command) (Verdict, error) {
-	command.Tool, command.Package, command.Args = "e2fsck", ext4Package, append(command.Args, "--", path)
+// fsck runs e2fsck, which inherits the lock.
+func (e *ext4) fsck(ctx context.Context, path string, lock *os.File, options ...string) (Verdict, error) {
+	command := Command{Tool: "e2fsck", Package: ext4Package, Args: append(options, "--", path), InheritedFile: lock}
 
 	result, err := runCheck(ctx, e.run, path, command)
 	if err != nil {
@@ -218,11 +192,7 @@ func (e *ext4) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes
 		return nil
 	}
 
-	if err != nil {
-		return growError(mountpoint, deviceBytes, "EXT4_IOC_RESIZE_FS", err)
-	}
-
-	return nil
+	return growError(mountpoint, deviceBytes, "EXT4_IOC_RESIZE_FS", err)
 }
 
 // FS_IOC_GETFSMAP is _IOWR('X', 59, struct fsmap_head).
@@ -265,18 +235,24 @@ func ext4ReachesEnd(directory *os.File, bytes uint64) bool {
 // GrowthSurvivesCrash is true: nothing of it counts before all of it does.
 func (*ext4) GrowthSurvivesCrash() bool { return true }
 
-func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
+func (e *ext4) GrowUnmounted(ctx context.Context, path string) (err error) {
 	t, err := inspect(path, Ext4)
 	if err != nil {
 		return err
 	}
 
-	full, err := fillsDevice(path, t.sizeBytes)
-	if full || err != nil {
+	defer errdefs.Wrapf(&err, "grow %s", path)
+
+	limit, err := readFrom(path, ext4Limit)
+	if err != nil || limit.fills(t.sizeBytes) {
 		return err
 	}
 
-	held, err := lockPath(ctx, path)
+	if err := limit.check(Ext4, t.sizeBytes); err != nil {
+		return err
+	}
+
+	held, err := lockPath(ctx, path, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -289,31 +265,26 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 
 	result, err := e.run.Run(ctx, command)
 	if err == nil && result.ExitCode != 0 && strings.Contains(result.Output, resizeWantsCheck) {
-		verdict, checkErr := e.runFsck(ctx, path, Command{Args: []string{"-f", "-p"}, InheritedFile: held})
+		verdict, checkErr := e.fsck(ctx, path, held, "-f", "-p")
 		if checkErr != nil {
 			return checkErr
 		}
 
 		if verdict.State == Damaged {
-			return fmt.Errorf("grow %s: %w: %s", path, ErrDamaged, verdict.Detail)
+			return fmt.Errorf("%w: %s", ErrDamaged, verdict.Detail)
 		}
 
 		result, err = e.run.Run(ctx, command)
 	}
 
-	if err == nil && result.ExitCode != 0 {
-		err = toolError(command, result)
+	switch {
+	case err != nil || result.ExitCode == 0:
+		return err
+	case strings.Contains(result.Output, resizeAborted):
+		return fmt.Errorf("%w, as growing it was aborted: %w", ErrDamaged, toolError(command, result))
+	default:
+		return toolError(command, result)
 	}
-
-	if err != nil && strings.Contains(result.Output, resizeAborted) {
-		err = fmt.Errorf("%w, as growing it was aborted: %w", ErrDamaged, err)
-	}
-
-	if err != nil {
-		return fmt.Errorf("grow %s: %w", path, err)
-	}
-
-	return nil
 }
 
 // What resize2fs prints if it wants a check that is newer than the last mount, and if it gave up in
@@ -322,24 +293,6 @@ const (
 	resizeWantsCheck = "Please run 'e2fsck -f "
 	resizeAborted    = "aborted resize operation"
 )
-
-// fillsDevice says whether the filesystem takes all the whole blocks that there are. Error:
-// ErrGrowLimit if it cannot.
-func fillsDevice(path string, bytes int64) (full bool, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return false, fmt.Errorf("grow: %w", err)
-	}
-	defer file.Close()
-	defer errdefs.Wrapf(&err, "grow %s", path)
-
-	limit, err := ext4Limit(file)
-	if err != nil {
-		return false, err
-	}
-
-	return limit.fills(bytes), limit.check(Ext4, bytes)
-}
 
 func (e *ext4) SizeBytes(r io.ReaderAt) (int64, error) {
 	super, err := readExt4Superblock(r)
@@ -354,16 +307,16 @@ func (e *ext4) SizeBytes(r io.ReaderAt) (int64, error) {
 
 // readExt4Superblock reads a superblock. Error: ErrNoSuperblock.
 func readExt4Superblock(r io.ReaderAt) ([]byte, error) {
-	super, err := readAt(r, ext4SuperOffset, ext4SuperLength)
-	if err != nil {
+	super, err := readBlock(r, ext4SuperOffset, ext4SuperLength)
+
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", Ext4, err)
-	}
-
-	if super == nil || string(super[ext4MagicOffset:][:len(ext4Magic)]) != ext4Magic {
+	case string(super[ext4MagicOffset:][:len(ext4Magic)]) != ext4Magic:
 		return nil, fmt.Errorf("%s: %w", Ext4, ErrNoSuperblock)
+	default:
+		return super, nil
 	}
-
-	return super, nil
 }
 
 // ext4Size returns the filesystem's size and block size in bytes.
@@ -388,11 +341,11 @@ func ext4Size(super []byte) (size, blockSize int64, err error) {
 // lock: if the driver is killed while resize2fs goes on, the next driver finds
 // ErrInUse instead of starting a second tool beside it. An image attached as a
 // loop device is locked in the same way.
-func lockPath(ctx context.Context, path string) (*os.File, error) {
-	file, err := openLocked(ctx, path, os.O_RDONLY)
+func lockPath(ctx context.Context, path string, flag int) (*os.File, error) {
+	file, err := openLocked(ctx, path, flag)
 	if errors.Is(err, unix.EBADF) {
-		// NFS locks exclusively only what is open for writing. A device is not opened so, because
-		// udev reads a device again after that.
+		// NFS locks exclusively only what is open for writing. For a check a device is not opened so,
+		// because udev reads a device again after that.
 		file, err = openLocked(ctx, path, os.O_RDWR)
 	}
 

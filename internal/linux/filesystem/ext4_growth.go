@@ -120,13 +120,7 @@ func ext4LeavesRest(directory *os.File, deviceBytes int64) bool {
 		return false
 	}
 
-	device, err := os.Open("/dev/" + filepath.Base(name))
-	if err != nil {
-		return false
-	}
-	defer device.Close()
-
-	super, err := readExt4Superblock(device)
+	super, err := readFrom("/dev/"+filepath.Base(name), readExt4Superblock)
 
 	return err == nil && ext4RestIsUnused(super, deviceBytes)
 }

@@ -13,9 +13,9 @@ func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOp
 		return verdict, err
 	}
 
-	super, err := readExt4Super(path)
+	super, err := readFrom(path, readExt4Superblock)
 	if err != nil {
-		return Verdict{}, err
+		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
 	}
 
 	switch {

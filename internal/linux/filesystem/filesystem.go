@@ -398,8 +398,12 @@ func openMounted(mountpoint *os.File, magic int64, name string) (directory *os.F
 	return os.NewFile(uintptr(descriptor), mountpoint.Name()), int64(stat.Bsize), nil //nolint:unconvert // as above
 }
 
+// growError returns nil for nil.
 func growError(mountpoint *os.File, deviceBytes int64, request string, err error) error {
-	if errors.Is(err, unix.EPERM) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM):
 		err = fmt.Errorf("%w (ext4 wants CAP_SYS_RESOURCE and no recorded errors, xfs and btrfs want CAP_SYS_ADMIN): %w",
 			ErrGrowRefused, err)
 	}

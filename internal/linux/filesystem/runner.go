@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -86,9 +85,9 @@ const (
 )
 
 func (processes) Run(ctx context.Context, command Command) (Result, error) {
-	path, err := findTool(command.Tool)
+	path, err := Tool{command.Tool, command.Package}.Find()
 	if err != nil {
-		return Result{}, &ToolMissingError{Tool: command.Tool, Package: command.Package}
+		return Result{}, err
 	}
 
 	if command.Uninterruptible {
@@ -169,22 +168,6 @@ func setOutOfMemoryVictim(pid int) {
 	const first = "1000"
 
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(first), 0) // the process may have ended
-}
-
-// findTool also looks where tools are that a daemon's PATH may lack.
-func findTool(tool string) (string, error) {
-	path, err := exec.LookPath(tool)
-	if err == nil {
-		return path, nil
-	}
-
-	for _, directory := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
-		if path, err := exec.LookPath(filepath.Join(directory, tool)); err == nil {
-			return path, nil
-		}
-	}
-
-	return "", err
 }
 
 // boundedOutput keeps the beginning and the end of what is written to it. The

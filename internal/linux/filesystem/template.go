@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
@@ -43,10 +42,9 @@ var errTooLarge = errors.New("too much was written for a template")
 func readTemplate(key templateKey, path string) (made *template, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read a template: %w", err)
+		return nil, err
 	}
 	defer file.Close()
-	defer errdefs.Wrapf(&err, "read a template from %s", path)
 
 	row, _ := typeByName(key.filesystem)
 	if _, err := row.personalize(file, uuid.New()); err != nil {

@@ -139,7 +139,7 @@ func newTemplateKey(name, path string, o MakeOptions) (templateKey, error) {
 		options: fmt.Sprintf("%d %q", cmp.Or(o.BlockSize, defaultBlockSize), o.Options),
 	}
 
-	tool, err := findTool(row.tools[0])
+	tool, err := Tool{Name: row.tools[0]}.Find()
 	if err != nil {
 		return key, err
 	}

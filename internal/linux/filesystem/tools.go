@@ -1,5 +1,10 @@
 package filesystem
 
+import (
+	"os/exec"
+	"path/filepath"
+)
+
 // Tool is a program that a filesystem's work is left to.
 type Tool struct {
 	// Name is the program's, and Package the Debian package that has it.
@@ -18,15 +23,16 @@ func Tools(fsType string) []Tool {
 	return tools
 }
 
-// Find returns the path that a Runner starts the tool from. Error: a
-// *ToolMissingError.
+// Find returns the path that a Runner starts the tool from. It also looks where tools are that a daemon's
+// PATH may lack. Error: a *ToolMissingError.
 func (t Tool) Find() (string, error) {
-	path, err := findTool(t.Name)
-	if err != nil {
-		return "", &ToolMissingError{Tool: t.Name, Package: t.Package}
+	for _, directory := range []string{"", "/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
+		if path, err := exec.LookPath(filepath.Join(directory, t.Name)); err == nil {
+			return path, nil
+		}
 	}
 
-	return path, nil
+	return "", &ToolMissingError{Tool: t.Name, Package: t.Package}
 }
 
 // KernelNeeds says for people which kernels mount what mkfs makes with the options that users may give

@@ -14,9 +14,6 @@ type fsType struct {
 	// magic identifies the superblock; it is magicOffset bytes from the start.
 	magic       string
 	magicOffset int64
-	// detectionRank orders Detect, lowest first: btrfs last, since mkfs.btrfs erases the magic of
-	// the others, but their mkfs does not erase that of btrfs.
-	detectionRank int
 	// uuidOffset is where the superblock has the UUID that blkid prints.
 	uuidOffset int64
 	// mkfsOptions are the options that a user may give to mkfs.
@@ -43,11 +40,12 @@ type fsType struct {
 }
 
 // types is the table of all supported filesystems: a new one needs a file with its implementation
-// and a row here.
+// and a row here. btrfs is the last for Detect, since mkfs.btrfs erases the magic of the others, but
+// their mkfs does not erase that of btrfs.
 var types = []fsType{
 	{
 		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
-		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset, detectionRank: 1,
+		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset,
 		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: &ext4Grammar,
 		kernelNeeds: "the features quota and project take CONFIG_QFMT_V2", errorCounts: ext4ErrorCounts,
 		personalize: personalizeExt4, mkfsConfiguration: "/etc/mke2fs.conf", growthLimit: ext4Limit,
@@ -55,14 +53,14 @@ var types = []fsType{
 	},
 	{
 		name: XFS, new: func(run Runner) Filesystem { return &xfs{run: run} },
-		magic: xfsMagic, magicOffset: 0, detectionRank: 0,
+		magic: xfsMagic, magicOffset: 0,
 		uuidOffset: xfsUUID, mkfsOptions: &xfsGrammar,
 		kernelNeeds: "crc=0 takes CONFIG_XFS_SUPPORT_V4, blocks larger than a page Linux 6.12", personalize: personalizeXFS,
 		debianPackage: xfsPackage, tools: []string{"mkfs.xfs", "xfs_repair", "xfs_logprint", "xfs_db", "xfs_mdrestore"},
 	},
 	{
 		name: Btrfs, new: func(run Runner) Filesystem { return &btrfs{run: run} },
-		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset, detectionRank: 2,
+		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset,
 		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: &btrfsGrammar,
 		kernelNeeds: "block-group-tree takes Linux 6.1, squota 6.7, nodes smaller than a page 5.16", personalize: personalizeBtrfs,
 		reserveZeros: true, errorCounts: btrfsErrorCounts,
@@ -84,9 +82,6 @@ func Names() []string {
 func IsSupported(name string) bool {
 	return slices.ContainsFunc(types, func(t fsType) bool { return t.name == name })
 }
-
-// inDetectionOrder is the table in the order in which Detect compares the magic numbers.
-var inDetectionOrder = slices.SortedFunc(slices.Values(types), func(a, b fsType) int { return a.detectionRank - b.detectionRank })
 
 // typeByName returns the row of a filesystem.
 func typeByName(name string) (fsType, bool) {

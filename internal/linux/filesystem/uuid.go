@@ -41,28 +41,23 @@ func UUID(r io.ReaderAt) (string, error) {
 		return "", fmt.Errorf("UUID: %w", ErrNoSuperblock)
 	}
 
-	found, err := readAt(r, row.uuidOffset, len(uuid.Nil))
+	found, err := readBlock(r, row.uuidOffset, len(uuid.Nil))
 	if err != nil {
 		return "", fmt.Errorf("UUID: %w", err)
-	}
-
-	if found == nil {
-		return "", fmt.Errorf("UUID: %w", ErrNoSuperblock)
 	}
 
 	return uuid.UUID(found).String(), nil
 }
 
-// superblocks is an unmounted filesystem whose superblocks are about to change.
+// superblocks is an unmounted filesystem whose superblocks are about to change. Its lock is inherited by
+// tools.
 type superblocks struct {
 	*os.File
 
-	// lockFile is locked, and inherited by tools.
-	lockFile *os.File
-	path     string
+	path string
 }
 
-// withSuperblocks is what SetUUID is for all of them.
+// withSuperblocks is what SetUUID is for all of them. It keeps others from the filesystem. Error: ErrInUse.
 func withSuperblocks(ctx context.Context, path, id, name string,
 	set func(ctx context.Context, s *superblocks, wanted uuid.UUID) error,
 ) (err error) {
@@ -71,45 +66,28 @@ func withSuperblocks(ctx context.Context, path, id, name string,
 		return fmt.Errorf("UUID of %s: %w", path, err)
 	}
 
-	s, err := openSuperblocks(ctx, path, name)
+	t, err := inspect(path, name)
+
+	switch {
+	case err != nil:
+		return err
+	case !t.isExpectedType:
+		return fmt.Errorf("%s of %s: %w", name, path, ErrNoSuperblock)
+	}
+
+	file, err := lockPath(ctx, path, os.O_RDWR)
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, s.Close()) }()
+	defer func() { err = errors.Join(err, file.Close()) }()
 
-	if err := set(ctx, s, wanted); err != nil {
+	if err := set(ctx, &superblocks{file, path}, wanted); err != nil {
 		return fmt.Errorf("UUID of %s: %w", path, err)
 	}
 
 	return nil
 }
-
-// openSuperblocks keeps others from the filesystem. Error: ErrInUse.
-func openSuperblocks(ctx context.Context, path, name string) (*superblocks, error) {
-	t, err := inspect(path, name)
-	if err != nil {
-		return nil, err
-	}
-
-	if !t.isExpectedType {
-		return nil, fmt.Errorf("%s of %s: %w", name, path, ErrNoSuperblock)
-	}
-
-	held, err := lockPath(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the superblock: %w", err), held.Close())
-	}
-
-	return &superblocks{File: file, lockFile: held, path: path}, nil
-}
-
-func (s *superblocks) Close() error { return errors.Join(s.File.Close(), s.lockFile.Close()) }
 
 // readBlock reads what has to be there.
 func readBlock(r io.ReaderAt, offset int64, length int) ([]byte, error) {
@@ -184,7 +162,7 @@ func crc32c(parts ...[]byte) uint32 {
 // the superblock. Nothing ends the tool, since nothing could finish its work.
 func (s *superblocks) setUUIDWithTool(ctx context.Context, run Runner, command Command, wanted uuid.UUID) error {
 	command.Args = append(command.Args, "--", s.path)
-	command.InheritedFile, command.Uninterruptible = s.lockFile, true
+	command.InheritedFile, command.Uninterruptible = s.File, true
 
 	result, err := run.Run(ctx, command)
 	if err != nil {

@@ -115,7 +115,7 @@ const (
 
 // repair runs xfs_repair, which repairs nothing; it fills in what is to be run.
 func (x *xfs) repair(ctx context.Context, path string, t target, command Command) (Result, error) {
-	groups, err := readXFSGroups(path)
+	groups, err := readFrom(path, readXFSGroups)
 	if err != nil {
 		return Result{}, fmt.Errorf("check %s: %w", path, err)
 	}
@@ -135,14 +135,8 @@ func (x *xfs) repair(ctx context.Context, path string, t target, command Command
 }
 
 // readXFSGroups returns the number of groups in the superblock, 0 where the file ends before it.
-func readXFSGroups(path string) (uint32, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer file.Close()
-
-	number, err := readAt(file, xfsGroups, 4)
+func readXFSGroups(r io.ReaderAt) (uint32, error) {
+	number, err := readAt(r, xfsGroups, 4)
 	if err != nil || number == nil {
 		return 0, err
 	}
@@ -176,7 +170,7 @@ func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Ve
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes of the superblock"}, nil
 	}
 
-	older, err := copiesAreOlder(path)
+	older, err := readFrom(path, copiesAreOlder)
 
 	switch {
 	case err != nil:
@@ -190,14 +184,8 @@ func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Ve
 
 // copiesAreOlder reports whether the superblock has grown since some of its copies were written. It
 // is false if a copy is another filesystem's, or has a size that is larger.
-func copiesAreOlder(path string) (older bool, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer file.Close()
-
-	layout, err := readXFSLayout(file)
+func copiesAreOlder(r io.ReaderAt) (older bool, err error) {
+	layout, err := readXFSLayout(r)
 
 	switch {
 	case errors.Is(err, ErrNoSuperblock), errors.Is(err, errors.ErrUnsupported):
@@ -207,7 +195,7 @@ func copiesAreOlder(path string) (older bool, err error) {
 	}
 
 	for group := uint32(1); group < layout.groups; group++ {
-		super, err := readBlock(file, layout.superOffset(group), xfsSuperAll)
+		super, err := readBlock(r, layout.superOffset(group), xfsSuperAll)
 		if err != nil {
 			return false, err
 		}
@@ -300,11 +288,9 @@ func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes 
 	}
 
 	grow := xfsGrowData{newBlocks: blocks, inodesPercent: geometry.inodesPercent}
-	if _, err := ioctl(directory, xfsIocGrowData, unsafe.Pointer(&grow)); err != nil {
-		return growError(mountpoint, deviceBytes, "XFS_IOC_FSGROWFSDATA", err)
-	}
+	_, err = ioctl(directory, xfsIocGrowData, unsafe.Pointer(&grow))
 
-	return nil
+	return growError(mountpoint, deviceBytes, "XFS_IOC_FSGROWFSDATA", err)
 }
 
 // FinishReplay writes the copies of the superblock, by a growth to the present size: a replay of a
@@ -353,12 +339,12 @@ func (*xfs) GrowthSurvivesCrash() bool { return false }
 func (*xfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
 
 func (*xfs) SizeBytes(r io.ReaderAt) (int64, error) {
-	super, err := readAt(r, 0, xfsSuperLength)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", XFS, err)
-	}
+	super, err := readBlock(r, 0, xfsSuperLength)
 
-	if super == nil || string(super[:len(xfsMagic)]) != xfsMagic {
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%s: %w", XFS, err)
+	case string(super[:len(xfsMagic)]) != xfsMagic:
 		return 0, fmt.Errorf("%s: %w", XFS, ErrNoSuperblock)
 	}
 

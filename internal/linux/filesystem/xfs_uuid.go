@@ -132,7 +132,7 @@ func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout) 
 
 	cycle := layout.cycle() + xfsCyclesBeyond
 	command := Command{
-		Tool: "xfs_db", Package: xfsPackage, InheritedFile: s.lockFile,
+		Tool: "xfs_db", Package: xfsPackage, InheritedFile: s.File,
 		Args: []string{"-x", "-c", "logformat -c " + strconv.FormatUint(uint64(cycle), 10), "--", s.path},
 	}
 
