@@ -66,17 +66,37 @@ func (d *Dialect) Translate(ctx context.Context, request any, _ *grpc.UnaryServe
 	message = proto.Clone(message)
 	renameSegments(message, TopologyKey, record.NodeSegmentKey)
 
-	response, err := d.translate(ctx, message, next)
+	return d.translate(ctx, message, func(ctx context.Context, request any) (any, error) {
+		response, err := next(ctx, request)
 
-	message, isMessage = response.(proto.Message)
-	if err != nil || !isMessage {
-		return response, err
+		message, isMessage := response.(proto.Message)
+		if err != nil || !isMessage {
+			return response, err
+		}
+
+		message = proto.Clone(message)
+		renameSegments(message, record.NodeSegmentKey, TopologyKey)
+		d.adapt(message)
+
+		return message, nil
+	})
+}
+
+// adapt has a response be one that a CO of hostpathplugin knows.
+func (d *Dialect) adapt(response proto.Message) {
+	switch response := response.(type) {
+	case *csi.ControllerExpandVolumeResponse:
+		// The node also expands what it need not: Kubernetes' tests of the node's expansion expect its call.
+		response.NodeExpansionRequired = !d.flags.noNodeExpansion
+	case *csi.GetCapacityResponse:
+		if len(d.kinds) == 0 {
+			response.AvailableCapacity = min(response.GetAvailableCapacity(), d.flags.maxVolumeSize)
+		}
+	case *csi.NodeGetInfoResponse:
+		if d.flags.attachLimit == randomLimit {
+			response.MaxVolumesPerNode = rand.Int64N(maxRandomLimit) + 1 //nolint:gosec // no secret
+		}
 	}
-
-	message = proto.Clone(message)
-	renameSegments(message, record.NodeSegmentKey, TopologyKey)
-
-	return message, nil
 }
 
 func (d *Dialect) translate(ctx context.Context, request any, next grpc.UnaryHandler) (any, error) {
@@ -91,12 +111,8 @@ func (d *Dialect) translate(ctx context.Context, request any, next grpc.UnaryHan
 		}
 
 		request.MutableParameters = opaque(request.GetMutableParameters())
-	case *csi.ControllerExpandVolumeRequest:
-		return d.expand(ctx, request, next)
 	case *csi.DeleteVolumeRequest:
 		return d.whenUnused(ctx, request, next)
-	case *csi.NodeGetInfoRequest:
-		return d.nodeInfo(ctx, request, next)
 	case *csi.ValidateVolumeCapabilitiesRequest:
 		return d.validate(ctx, request, next)
 	case *csi.CreateSnapshotRequest:
@@ -134,13 +150,9 @@ func (d *Dialect) create(ctx context.Context, request *csi.CreateVolumeRequest, 
 	}
 
 	made, _ := response.(*csi.CreateVolumeResponse)
-	made = proto.CloneOf(made)
 	// A volume's context has the parameters of its StorageClass.
-	merged := maps.Clone(given)
-	if merged == nil {
-		merged = map[string]string{}
-	}
-
+	merged := map[string]string{}
+	maps.Copy(merged, given)
 	maps.Copy(merged, made.GetVolume().GetVolumeContext())
 	made.Volume.VolumeContext = merged
 
@@ -154,27 +166,8 @@ func (d *Dialect) validate(ctx context.Context, request *csi.ValidateVolumeCapab
 	request.Parameters, request.MutableParameters = nil, opaque(mutable)
 
 	response, err := next(ctx, request)
-	answer, _ := response.(*csi.ValidateVolumeCapabilitiesResponse)
-
-	if answer.GetConfirmed() == nil {
-		return response, err
-	}
-
-	answer = proto.CloneOf(answer)
-	answer.Confirmed.Parameters, answer.Confirmed.MutableParameters = parameters, mutable
-
-	return answer, nil
-}
-
-// expand also has the node expand what it need not: Kubernetes' tests of the node's expansion expect its call.
-func (d *Dialect) expand(ctx context.Context, request *csi.ControllerExpandVolumeRequest, next grpc.UnaryHandler) (any, error) {
-	response, err := next(ctx, request)
-
-	if expanded, _ := response.(*csi.ControllerExpandVolumeResponse); expanded != nil {
-		expanded = proto.CloneOf(expanded)
-		expanded.NodeExpansionRequired = !d.flags.noNodeExpansion
-
-		return expanded, err
+	if answer, _ := response.(*csi.ValidateVolumeCapabilitiesResponse); answer.GetConfirmed() != nil {
+		answer.Confirmed.Parameters, answer.Confirmed.MutableParameters = parameters, mutable
 	}
 
 	return response, err
@@ -200,35 +193,17 @@ func (d *Dialect) whenUnused(ctx context.Context, request any, next grpc.UnaryHa
 	}
 }
 
-// nodeInfo returns another limit at each call where it is random.
-func (d *Dialect) nodeInfo(ctx context.Context, request *csi.NodeGetInfoRequest, next grpc.UnaryHandler) (any, error) {
-	response, err := next(ctx, request)
-
-	if info, _ := response.(*csi.NodeGetInfoResponse); d.flags.attachLimit == randomLimit && info != nil {
-		info = proto.CloneOf(info)
-		info.MaxVolumesPerNode = rand.Int64N(maxRandomLimit) + 1 //nolint:gosec // no secret
-
-		return info, err
-	}
-
-	return response, err
-}
-
 // inAKind has a volume made in the pool of its kind, or in the first one that takes it.
 func (d *Dialect) inAKind(given, parameters map[string]string, makeVolume func() (any, error)) (any, error) {
-	kind := given[kindKey]
+	kind, kinds := given[kindKey], d.kinds
 
 	switch {
-	case parameters[volume.KeyPool] != "":
+	case parameters[volume.KeyPool] != "", len(d.kinds) == 0 && kind == "":
 		return makeVolume()
-	case len(d.kinds) == 0 && kind != "":
-		return nil, status.Errorf(codes.InvalidArgument, "parameters: kind is %q, but there are no kinds: give the driver -capacity", kind)
 	case len(d.kinds) == 0:
-		return makeVolume()
+		return nil, status.Errorf(codes.InvalidArgument, "parameters: kind is %q, but there are no kinds: give the driver -capacity", kind)
 	case kind != "":
-		parameters[volume.KeyPool] = kind
-
-		return makeVolume()
+		kinds = []string{kind}
 	}
 
 	var (
@@ -236,7 +211,7 @@ func (d *Dialect) inAKind(given, parameters map[string]string, makeVolume func()
 		err      error
 	)
 
-	for _, each := range d.kinds {
+	for _, each := range kinds {
 		parameters[volume.KeyPool] = each
 
 		// A volume of an earlier call may be in another one.
@@ -261,26 +236,15 @@ func (d *Dialect) capacity(ctx context.Context, request *csi.GetCapacityRequest,
 		request.Parameters[volume.KeyPool] = kind
 	}
 
-	response, err := next(ctx, request)
-	if has, _ := response.(*csi.GetCapacityResponse); has != nil && len(d.kinds) == 0 {
-		has = proto.CloneOf(has)
-		has.AvailableCapacity = min(has.GetAvailableCapacity(), d.flags.maxVolumeSize)
-
-		return has, err
-	}
-
-	return response, err
+	return next(ctx, request)
 }
 
 func (d *Dialect) publish(ctx context.Context, request *csi.NodePublishVolumeRequest, next grpc.UnaryHandler) (any, error) {
 	given := request.GetVolumeContext()
 
 	if d.flags.ephemeral && given[volume.KeyEphemeral] == "" {
-		request.VolumeContext = maps.Clone(given)
-		if request.VolumeContext == nil {
-			request.VolumeContext = map[string]string{}
-		}
-
+		request.VolumeContext = map[string]string{}
+		maps.Copy(request.VolumeContext, given)
 		request.VolumeContext[volume.KeyEphemeral] = "true"
 	}
 
@@ -289,11 +253,7 @@ func (d *Dialect) publish(ctx context.Context, request *csi.NodePublishVolumeReq
 	}
 
 	request.VolumeContext = withBacking(known(request.GetVolumeContext()), request.GetVolumeCapability())
-	request.VolumeContext[volume.KeySize] = ephemeralBytes
-
-	if size := given[volume.KeySize]; size != "" {
-		request.VolumeContext[volume.KeySize] = size
-	}
+	request.VolumeContext[volume.KeySize] = cmp.Or(given[volume.KeySize], ephemeralBytes)
 
 	return d.inAKind(given, request.GetVolumeContext(), func() (any, error) { return next(ctx, request) })
 }

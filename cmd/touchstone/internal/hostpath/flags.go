@@ -46,8 +46,8 @@ type Flags struct {
 	proxyEndpoint, blockType               string
 	maxVolumesPerNode, attachLimit         int64
 	maxVolumeSize, maxVolumeSizeNode       int64
-	capacities                             capacities
-	mutable                                names
+	capacities                             map[string]int64
+	mutable                                []string
 	attach, topology, expansion, modify    bool
 	metadata, listSnapshots                bool
 	ephemeral, lifecycle                   bool
@@ -58,7 +58,7 @@ type Flags struct {
 
 // NewFlags returns the flags with hostpathplugin's defaults.
 func NewFlags(problems io.Writer) *Flags {
-	f := &Flags{set: flag.NewFlagSet("hostpathplugin", flag.ContinueOnError), capacities: capacities{}}
+	f := &Flags{set: flag.NewFlagSet("hostpathplugin", flag.ContinueOnError), capacities: map[string]int64{}}
 	f.set.SetOutput(problems)
 	f.set.StringVar(&f.endpoint, "endpoint", "unix:///tmp/csi.sock", "CSI endpoint: unix://PATH, a path, or tcp://HOST:PORT of the loopback")
 	f.set.StringVar(&f.driverName, "drivername", defaultDriverName, "name of the driver")
@@ -67,7 +67,7 @@ func NewFlags(problems io.Writer) *Flags {
 	f.set.BoolVar(&f.ephemeral, "ephemeral", false, "publish each volume as an inline ephemeral one")
 	f.set.Int64Var(&f.maxVolumesPerNode, "maxvolumespernode", 0, "limit of volumes per node; 0 is none")
 	f.set.Int64Var(&f.attachLimit, "attach-limit", 0, "like maxvolumespernode, which it overrides; -1 is a random one of 1 to 10")
-	f.set.Var(f.capacities, "capacity", "capacity of the StorageClasses whose parameter 'kind' is KIND, as KIND=SIZE (repeatable)")
+	f.set.Func("capacity", "capacity of the StorageClasses whose parameter 'kind' is KIND, as KIND=SIZE (repeatable)", f.addCapacity)
 	f.set.BoolVar(&f.attach, "enable-attach", false, "serve ControllerPublishVolume")
 	f.set.BoolVar(&f.lifecycle, "check-volume-lifecycle", false, "fail violations of a volume's lifecycle at once")
 	f.set.Int64Var(&f.maxVolumeSize, "max-volume-size", defaultMaxVolume, "size of the largest volume in bytes")
@@ -78,7 +78,7 @@ func NewFlags(problems io.Writer) *Flags {
 	f.set.BoolVar(&f.noControllerExpansion, "disable-controller-expansion", false, "serve no ControllerExpandVolume")
 	f.set.BoolVar(&f.noNodeExpansion, "disable-node-expansion", false, "serve no NodeExpandVolume")
 	f.set.BoolVar(&f.modify, "enable-controller-modify-volume", false, "serve ControllerModifyVolume")
-	f.set.Var(&f.mutable, "accepted-mutable-parameter-names", "mutable parameters that are accepted, separated by commas (default: all)")
+	f.set.Func("accepted-mutable-parameter-names", "mutable parameters that are accepted, separated by commas (default: all)", f.addMutable)
 	f.set.BoolVar(&f.metadata, "enable-snapshot-metadata", false, "serve SnapshotMetadata")
 	f.set.StringVar(&f.blockType, "snapshot-metadata-block-type", "FIXED_LENGTH", "FIXED_LENGTH or VARIABLE_LENGTH")
 	f.set.BoolVar(&f.listSnapshots, "enable-list-snapshots", true, "serve ListSnapshots")
@@ -111,26 +111,21 @@ func (f *Flags) ignoreFlagsOfKlog() {
 
 // Parse reads the arguments, with one dash or two. Errors: flag.ErrHelp, ErrFlag.
 func (f *Flags) Parse(args []string) error {
-	if err := f.set.Parse(args); errors.Is(err, flag.ErrHelp) {
+	err := f.set.Parse(args)
+
+	switch {
+	case errors.Is(err, flag.ErrHelp):
 		return err
-	} else if err != nil {
+	case err != nil:
 		return fmt.Errorf("%w: %w", ErrFlag, err)
-	}
-
-	if f.set.NArg() > 0 {
+	case f.set.NArg() > 0:
 		return fmt.Errorf("%w: %q is one argument too many", ErrFlag, f.set.Arg(0))
-	}
-
-	if f.version || f.proxyEndpoint != "" {
+	case f.version || f.proxyEndpoint != "":
 		return nil
-	}
-
-	if f.nodeID == "" {
+	case f.nodeID == "":
 		return fmt.Errorf("%w: -nodeid is missing", ErrFlag)
-	}
-
 	// UNKNOWN is a type of the spec, but of no message.
-	if f.MetadataBlocks() == csi.BlockMetadataType_UNKNOWN {
+	case f.MetadataBlocks() == csi.BlockMetadataType_UNKNOWN:
 		return fmt.Errorf("%w: -snapshot-metadata-block-type is %q; it must be FIXED_LENGTH or VARIABLE_LENGTH", ErrFlag, f.blockType)
 	}
 
@@ -246,18 +241,12 @@ func (f *Flags) disabled() []string {
 		{!f.metadata, capability.SnapshotMetadataService},
 		{!f.listSnapshots, capability.ListSnapshots},
 		{!f.expansion, capability.ExpandVolume},
+		{f.expansion && f.noControllerExpansion, "controller:" + capability.ExpandVolume},
+		{f.expansion && f.noNodeExpansion, "node:" + capability.ExpandVolume},
 	} {
 		if each.off {
 			names = append(names, string(each.name))
 		}
-	}
-
-	if f.expansion && f.noControllerExpansion {
-		names = append(names, "controller:"+string(capability.ExpandVolume))
-	}
-
-	if f.expansion && f.noNodeExpansion {
-		names = append(names, "node:"+string(capability.ExpandVolume))
 	}
 
 	return names
@@ -272,11 +261,8 @@ func withHost(address string) string {
 	return address
 }
 
-// capacities are bytes by kind.
-type capacities map[string]int64
-
-// Set implements flag.Value.
-func (c capacities) Set(text string) error {
+// addCapacity parses a value of -capacity.
+func (f *Flags) addCapacity(text string) error {
 	kind, size, found := strings.Cut(text, "=")
 	if !found || kind == "" {
 		return fmt.Errorf("%w: %q is not KIND=SIZE, such as fast=100Gi", ErrFlag, text)
@@ -287,25 +273,16 @@ func (c capacities) Set(text string) error {
 		return err
 	}
 
-	c[kind] = bytes
+	f.capacities[kind] = bytes
 
 	return nil
 }
 
-// String implements flag.Value.
-func (c capacities) String() string { return fmt.Sprint(map[string]int64(c)) }
-
-// names are separated by commas.
-type names []string
-
-// Set implements flag.Value.
-func (n *names) Set(text string) error {
+// addMutable parses a value of -accepted-mutable-parameter-names.
+func (f *Flags) addMutable(text string) error {
 	for name := range strings.SplitSeq(text, ",") {
-		*n = append(*n, strings.TrimSpace(name))
+		f.mutable = append(f.mutable, strings.TrimSpace(name))
 	}
 
 	return nil
 }
-
-// String implements flag.Value.
-func (n *names) String() string { return strings.Join(*n, ",") }
