@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 )
 
@@ -21,11 +22,13 @@ const killTimeout = time.Second
 
 // ExamineInChild runs the checks in a child process: this program with the given arguments,
 // with which it calls ServeChild. A child that cannot exit, because the kernel waits for
-// storage that does not respond, is abandoned. Errors: ErrChildFailed, or ctx's.
-func ExamineInChild(ctx context.Context, c Config, arguments ...string) (Report, error) {
+// storage that does not respond, is abandoned. Error: ErrChildFailed, also for the end of ctx.
+func ExamineInChild(ctx context.Context, c Config, arguments ...string) (report Report, err error) {
+	defer errdefs.Wrapf(&err, "%w", ErrChildFailed)
+
 	given, err := json.Marshal(c)
 	if err != nil {
-		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
+		return report, err
 	}
 
 	// Not CommandContext: its Wait would block on a child that cannot exit.
@@ -34,26 +37,21 @@ func ExamineInChild(ctx context.Context, c Config, arguments ...string) (Report,
 
 	said, err := child.StdoutPipe()
 	if err != nil {
-		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
+		return report, err
 	}
 
 	if err := child.Start(); err != nil {
-		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
+		return report, err
 	}
 
 	defer killChild(ctx, child, said)
 
-	report, err := operation.Await(ctx, func() (report Report, err error) {
+	return operation.Await(ctx, func() (report Report, err error) {
 		// One document, without waiting for the end of the pipe.
-		if err := json.NewDecoder(said).Decode(&report); err != nil {
-			return report, fmt.Errorf("%w: %w", ErrChildFailed, err)
-		}
-		return report, nil
+		err = json.NewDecoder(said).Decode(&report)
+
+		return report, err
 	})
-	if err != nil && !errors.Is(err, ErrChildFailed) {
-		err = fmt.Errorf("examine: %w", err)
-	}
-	return report, err
 }
 
 // killChild kills the child and waits for a limited time. The loop device of a trial has

@@ -51,7 +51,7 @@ var checks = []check{
 	{name: "pool-space", objects: pools, run: inPool(checkPoolSpace)},
 	{name: "pool-reflink", objects: pools, run: inPool(checkPoolReflink)},
 	{name: "pool-directories", objects: pools, run: inPool(checkPoolDirectories)},
-	{name: "pool-attach", onNode: true, objects: pools, run: checkAttach},
+	{name: "pool-attach", onNode: true, objects: pools, run: inPool(checkAttach)},
 	{name: "state", run: checkState},
 	{name: "clock", run: checkClock},
 	{name: "kubelet", onNode: true, run: checkKubelet},

@@ -186,15 +186,12 @@ func checkEventSource(_ context.Context, c *Config, object string) Finding {
 		return skipped("events are turned off (--health-events=false)")
 	}
 
-	for _, each := range sources() {
-		if each.Name() != object {
-			continue
-		}
+	all := sources()
+	i := slices.IndexFunc(all, func(each health.Source) bool { return each.Name() == object })
 
-		if err := each.Supported(); err != nil {
-			return warning(err.Error(), "the driver works without them, and finds failures only by periodic probes (--health-relist-period); "+
-				"a newer kernel, or more privileges, would report them at once")
-		}
+	if err := all[i].Supported(); err != nil {
+		return warning(err.Error(), "the driver works without them, and finds failures only by periodic probes (--health-relist-period); "+
+			"a newer kernel, or more privileges, would report them at once")
 	}
 
 	return ok("the kernel reports them")

@@ -233,14 +233,9 @@ const (
 )
 
 // checkAttach attaches an unnamed image to a loop device with autoclear.
-func checkAttach(ctx context.Context, c *Config, name string) Finding {
+func checkAttach(ctx context.Context, _ *Config, s poolLocation) Finding {
 	if !privileged() {
 		return skipped("attaching needs root; see privileges")
-	}
-
-	s, err := c.locatePool(name)
-	if err != nil {
-		return skippedWithoutPool(err)
 	}
 
 	image, err := s.createUnnamed()
