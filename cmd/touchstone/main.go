@@ -84,30 +84,14 @@ func (o *output) Fd() uintptr {
 	return ^uintptr(0)
 }
 
-// exitError carries the code that a command wants to end with.
-type exitError struct {
-	error
-
-	code int
-}
-
-// ExitCode returns the code for exitCode.
-func (e exitError) ExitCode() int { return e.code }
-
-// Unwrap returns the cause.
-func (e exitError) Unwrap() error { return e.error }
-
 // exitWith returns nil for nil. Of what an ordinary user may not do it says how that user can.
 func exitWith(code int, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 		err = fmt.Errorf("%w; run it as root (sudo), or with directories of your own: --state-dir and --pool, "+
 			"of serve also --endpoint, with --simulate-node if it is to mount nothing", err)
 	}
 
-	return exitError{err, code}
+	return ctl.WithCode(code, err)
 }
 
 // withDefaultCommand inserts `serve` before arguments that begin with a flag, so that

@@ -33,14 +33,17 @@ const (
 	exitUsage  = 2
 )
 
-// usage returns an error of the command line, not of the driver.
-func usage(err error) error {
+// WithCode gives an error the exit code with which the process ends; nil stays nil.
+func WithCode(code int, err error) error {
 	if err != nil {
-		return &coded{err, exitUsage}
+		return &coded{err, code}
 	}
 
 	return nil
 }
+
+// usage returns an error of the command line, not of the driver.
+func usage(err error) error { return WithCode(exitUsage, err) }
 
 // coded is an error with an exit code. That of a command that checks health is 1 only for an
 // unhealthy result, and 2 if there is no result.

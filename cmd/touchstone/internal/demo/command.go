@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/ctl"
 	"github.com/touchstone-csi/touchstone/cmd/touchstone/internal/doctor"
 )
 
@@ -25,18 +26,8 @@ var (
 	errShellPath   = errors.New("its commands are lines of sh: choose a --dir without spaces and characters of the shell")
 )
 
-// cannotRunError means that this machine, user or command line does not allow the demo.
-type cannotRunError struct{ error }
-
-// ExitCode is 2: usage, or cannot run.
-func (cannotRunError) ExitCode() int { return 2 }
-
-func cannotRun(err error) error {
-	if err != nil {
-		return cannotRunError{err}
-	}
-	return nil
-}
+// cannotRun gives an error the exit code for what this machine, user or command line does not allow.
+func cannotRun(err error) error { return ctl.WithCode(2, err) }
 
 // NewCommand returns `demo`.
 func NewCommand() *cobra.Command {
