@@ -74,28 +74,22 @@ func (d *demo) startDriver(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	d.driver = &driver{child, make(chan struct{})}
-	go func(exited chan struct{}) {
+	exited := make(chan struct{})
+	d.driver = &driver{child, exited}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
 		_ = child.Wait() // ProcessState has its result.
 		close(exited)
-	}(d.driver.exited)
-	return fmt.Sprintf("process %d", child.Process.Pid), d.waitReady(ctx)
-}
-
-func (d *demo) waitReady(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	go func(exited chan struct{}) {
-		<-exited
 		cancel()
-	}(d.driver.exited)
+	}()
 
 	client, err := csiclient.Connect("unix://" + d.path(socketName))
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer client.Close()
 
-	return client.WaitReady(ctx)
+	return fmt.Sprintf("process %d", child.Process.Pid), client.WaitReady(ctx)
 }
 
 func (d *demo) killDriver(context.Context) (string, error) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
 const (
@@ -59,12 +60,9 @@ func check(ok bool, format string, args ...any) error {
 }
 
 func newDemo(root string, out io.Writer) *demo {
-	d := &demo{root: root, out: bufio.NewWriter(out)}
-	if file, ok := out.(interface{ Fd() uintptr }); ok {
-		_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-		d.colour = err == nil && os.Getenv("NO_COLOR") == ""
-	}
-	return d
+	file, ok := out.(interface{ Fd() uintptr })
+	colour := ok && term.IsTerminal(int(file.Fd())) && os.Getenv("NO_COLOR") == ""
+	return &demo{root: root, out: bufio.NewWriter(out), colour: colour}
 }
 
 func (d *demo) path(name string) string { return filepath.Join(d.root, name) }
