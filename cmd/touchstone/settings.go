@@ -203,31 +203,25 @@ func take(flag, from *pflag.Flag) error {
 // that may be repeated.
 func setFrom(flag *pflag.Flag, value *yaml.Node) error {
 	several, repeatable := flag.Value.(pflag.SliceValue)
+	value = resolved(value)
+	isList, nodes := value.Kind == yaml.SequenceNode, []*yaml.Node{value}
 
-	switch value = resolved(value); {
-	case value.Kind == yaml.MappingNode && repeatable:
-		return wantList(flag)
-	case value.Kind != yaml.SequenceNode:
-		text, err := scalar(flag, value)
-		if err != nil {
-			return err
-		}
-
-		return flag.Value.Set(text)
-	case !repeatable:
+	switch {
+	case isList && !repeatable:
 		return fmt.Errorf("%w: a list, where one value is wanted", errUsage)
+	case isList:
+		nodes = value.Content
 	}
 
-	texts := make([]string, len(value.Content))
+	texts := make([]string, len(nodes))
 
-	for i, element := range value.Content {
-		element = resolved(element)
-		// `- zone: a` is one, too.
-		if element.Kind == yaml.MappingNode {
-			return wantList(flag)
+	for i, node := range nodes {
+		// `- zone: a` is a mapping, too.
+		if node = resolved(node); node.Kind == yaml.MappingNode && repeatable {
+			return fmt.Errorf("%w: a mapping; want a list of %s", errUsage, flag.Value.Type())
 		}
 
-		text, err := scalar(flag, element)
+		text, err := scalar(flag, node)
 		if err != nil {
 			return err
 		}
@@ -235,7 +229,11 @@ func setFrom(flag *pflag.Flag, value *yaml.Node) error {
 		texts[i] = text
 	}
 
-	return several.Replace(texts)
+	if isList {
+		return several.Replace(texts)
+	}
+
+	return flag.Value.Set(texts[0])
 }
 
 // resolved is what an alias stands for.
@@ -245,11 +243,6 @@ func resolved(node *yaml.Node) *yaml.Node {
 	}
 
 	return node
-}
-
-// wantList is the error for a mapping where a list is expected.
-func wantList(flag *pflag.Flag) error {
-	return fmt.Errorf("%w: a mapping; want a list of %s", errUsage, flag.Value.Type())
 }
 
 // scalar returns a value as it is written in the file: YAML would make another text of some numbers,

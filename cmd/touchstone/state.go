@@ -51,9 +51,7 @@ func newStateCommand() *cobra.Command { //nolint:funlen // one literal a command
 state does not know, and what it knows that is not there. Nothing is changed.
 Exits 0 without findings, 1 with findings, 2 when something cannot be read.`,
 		Args: noArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			return given.verify(command)
-		},
+		RunE: given.verify,
 	}
 	verify.Flags().BoolVar(&given.asJSON, "json", false, "print the report as JSON")
 
@@ -74,7 +72,7 @@ Exits 0 without findings, 1 with findings, 2 when something cannot be read.`,
 they were are kept beside. From the pools that --pool names only what is empty
 and what was being made is removed, never data.`,
 			Args: noArgs,
-			RunE: func(command *cobra.Command, _ []string) error { return given.repair(command) },
+			RunE: given.repair,
 		},
 		&cobra.Command{
 			Use:   "forget-pool NAME",
@@ -105,7 +103,7 @@ are reported as missing, and can be deleted by their orchestrator.`,
 	return command
 }
 
-func (f *stateFlags) verify(command *cobra.Command) error {
+func (f *stateFlags) verify(command *cobra.Command, _ []string) error {
 	report, err := audit.Verify(command.Context(), f.directory, f.pools)
 	if err != nil {
 		return exitWith(exitCannot, err)
@@ -140,7 +138,7 @@ func findings(directory string, report audit.Report) error {
 	}
 }
 
-func (f *stateFlags) repair(command *cobra.Command) error {
+func (f *stateFlags) repair(command *cobra.Command, _ []string) error {
 	out := command.OutOrStdout()
 
 	clean, err := repairState(out, f.directory)
