@@ -125,11 +125,8 @@ func (q *Quotas) Read(group Group) (Counted, error) {
 // change a group it returns EDQUOT if directory is in a subvolume that is at its limit.
 func CreateGroup(directory *os.File, group Group) error {
 	err := ioctl(directory, iocQgroupCreate, "BTRFS_IOC_QGROUP_CREATE "+group.String(), &createArgs{create: 1, group: uint64(group)})
-	if errors.Is(err, unix.EEXIST) {
-		return nil
-	}
 
-	return err
+	return except(unix.EEXIST, err)
 }
 
 // RemoveGroup removes a quota group and its members' membership. One that is missing is no error.
@@ -150,21 +147,13 @@ func RemoveGroup(directory *os.File, group Group) error {
 	}
 
 	err := ioctl(directory, iocQgroupCreate, "BTRFS_IOC_QGROUP_CREATE "+group.String(), &createArgs{group: uint64(group)})
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
 
-	return err
+	return except(unix.ENOENT, err)
 }
 
 // Assign makes a group the member of another. One that is a member already is no error.
 func Assign(directory *os.File, member, group Group) error {
-	err := assign(directory, member, group, 1)
-	if errors.Is(err, unix.EEXIST) {
-		return nil
-	}
-
-	return err
+	return except(unix.EEXIST, assign(directory, member, group, 1))
 }
 
 // Unassign ends the membership of a group in another. It returns how often the kernel had recorded
@@ -176,16 +165,21 @@ func Unassign(directory *os.File, member, group Group) (times int, err error) {
 		err = assign(directory, member, group, 0)
 	}
 
-	if errors.Is(err, unix.ENOENT) {
-		err = nil
-	}
-
-	return times - 1, err
+	return times - 1, except(unix.ENOENT, err)
 }
 
 func assign(directory *os.File, member, group Group, add uint64) error {
 	return ioctl(directory, iocQgroupAssign, fmt.Sprintf("BTRFS_IOC_QGROUP_ASSIGN %s %s", member, group),
 		&assignArgs{assign: add, source: uint64(member), target: uint64(group)})
+}
+
+// except returns nil for an error that says that nothing has to be done.
+func except(done, err error) error {
+	if errors.Is(err, done) {
+		return nil
+	}
+
+	return err
 }
 
 // Limit limits what the group may refer to.
@@ -198,11 +192,8 @@ func Limit(directory *os.File, group Group, bytes int64) error {
 func Unlimit(directory *os.File, group Group) error {
 	err := ioctl(directory, iocQgroupLimit, "BTRFS_IOC_QGROUP_LIMIT "+group.String(),
 		&limitArgs{group: uint64(group), flags: limitReferenced | limitExclusive, maxReferenced: noLimit, maxExclusive: noLimit})
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
 
-	return err
+	return except(unix.ENOENT, err)
 }
 
 // Members returns the groups that are members of a group.
@@ -220,12 +211,11 @@ func Parents(directory *os.File, group Group) ([]Group, error) {
 func related(directory *os.File, group Group, wanted func(Group) bool) ([]Group, error) {
 	var groups []Group
 
-	err := search(directory, quotaTree, itemKey{uint64(group), qgroupRelation, 0}, itemKey{uint64(group), qgroupRelation, maxOffset},
-		func(found itemKey, _ []byte) {
-			if other := Group(found.offset); wanted(other) {
-				groups = append(groups, other)
-			}
-		})
+	err := search(directory, quotaTree, qgroupRelation, uint64(group), uint64(group), func(found itemKey, _ []byte) {
+		if other := Group(found.offset); wanted(other) {
+			groups = append(groups, other)
+		}
+	})
 
 	return groups, err
 }
@@ -234,8 +224,7 @@ func related(directory *os.File, group Group, wanted func(Group) bool) ([]Group,
 func Groups(directory *os.File) ([]Group, error) {
 	var groups []Group
 
-	err := search(directory, quotaTree, itemKey{0, qgroupInfo, 0}, itemKey{0, qgroupInfo, maxOffset},
-		func(found itemKey, _ []byte) { groups = append(groups, Group(found.offset)) })
+	err := search(directory, quotaTree, qgroupInfo, 0, 0, func(found itemKey, _ []byte) { groups = append(groups, Group(found.offset)) })
 
 	return groups, err
 }

@@ -27,15 +27,15 @@ type itemKey struct {
 	offset uint64
 }
 
-// search calls visit with the items of a tree from one key to another whose kind is that of first.
-// It needs CAP_SYS_ADMIN.
-func search(directory *os.File, tree uint64, first, last itemKey, visit func(key itemKey, data []byte)) error {
-	next := first
+// search calls visit with the items of one kind that a tree has for the objects from first to last. It needs
+// CAP_SYS_ADMIN.
+func search(directory *os.File, tree uint64, kind uint32, first, last uint64, visit func(key itemKey, data []byte)) error {
+	next := itemKey{first, kind, 0}
 
 	for {
 		arguments := searchArgs{
 			tree: tree, minObject: next.object, minKind: next.kind, minOffset: next.offset,
-			maxObject: last.object, maxKind: last.kind, maxOffset: last.offset, maxTransid: math.MaxUint64, items: math.MaxUint32,
+			maxObject: last, maxKind: kind, maxOffset: maxOffset, maxTransid: math.MaxUint64, items: math.MaxUint32,
 		}
 		if err := ioctl(directory, iocTreeSearch, "BTRFS_IOC_TREE_SEARCH", &arguments); err != nil {
 			return err
@@ -45,8 +45,8 @@ func search(directory *os.File, tree uint64, first, last itemKey, visit func(key
 			return nil
 		}
 
-		found := arguments.each(first.kind, visit)
-		if found == last || found.offset == maxOffset {
+		found := arguments.each(kind, visit)
+		if found.offset == maxOffset {
 			return nil
 		}
 

@@ -178,9 +178,7 @@ func destroyID(directory *os.File, id uint64) error {
 func Inside(directory *os.File, id uint64) ([]uint64, error) {
 	var ids []uint64
 
-	err := search(directory, rootTree, itemKey{id, rootRef, 0}, itemKey{id, rootRef, maxOffset}, func(found itemKey, _ []byte) {
-		ids = append(ids, found.offset)
-	})
+	err := search(directory, rootTree, rootRef, id, id, func(found itemKey, _ []byte) { ids = append(ids, found.offset) })
 
 	return ids, err
 }
@@ -212,7 +210,7 @@ type Place struct {
 // PlaceOf returns where a subvolume is. It returns false for one that is being made or removed, and
 // for the outermost.
 func PlaceOf(directory *os.File, id uint64) (place Place, found bool, err error) {
-	err = search(directory, rootTree, itemKey{id, rootBackref, 0}, itemKey{id, rootBackref, maxOffset}, func(at itemKey, data []byte) {
+	err = search(directory, rootTree, rootBackref, id, id, func(at itemKey, data []byte) {
 		// struct btrfs_root_ref: the inode of its directory, a sequence, the length of the name, the name.
 		place, found = Place{Outer: at.offset, Name: string(data[18:])}, true
 	})
@@ -225,9 +223,7 @@ func PlaceOf(directory *os.File, id uint64) (place Place, found bool, err error)
 func From(directory *os.File, id uint64) ([]uint64, error) {
 	var ids []uint64
 
-	err := search(directory, rootTree, itemKey{id, rootItem, 0}, itemKey{lastFree, rootItem, maxOffset}, func(found itemKey, _ []byte) {
-		ids = append(ids, found.object)
-	})
+	err := search(directory, rootTree, rootItem, id, lastFree, func(found itemKey, _ []byte) { ids = append(ids, found.object) })
 
 	return ids, err
 }
@@ -236,7 +232,7 @@ func From(directory *os.File, id uint64) ([]uint64, error) {
 func Exists(directory *os.File, id uint64) (bool, error) {
 	exists := false
 
-	err := search(directory, rootTree, itemKey{id, rootItem, 0}, itemKey{id, rootItem, maxOffset}, func(itemKey, []byte) { exists = true })
+	err := search(directory, rootTree, rootItem, id, id, func(itemKey, []byte) { exists = true })
 
 	return exists, err
 }
