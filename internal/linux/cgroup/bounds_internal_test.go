@@ -33,7 +33,7 @@ func TestSearchDepthIsLimited(t *testing.T) {
 		path := filepath.Join(base, strings.Repeat("/above", depth-1), "podx")
 		require.NoError(t, os.MkdirAll(path, 0o700))
 
-		found, err := searchPod(base, podNames("x"))
+		found, err := searchPod(base, "x")
 		require.ErrorIs(t, err, want, "depth %d", depth)
 
 		if want == nil {
@@ -54,13 +54,13 @@ func TestSearchBreadthIsLimited(t *testing.T) {
 	path := filepath.Join(base, "0000", "podx")
 	require.NoError(t, os.Mkdir(path, 0o700))
 
-	found, err := searchPod(base, podNames("x"))
+	found, err := searchPod(base, "x")
 	require.NoError(t, err)
 	require.Equal(t, path, found)
 
 	require.NoError(t, os.Mkdir(filepath.Join(base, "one more"), 0o700))
 
-	_, err = searchPod(base, podNames("x"))
+	_, err = searchPod(base, "x")
 	require.ErrorIs(t, err, ErrNoPod)
 	errtext.Require(t, err, fmt.Sprint("among the first ", maxDirectories, " cgroups"))
 }

@@ -43,8 +43,6 @@ type hierarchy interface {
 	get(cgroup string, device Device) (Limits, error)
 	// set replaces the rule of the pod whose cgroup is top, or leaves it as it was.
 	set(podUID, top string, device Device, wanted Limits) error
-	// forget is called for a pod that has no cgroup any more.
-	forget(podUID string)
 	// version is that of cgroups.
 	version() int
 }

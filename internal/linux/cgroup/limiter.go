@@ -55,35 +55,23 @@ func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 // is gone.
 func (l *Limiter) Remove(podUID string, device Device) error {
 	tree, top, err := l.find(podUID)
-	if errors.Is(err, ErrNoPod) {
-		tree.forget(podUID) // its rules went with it
-
-		return nil
-	}
-
 	if err == nil {
 		err = tree.set(podUID, top, device, Limits{})
 	}
 
-	// Without the controller there is no rule.
-	if errors.Is(err, ErrUnsupported) || isRemoved(err) {
+	switch {
+	case errors.Is(err, ErrNoPod):
+		l.v1.forget(podUID) // its rules went with it
+
 		return nil
+	case errors.Is(err, ErrUnsupported), isRemoved(err):
+		return nil // without the controller, or the cgroup, there is no rule
+	default:
+		return err
 	}
-
-	return err
 }
 
-// Get returns the pod's limits for the device. Errors: ErrUnsupported, ErrNoPod.
-func (l *Limiter) Get(podUID string, device Device) (Limits, error) {
-	tree, top, err := l.find(podUID)
-	if err != nil {
-		return Limits{}, err
-	}
-
-	return tree.get(top, device)
-}
-
-// find returns the hierarchy, also with ErrNoPod, and the pod's cgroup.
+// find returns the hierarchy and the pod's cgroup.
 func (l *Limiter) find(podUID string) (hierarchy, string, error) {
 	tree, base, err := l.detect()
 	if err != nil {

@@ -79,7 +79,7 @@ func findPod(base, uid string) (found string, err error) {
 
 	// At last everywhere, for a kubelet in a container of its own or with --cgroup-root.
 	for _, top := range []string{"kubepods", "kubepods.slice", ""} {
-		found, err = searchPod(filepath.Join(base, top), podNames(uid))
+		found, err = searchPod(filepath.Join(base, top), uid)
 		if !errors.Is(err, ErrNoPod) {
 			break
 		}
@@ -99,21 +99,8 @@ func hasPods(base string) bool {
 	return false
 }
 
-// podNames are the possible names of a pod's cgroup. systemd takes a dash for a
-// step in its tree, so the kubelet writes the UID's as underscores.
-func podNames(uid string) []string {
-	escaped := strings.ReplaceAll(uid, "-", "_")
-
-	return []string{
-		"pod" + uid,
-		"kubepods-burstable-pod" + escaped + ".slice",
-		"kubepods-besteffort-pod" + escaped + ".slice",
-		"kubepods-pod" + escaped + ".slice",
-	}
-}
-
 // searchPod searches breadth-first, so that the cgroups of a pod's containers come last.
-func searchPod(base string, names []string) (string, error) {
+func searchPod(base, uid string) (string, error) {
 	level, seen := []string{base}, 0
 
 	for range maxDepth {
@@ -134,7 +121,7 @@ func searchPod(base string, names []string) (string, error) {
 					continue
 				}
 
-				if isPod(entry.Name(), names) {
+				if isPod(entry.Name(), uid) {
 					return filepath.Join(parent, entry.Name()), nil
 				}
 
@@ -150,16 +137,12 @@ func searchPod(base string, names []string) (string, error) {
 		level = next
 	}
 
-	return "", fmt.Errorf("%w in %s: no %s", ErrNoPod, base, names[0])
+	return "", fmt.Errorf("%w in %s: no pod%s", ErrNoPod, base, uid)
 }
 
-func isPod(name string, names []string) bool {
-	for _, wanted := range names {
-		// With --cgroup-root, systemd's names begin with it.
-		if name == wanted || strings.HasSuffix(wanted, ".slice") && strings.HasSuffix(name, "-"+wanted) {
-			return true
-		}
-	}
-
-	return false
+// isPod reports whether a cgroup of that name is the pod's. systemd takes a dash for a step in its tree, so
+// the kubelet writes the UID's as underscores behind the names of all steps, of which --cgroup-root has more:
+// kubepods-besteffort-pod<uid>.slice.
+func isPod(name, uid string) bool {
+	return name == "pod"+uid || strings.HasSuffix(name, "-pod"+strings.ReplaceAll(uid, "-", "_")+".slice")
 }

@@ -95,6 +95,7 @@ func (t *v1) set(podUID, top string, device Device, wanted Limits) error {
 	return err
 }
 
+// forget is called for a pod that has no cgroup any more.
 func (t *v1) forget(podUID string) {
 	if limited := t.lock(func() *pod { return t.pods[podUID] }); limited != nil {
 		t.drop(podUID, limited)

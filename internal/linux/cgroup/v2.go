@@ -21,8 +21,7 @@ var ruleKeys = []string{"rbps", "wbps", "riops", "wiops"}
 // beneath it.
 type v2 struct{}
 
-func (v2) version() int  { return 2 }
-func (v2) forget(string) {}
+func (v2) version() int { return 2 }
 
 func (v2) get(cgroup string, device Device) (Limits, error) {
 	values, err := readRule(cgroup, ruleFile, device)
