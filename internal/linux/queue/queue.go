@@ -49,20 +49,6 @@ type Attributes struct {
 // Unchanged returns the request that changes nothing.
 func Unchanged() Attributes { return Attributes{ReadAheadKiB: -1} }
 
-// of returns the request that sets the attributes that wanted changes to those of a. A scheduler may change
-// the read-ahead, too.
-func (a Attributes) of(wanted Attributes) Attributes {
-	if wanted.ReadAheadKiB < 0 && wanted.Scheduler == "" {
-		a.ReadAheadKiB = -1
-	}
-
-	if wanted.Scheduler == "" {
-		a.Scheduler = ""
-	}
-
-	return a
-}
-
 // New returns the queues listed in sysBlock, which is DefaultSysBlock except in tests.
 func New(sysBlock string) *Queues { return &Queues{sysBlock: sysBlock} }
 
@@ -105,8 +91,13 @@ func (q *Queues) Set(device string, wanted Attributes) error {
 		return nil
 	}
 
-	// They are written whatever they are by now, and others are not: they may have changed meanwhile.
-	return errors.Join(err, q.apply(device, Unchanged(), before.of(wanted)))
+	// They are written whatever they are by now, and others are not: they may have changed meanwhile. A
+	// scheduler may have changed the read-ahead, too.
+	if wanted.Scheduler == "" {
+		before.Scheduler = ""
+	}
+
+	return errors.Join(err, q.apply(device, Unchanged(), before))
 }
 
 // apply writes the attributes that differ and reads them back, since the kernel rounds or ignores
