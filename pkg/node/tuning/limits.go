@@ -3,6 +3,7 @@ package tuning
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
@@ -61,24 +62,17 @@ func (t *Tuner) RemoveLimits(targetPath string) error {
 		return nil
 	}
 
-	if !t.limitedAtAnotherPath(limited) {
+	isShared := slices.ContainsFunc(t.limited.All(), func(other *Limited) bool {
+		return other.TargetPath != targetPath && other.VolumeID == limited.VolumeID &&
+			other.Pod == limited.Pod && other.Number == limited.Number
+	})
+	if !isShared {
 		if err := t.limiter.Remove(limited.Pod, limited.device()); err != nil {
 			return fmt.Errorf("limits of volume %s for pod %s: %w", limited.VolumeID, limited.Pod, err)
 		}
 	}
 
 	return t.limited.DeleteLazily(limited.RecordID())
-}
-
-func (t *Tuner) limitedAtAnotherPath(limited *Limited) bool {
-	for _, other := range t.limited.All() {
-		if other.TargetPath != limited.TargetPath && other.VolumeID == limited.VolumeID &&
-			other.Pod == limited.Pod && other.Number == limited.Number {
-			return true
-		}
-	}
-
-	return false
 }
 
 func limitsOf(wanted volume.Mutable) cgroup.Limits {
