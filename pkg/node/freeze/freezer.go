@@ -100,6 +100,9 @@ type Filesystem struct {
 	VolumeID, FSType string
 	// Root is the open root of the filesystem. WithFrozen closes it.
 	Root *os.File
+	// abandoned means that its sync or its freeze did not return in time. The goroutine that waits
+	// for it then thaws the filesystem and closes its root.
+	abandoned bool
 }
 
 // Targets are the filesystems and devices of the volumes that are to be copied.
@@ -129,9 +132,10 @@ func (t *Targets) Close() error {
 // is reached, they are thawed at once and within's ctx ends; the result is then an error,
 // whatever within returns: ErrLimit, or the cause of ctx.
 func (f *Freezer) WithFrozen(ctx context.Context, targets Targets, within func(ctx context.Context) error) (err error) {
-	window := newWindow(f, targets)
+	window := &window{freezer: f, mounted: targets.Filesystems}
+	window.close = sync.OnceValue(window.end)
 
-	if err := window.prepare(ctx); err != nil {
+	if err := window.prepare(ctx, targets.Devices); err != nil {
 		return errors.Join(err, window.close())
 	}
 

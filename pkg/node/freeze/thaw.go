@@ -93,7 +93,7 @@ func (f *Freezer) thawAnywhere(record *Frozen) error {
 
 	for _, attachment := range attached {
 		if path.Base(attachment.BackingPath) == record.VolumeID+layout.ImageSuffix && !attachment.ReadOnly {
-			return f.thawThroughMount(record.VolumeID, record.FSType, attachment.Path, mount.Options{})
+			return f.ThawDevice(record.VolumeID, record.FSType, attachment.Number, mount.Options{})
 		}
 	}
 
@@ -115,13 +115,8 @@ func (f *Freezer) ThawDevice(volumeID, fsType string, number int, options mount.
 		return err
 	}
 
-	return f.thawThroughMount(volumeID, fsType, device.Name(), options)
-}
-
-// thawThroughMount thaws through a detached mount of the device, which shares the superblock with
-// the mount that is frozen.
-func (f *Freezer) thawThroughMount(volumeID, fsType, device string, options mount.Options) error {
-	tree, err := mount.Mount(device, fsType, options)
+	// A detached mount of the device shares the superblock with the mount that is frozen.
+	tree, err := mount.Mount(device.Name(), fsType, options)
 	if err != nil {
 		return err
 	}

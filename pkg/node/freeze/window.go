@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
@@ -24,8 +23,7 @@ var errSyncLimit = errdefs.Errorf(errdefs.ErrFailedPrecondition,
 // window is the time in which the filesystems of one call are frozen.
 type window struct {
 	freezer *Freezer
-	mounted []*freezing
-	devices []int
+	mounted []Filesystem
 	// recorded means that the records of mounted are of this window.
 	recorded bool
 	// frozen is how many of mounted are frozen, and since the time of the first freeze.
@@ -34,33 +32,13 @@ type window struct {
 	close  func() error
 }
 
-// freezing is one filesystem of a window.
-type freezing struct {
-	Filesystem
-
-	// abandoned means that its sync or its freeze did not return in time. The goroutine that waits
-	// for it then thaws the filesystem and closes its root.
-	abandoned bool
-}
-
-func newWindow(f *Freezer, targets Targets) *window {
-	w := &window{freezer: f, devices: targets.Devices}
-	for _, filesystem := range targets.Filesystems {
-		w.mounted = append(w.mounted, &freezing{Filesystem: filesystem})
-	}
-
-	w.close = sync.OnceValue(w.end)
-
-	return w
-}
-
 // prepare syncs devices and filesystems, so that the freeze itself writes little, and
 // records the filesystems that are about to be frozen.
-func (w *window) prepare(ctx context.Context) error {
+func (w *window) prepare(ctx context.Context, devices []int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, syncLimit, errSyncLimit)
 	defer cancel()
 
-	for _, number := range w.devices {
+	for _, number := range devices {
 		_, err := operation.Await(ctx, func() (struct{}, error) { return struct{}{}, w.freezer.syncDevice(number) })
 		if err != nil {
 			return err
@@ -73,13 +51,17 @@ func (w *window) prepare(ctx context.Context) error {
 
 	records := make([]*Frozen, 0, len(w.mounted))
 
-	for _, volume := range w.mounted {
+	for i := range w.mounted {
+		volume := &w.mounted[i]
 		if w.freezer.IsFrozen(volume.VolumeID) {
 			return errdefs.Errorf(errdefs.ErrUnavailable, "freeze volume %s: it is still frozen, since thawing it failed; that is being retried",
 				volume.VolumeID)
 		}
 
-		if err := w.syncOne(ctx, volume); err != nil {
+		err := volume.call(ctx, filesystem.Sync, func(err error) {
+			w.freezer.config.Log.Warn("a sync has ended after its time limit", "volume", volume.VolumeID, "error", err)
+		})
+		if err != nil {
 			return fmt.Errorf("freeze volume %s: %w", volume.VolumeID, err)
 		}
 
@@ -94,7 +76,8 @@ func (w *window) prepare(ctx context.Context) error {
 func (w *window) freeze(ctx context.Context) error {
 	w.since = time.Now()
 
-	for _, volume := range w.mounted {
+	for i := range w.mounted {
+		volume := &w.mounted[i]
 		if err := w.freezeOne(ctx, volume); err != nil {
 			return fmt.Errorf("freeze volume %s: %w", volume.VolumeID, err)
 		}
@@ -105,17 +88,10 @@ func (w *window) freeze(ctx context.Context) error {
 	return nil
 }
 
-// syncOne writes out one filesystem. It returns when ctx ends, too.
-func (w *window) syncOne(ctx context.Context, volume *freezing) error {
-	return volume.call(ctx, filesystem.Sync, func(err error) {
-		w.freezer.config.Log.Warn("a sync has ended after its time limit", "volume", volume.VolumeID, "error", err)
-	})
-}
-
 // freezeOne freezes one filesystem. It returns when ctx ends, too: a disk that hangs blocks
 // the freeze, and with it the volumes that are frozen already. If the freeze succeeds after
 // that, it is undone; in any case its record is dropped, since end leaves the filesystem out.
-func (w *window) freezeOne(ctx context.Context, volume *freezing) error {
+func (w *window) freezeOne(ctx context.Context, volume *Filesystem) error {
 	return volume.call(ctx, filesystem.Freeze, func(err error) {
 		if err == nil {
 			err = w.freezer.thaw(volume.VolumeID, volume.Root)
@@ -128,7 +104,7 @@ func (w *window) freezeOne(ctx context.Context, volume *freezing) error {
 }
 
 // call calls do, and late if ctx ends before it: do has the root until then.
-func (f *freezing) call(ctx context.Context, do func(root *os.File) error, late func(err error)) error {
+func (f *Filesystem) call(ctx context.Context, do func(root *os.File) error, late func(err error)) error {
 	done := make(chan error)
 
 	go func() {
