@@ -40,7 +40,7 @@ func (*btrfs) Name() string        { return Btrfs }
 func (*btrfs) MinimumBytes() int64 { return btrfsMinimumBytes }
 
 var btrfsGrammar = mkfsGrammar{tool: "mkfs.btrfs", options: mergeRules(
-	sameRule(withoutValue(), "-M", "--mixed"), sameRule(label(), "-L", "--label"), sameRule(number(), "-n", "--nodesize"),
+	sameRule(withoutValue, "-M", "--mixed"), sameRule(label, "-L", "--label"), sameRule(number, "-n", "--nodesize"),
 	sameRule(features("bgt", "block-group-tree", "extref", "free-space-tree", "fst", "mixed-bg", "no-holes", "quota",
 		"skinny-metadata", "squota"), "-O", "--features", "-R", "--runtime-features"),
 	sameRule(oneOf("dup", "single"), "-d", "--data", "-m", "--metadata"),
@@ -49,14 +49,8 @@ var btrfsGrammar = mkfsGrammar{tool: "mkfs.btrfs", options: mergeRules(
 
 // Make needs no block size: btrfs writes nothing smaller than its 4096 bytes.
 func (b *btrfs) Make(ctx context.Context, path string, o MakeOptions) error {
-	_, options, err := o.parse(btrfsGrammar)
-	if err != nil {
-		return err
-	}
-
-	return mkfs(ctx, b.run, b, path, Command{
-		Tool: "mkfs.btrfs", Package: btrfsPackage,
-		Args: append([]string{"-q", "-f", "-K"}, words(options)...),
+	return mkfs(ctx, b.run, b, path, o, func(_ int, options []option) []string {
+		return append([]string{"-q", "-f", "-K"}, words(options)...)
 	})
 }
 

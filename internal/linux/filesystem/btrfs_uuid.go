@@ -36,33 +36,31 @@ func (*btrfs) HasUUID(r io.ReaderAt, id string) (bool, error) { return superbloc
 // compared with it: the metadata UUID, which kernels before 5.0 do not know. The
 // kernel writes the copies of the superblock with its next commit.
 func (b *btrfs) SetUUID(ctx context.Context, path, id string) error {
-	return withSuperblocks(ctx, path, id, Btrfs, b.setUUID)
-}
+	return withSuperblocks(ctx, path, id, Btrfs, func(s *superblocks, wanted uuid.UUID) error {
+		super, err := readBlock(s, btrfsSuperOffset, btrfsSuperBlock)
+		if err != nil || uuid.UUID(super[btrfsFSID:][:len(wanted)]) == wanted {
+			return err
+		}
 
-func (b *btrfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {
-	super, err := readBlock(s, btrfsSuperOffset, btrfsSuperBlock)
-	if err != nil || uuid.UUID(super[btrfsFSID:][:len(wanted)]) == wanted {
-		return err
-	}
+		if binary.LittleEndian.Uint64(super[btrfsFlags:])&btrfsFlagsChanging != 0 ||
+			binary.LittleEndian.Uint64(super[btrfsDevices:]) != 1 {
+			return fmt.Errorf("%w: it has several devices, seeds others, or btrfstune was interrupted", ErrNotClean)
+		}
 
-	if binary.LittleEndian.Uint64(super[btrfsFlags:])&btrfsFlagsChanging != 0 ||
-		binary.LittleEndian.Uint64(super[btrfsDevices:]) != 1 {
-		return fmt.Errorf("%w: it has several devices, seeds others, or btrfstune was interrupted", ErrNotClean)
-	}
+		if binary.LittleEndian.Uint16(super[btrfsSumType:]) != 0 {
+			// The other kinds of checksums, which have to be asked for, are
+			// btrfstune's to know.
+			command := Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", wanted.String()}}
 
-	if binary.LittleEndian.Uint16(super[btrfsSumType:]) != 0 {
-		// The other kinds of checksums, which have to be asked for, are
-		// btrfstune's to know.
-		command := Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", wanted.String()}}
+			return s.setUUIDWithTool(ctx, b.run, command, wanted)
+		}
 
-		return s.setUUIDWithTool(ctx, b.run, command, wanted)
-	}
+		if err := btrfsSign(super, wanted); err != nil {
+			return err
+		}
 
-	if err := btrfsSign(super, wanted); err != nil {
-		return err
-	}
-
-	return s.writeDurably(btrfsSuperOffset, super)
+		return s.writeDurably(btrfsSuperOffset, super)
+	})
 }
 
 // btrfsSign puts the UUID into a superblock with a CRC-32C.

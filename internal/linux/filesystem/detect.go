@@ -83,15 +83,17 @@ func IsBlank(f *os.File) (bool, error) {
 		return false, fmt.Errorf("size of %s: %w", f.Name(), err)
 	}
 
-	var buffer, zeros []byte
+	var buffer []byte
 
 	err = extent.DataRanges(f, size, func(start, end int64) error {
 		// A thin image that was never written, which is the rule, needs none.
 		if buffer == nil {
-			buffer, zeros = make([]byte, min(size, blankBuffer)), make([]byte, min(size, blankBuffer))
+			buffer = make([]byte, min(size, blankBuffer))
 		}
 
-		return checkZero(f, start, end, buffer, zeros)
+		_, err := io.CopyBuffer(blankWriter{}, io.NewSectionReader(f, start, end-start), buffer)
+
+		return err
 	})
 	if errors.Is(err, errNotBlank) {
 		return false, nil
@@ -100,27 +102,14 @@ func IsBlank(f *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// checkZero returns errNotBlank for a range that has anything but zeros.
-func checkZero(r io.ReaderAt, start, end int64, buffer, zeros []byte) error {
-	for start < end {
-		part := buffer[:min(int64(len(buffer)), end-start)]
+// blankWriter accepts only zeros.
+type blankWriter struct{}
 
-		n, err := r.ReadAt(part, start)
-		if !bytes.Equal(part[:n], zeros[:n]) {
-			return errNotBlank
-		}
-
-		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("read for data: %w", err)
-		}
-
-		if n == 0 {
-			// Truncated under us: there is nothing more that could be data.
-			return nil
-		}
-
-		start += int64(n)
+// Write returns errNotBlank unless the first byte is 0, and each other one is like that before it.
+func (blankWriter) Write(p []byte) (int, error) {
+	if p[0] != 0 || !bytes.Equal(p[1:], p[:len(p)-1]) {
+		return 0, errNotBlank
 	}
 
-	return nil
+	return len(p), nil
 }

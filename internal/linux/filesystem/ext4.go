@@ -61,18 +61,18 @@ const (
 )
 
 var ext4Grammar = mkfsGrammar{tool: "mkfs.ext4", options: mergeRules(
-	sameRule(number(), "-G", "-I", "-N", "-g", "-i"),
+	sameRule(number, "-G", "-I", "-N", "-g", "-i"),
 	map[string]optionRule{
-		"-E": suboptions(mergeRules(sameRule(number(), "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
-			"stride", "stripe-width", "stripe_width"), map[string]optionRule{"nodiscard": withoutValue(), "root_owner": owner()})),
-		"-J": suboptions(sameRule(number(), "fast_commit_size", "size")),
-		"-L": label(),
+		"-E": suboptions(mergeRules(sameRule(number, "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
+			"stride", "stripe-width", "stripe_width"), map[string]optionRule{"nodiscard": withoutValue, "root_owner": owner})),
+		"-J": suboptions(sameRule(number, "fast_commit_size", "size")),
+		"-L": label,
 		"-O": features("64bit", "dir_index", "dir_nlink", "ea_inode", "ext_attr", "extent", "extents",
 			"extra_isize", "fast_commit", "filetype", "flex_bg", "has_journal", "huge_file", "inline_data", "large_dir",
 			"large_file", "metadata_csum", "metadata_csum_seed", "orphan_file", "project", "quota", "resize_inode",
 			"sparse_super", "sparse_super2", "uninit_bg"),
 		"-T": oneOf("big", "floppy", "huge", "largefile", "largefile4", "news", "small"),
-		"-b": oneOf("4096"), "-j": withoutValue(), "-m": percent(),
+		"-b": oneOf("4096"), "-j": withoutValue, "-m": percent,
 	},
 ), refused: sameRule("resize2fs grows no filesystem with clusters", "-C", "bigalloc")}
 
@@ -80,28 +80,22 @@ var ext4Grammar = mkfsGrammar{tool: "mkfs.ext4", options: mergeRules(
 // mount, which for a sparse image means never allocating most of them.
 func (e *ext4) Make(ctx context.Context, path string, o MakeOptions) error {
 	// 4096-byte blocks serve a device of 512-byte sectors too.
-	_, options, err := o.parse(ext4Grammar)
-	if err != nil {
-		return err
-	}
-
-	// Of several -E mkfs.ext4 heeds only the last, so they become one.
-	extended, others := []string{ext4Extended}, make([]option, 0, len(options))
-	if o.NoLazyInit {
-		extended[0] = ext4ExtendedEager
-	}
-
-	for _, given := range options {
-		if given.name == "-E" {
-			extended = append(extended, given.value)
-		} else {
-			others = append(others, given)
+	return mkfs(ctx, e.run, e, path, o, func(_ int, options []option) []string {
+		// Of several -E mkfs.ext4 heeds only the last, so they become one.
+		extended, others := []string{ext4Extended}, make([]option, 0, len(options))
+		if o.NoLazyInit {
+			extended[0] = ext4ExtendedEager
 		}
-	}
 
-	return mkfs(ctx, e.run, e, path, Command{
-		Tool: "mkfs.ext4", Package: ext4Package,
-		Args: append([]string{"-q", "-F", "-b", "4096", "-E", strings.Join(extended, ",")}, words(others)...),
+		for _, given := range options {
+			if given.name == "-E" {
+				extended = append(extended, given.value)
+			} else {
+				others = append(others, given)
+			}
+		}
+
+		return append([]string{"-q", "-F", "-b", "4096", "-E", strings.Join(extended, ",")}, words(others)...)
 	})
 }
 

@@ -31,21 +31,16 @@ const (
 	ext4Max32Bit           = math.MaxUint32
 )
 
-// ext4Limit returns how large the ext4 of r can become.
+// ext4Limit returns how large the ext4 of r can become, by its superblock only. resize2fs itself checks none
+// of these limits, but the one of bigalloc, before it writes: it aborts in the middle, or moves the inode
+// tables and files that are behind the group descriptors, which fails for a full filesystem, or one with a
+// resize inode or files without extents (1.47).
 func ext4Limit(r io.ReaderAt) (growthLimit, error) {
 	super, err := readExt4Superblock(r)
 	if err != nil {
 		return growthLimit{}, err
 	}
 
-	return ext4LimitOf(super)
-}
-
-// ext4LimitOf is a function of the superblock only. resize2fs itself checks none of these limits, but
-// the one of bigalloc, before it writes: it aborts in the middle, or moves the inode tables and files
-// that are behind the group descriptors, which fails for a full filesystem, or one with a resize
-// inode or files without extents (1.47).
-func ext4LimitOf(super []byte) (growthLimit, error) {
 	size, blockSize, err := ext4Size(super)
 	if err != nil {
 		return growthLimit{}, err

@@ -31,34 +31,32 @@ func (*ext4) HasUUID(r io.ReaderAt, id string) (bool, error) { return superblock
 // 4.4 do not know that. The copies of the superblock follow with the next
 // e2fsck or resize2fs; until then they have the former UUID.
 func (e *ext4) SetUUID(ctx context.Context, path, id string) error {
-	return withSuperblocks(ctx, path, id, Ext4, e.setUUID)
-}
-
-func (e *ext4) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {
-	super, err := readBlock(s, ext4SuperOffset, ext4SuperLength)
-	if err != nil || uuid.UUID(super[ext4UUID:][:len(wanted)]) == wanted {
-		return err
-	}
-
-	sums := binary.LittleEndian.Uint32(super[ext4ReadOnlyCompat:])
-
-	switch {
-	case binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0:
-		// The journal may hold the superblock.
-		return fmt.Errorf("%w: its journal holds changes", ErrNotClean)
-	case sums&ext4FlagMetadataSums != 0:
-		if err := ext4Sign(super, wanted); err != nil {
+	return withSuperblocks(ctx, path, id, Ext4, func(s *superblocks, wanted uuid.UUID) error {
+		super, err := readBlock(s, ext4SuperOffset, ext4SuperLength)
+		if err != nil || uuid.UUID(super[ext4UUID:][:len(wanted)]) == wanted {
 			return err
 		}
-	case sums&ext4FlagGroupSums != 0:
-		// The older sums of the group descriptors know no seed; e2fsck -p puts
-		// them right if it comes to that.
-		return s.setUUIDWithTool(ctx, e.run, Command{Tool: "tune2fs", Package: ext4Package, Args: []string{"-U", wanted.String()}}, wanted)
-	default:
-		copy(super[ext4UUID:], wanted[:])
-	}
 
-	return s.writeDurably(ext4SuperOffset, super)
+		sums := binary.LittleEndian.Uint32(super[ext4ReadOnlyCompat:])
+
+		switch {
+		case binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0:
+			// The journal may hold the superblock.
+			return fmt.Errorf("%w: its journal holds changes", ErrNotClean)
+		case sums&ext4FlagMetadataSums != 0:
+			if err := ext4Sign(super, wanted); err != nil {
+				return err
+			}
+		case sums&ext4FlagGroupSums != 0:
+			// The older sums of the group descriptors know no seed; e2fsck -p puts
+			// them right if it comes to that.
+			return s.setUUIDWithTool(ctx, e.run, Command{Tool: "tune2fs", Package: ext4Package, Args: []string{"-U", wanted.String()}}, wanted)
+		default:
+			copy(super[ext4UUID:], wanted[:])
+		}
+
+		return s.writeDurably(ext4SuperOffset, super)
+	})
 }
 
 // ext4Sign puts the UUID into a superblock with a checksum.

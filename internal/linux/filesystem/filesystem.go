@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -182,20 +181,9 @@ const (
 	Damaged
 )
 
-func (s State) String() string {
-	switch s {
-	case Clean:
-		return "clean"
-	case Repaired:
-		return "repaired"
-	case NeedsReplay:
-		return "needs replay"
-	case Damaged:
-		return "damaged"
-	default:
-		return fmt.Sprintf("State(%d)", int(s))
-	}
-}
+var stateNames = map[State]string{Clean: "clean", Repaired: "repaired", NeedsReplay: "needs replay", Damaged: "damaged"}
+
+func (s State) String() string { return cmp.Or(stateNames[s], fmt.Sprintf("State(%d)", int(s))) }
 
 // Verdict is what a check found.
 type Verdict struct {
@@ -259,12 +247,10 @@ func inspect(path, name string) (target, error) {
 
 	t := target{regular: info.Mode().IsRegular()}
 
-	if !t.regular {
-		if t.readOnly, err = checkUnmounted(path); err != nil {
-			return target{}, err
-		}
-	} else {
+	if t.regular {
 		t.readOnly = unix.Access(path, unix.W_OK) != nil
+	} else if t.readOnly, err = checkUnmounted(path); err != nil {
+		return target{}, err
 	}
 
 	// Also right for a block device, whose stat says 0.
@@ -295,8 +281,16 @@ func inspectForCheck(path, name string) (target, Verdict, error) {
 
 // checkUnmounted returns ErrInUse for a mounted device, and whether the device is read-only. The
 // tools refuse mounted devices too, but distinguish that from damage only in their messages.
+//
+//nolint:contextcheck,nolintlint // it retries for half a second at most
 func checkUnmounted(path string) (readOnly bool, err error) {
-	file, err := openExclusively(path)
+	var file *os.File
+
+	err = fork.RetryWhile(context.Background(), unix.EBUSY, busyAttempts, func() (err error) {
+		file, err = os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
+
+		return err
+	})
 	if errors.Is(err, unix.EBUSY) {
 		return false, fmt.Errorf("%s is %w: unmount it first", path, ErrInUse)
 	}
@@ -320,19 +314,23 @@ func checkUnmounted(path string) (readOnly bool, err error) {
 // programs that open a device, as udev does, the attempts take half a second.
 const busyAttempts = 21
 
-//nolint:contextcheck,nolintlint // half a second at most
-func openExclusively(path string) (file *os.File, err error) {
-	err = fork.RetryWhile(context.Background(), unix.EBUSY, busyAttempts, func() error {
-		file, err = os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
+// mkfs is what Make is for all of them. arguments returns those of the program for a sector size and the
+// options of the user.
+func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, o MakeOptions,
+	arguments func(sector int, options []option) []string,
+) (err error) {
+	row, _ := typeByName(fs.Name())
 
+	sector := cmp.Or(o.BlockSize, defaultBlockSize)
+	if sector != defaultBlockSize && sector != smallBlockSize {
+		return fmt.Errorf("%w: block size %d is neither 512 nor 4096 bytes", ErrOption, o.BlockSize)
+	}
+
+	options, err := row.mkfsOptions.parse(o.Options)
+	if err != nil {
 		return err
-	})
+	}
 
-	return file, err
-}
-
-// mkfs is what Make is for all of them.
-func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command Command) (err error) {
 	t, err := inspect(path, fs.Name())
 	if err != nil {
 		return err
@@ -344,7 +342,7 @@ func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command C
 	}
 
 	// "--" keeps a path that starts with a dash from being an option.
-	command.Args = append(slices.Clip(command.Args), "--", path)
+	command := Command{Tool: row.tools[0], Package: row.debianPackage, Args: append(arguments(sector, options), "--", path)}
 
 	defer errdefs.Wrapf(&err, "make %s on %s", fs.Name(), path)
 
@@ -358,19 +356,6 @@ func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command C
 
 	// An option may have made the tool end content with having done nothing.
 	return fmt.Errorf("%w: %s says it succeeded, and made none; check the options", ErrNoSuperblock, command.Tool)
-}
-
-// parse returns the sector size that mkfs shall assume, and the options of the user. Error:
-// ErrOption.
-func (o MakeOptions) parse(allowed mkfsGrammar) (sector int, options []option, err error) {
-	sector = cmp.Or(o.BlockSize, defaultBlockSize)
-	if sector != defaultBlockSize && sector != smallBlockSize {
-		return 0, nil, fmt.Errorf("%w: block size %d is neither 512 nor 4096 bytes", ErrOption, o.BlockSize)
-	}
-
-	options, err = allowed.parse(o.Options)
-
-	return sector, options, err
 }
 
 // openMounted opens a mount point, which may have been opened with O_PATH, for ioctls. It guards

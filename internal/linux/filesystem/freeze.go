@@ -40,17 +40,15 @@ func Sync(mountpoint *os.File) error {
 // Freeze brings the filesystem mounted at the directory, which must be open for
 // reading, to rest: it writes all out, and writers block until Thaw, even past the end of this
 // process. Error: ErrFrozen, or the kernel's.
-func Freeze(mountpoint *os.File) error {
-	err := unix.IoctlSetInt(int(mountpoint.Fd()), iocFreeze, 0)
+func Freeze(mountpoint *os.File) (err error) {
+	defer errdefs.Wrapf(&err, "freeze the filesystem at %s: FIFREEZE", mountpoint.Name())
 
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.EBUSY):
-		err = alreadyFrozen(err)
+	err = unix.IoctlSetInt(int(mountpoint.Fd()), iocFreeze, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return alreadyFrozen(err)
 	}
 
-	return fmt.Errorf("freeze the filesystem at %s: FIFREEZE: %w", mountpoint.Name(), err)
+	return err
 }
 
 func alreadyFrozen(err error) error {
@@ -80,15 +78,13 @@ func CheckThawed(root *os.File) error {
 }
 
 // Thaw ends what Freeze began. Error: ErrNotFrozen, or the kernel's.
-func Thaw(mountpoint *os.File) error {
-	err := unix.IoctlSetInt(int(mountpoint.Fd()), iocThaw, 0)
+func Thaw(mountpoint *os.File) (err error) {
+	defer errdefs.Wrapf(&err, "thaw the filesystem at %s: FITHAW", mountpoint.Name())
 
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.EINVAL):
-		err = fmt.Errorf("%w: %w", ErrNotFrozen, err)
+	err = unix.IoctlSetInt(int(mountpoint.Fd()), iocThaw, 0)
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w: %w", ErrNotFrozen, err)
 	}
 
-	return fmt.Errorf("thaw the filesystem at %s: FITHAW: %w", mountpoint.Name(), err)
+	return err
 }

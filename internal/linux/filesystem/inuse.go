@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ var inUseMessages = []string{"is in use.", "is mounted.", "Device or resource bu
 func runCheck(ctx context.Context, run Runner, path string, command Command) (result Result, err error) {
 	err = fork.RetryWhile(ctx, ErrInUse, busyAttempts, func() error {
 		result, err = run.Run(ctx, command)
-		if err == nil && result.ExitCode != 0 && isInUse(result.Output) {
+		if err == nil && result.ExitCode != 0 && containsAny(result.Output, inUseMessages) {
 			err = fmt.Errorf("%w: %s; try again when no other program uses the device", ErrInUse, lastLines(result.Output))
 		}
 
@@ -49,12 +50,7 @@ func IsClaimed(device string) (bool, error) {
 	}
 }
 
-func isInUse(output string) bool {
-	for _, message := range inUseMessages {
-		if strings.Contains(output, message) {
-			return true
-		}
-	}
-
-	return false
+// containsAny reports whether a tool has printed one of the messages.
+func containsAny(output string, messages []string) bool {
+	return slices.ContainsFunc(messages, func(message string) bool { return strings.Contains(output, message) })
 }

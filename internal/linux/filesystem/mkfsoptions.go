@@ -30,44 +30,36 @@ type optionRule struct {
 
 type option struct{ name, value string }
 
-func withoutValue() optionRule { return optionRule{} }
+var withoutValue = optionRule{}
 
 // number is a count or a size, with the unit that the tools know.
-func number() optionRule {
-	return optionRule{valueSyntax: "NUMBER", isValid: func(value string) bool {
-		digits := strings.TrimRight(value, "bBsSkKmMgG")
-		_, err := strconv.ParseUint(digits, 10, 64)
+var number = optionRule{valueSyntax: "NUMBER", isValid: func(value string) bool {
+	digits := strings.TrimRight(value, "bBsSkKmMgG")
+	_, err := strconv.ParseUint(digits, 10, 64)
 
-		return err == nil && len(value)-len(digits) <= 1
-	}}
-}
+	return err == nil && len(value)-len(digits) <= 1
+}}
 
-func percent() optionRule {
-	return optionRule{valueSyntax: "PERCENT", isValid: func(value string) bool {
-		const most = 50
+var percent = optionRule{valueSyntax: "PERCENT", isValid: func(value string) bool {
+	const most = 50
 
-		part, err := strconv.ParseFloat(value, 64)
+	part, err := strconv.ParseFloat(value, 64)
 
-		return err == nil && part >= 0 && part <= most
-	}}
-}
+	return err == nil && part >= 0 && part <= most
+}}
 
-func label() optionRule {
-	return optionRule{valueSyntax: "LABEL", isValid: func(value string) bool {
-		return !strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) })
-	}}
-}
+var label = optionRule{valueSyntax: "LABEL", isValid: func(value string) bool {
+	return !strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) })
+}}
 
 // owner is a user's and a group's number.
-func owner() optionRule {
-	return optionRule{valueSyntax: "UID:GID", isValid: func(value string) bool {
-		user, group, two := strings.Cut(value, ":")
-		_, errUser := strconv.ParseUint(user, 10, 32)
-		_, errGroup := strconv.ParseUint(group, 10, 32)
+var owner = optionRule{valueSyntax: "UID:GID", isValid: func(value string) bool {
+	user, group, two := strings.Cut(value, ":")
+	_, errUser := strconv.ParseUint(user, 10, 32)
+	_, errGroup := strconv.ParseUint(group, 10, 32)
 
-		return two && errUser == nil && errGroup == nil
-	}}
-}
+	return two && errUser == nil && errGroup == nil
+}}
 
 func oneOf(words ...string) optionRule {
 	return optionRule{valueSyntax: strings.Join(words, "|"), isValid: func(value string) bool { return slices.Contains(words, value) }}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -23,10 +22,9 @@ var ErrReadIncomplete = errors.New("could not read all of the filesystem")
 // readError returns ErrReadIncomplete of a tool that gives what fails beneath the filesystem for
 // damage to it. Not of btrfs, which says the same of a wrong checksum.
 func readError(command Command, result Result) error {
-	for _, words := range []string{"Input/output error", "Cannot allocate memory", "malloc failed", "memory allocation failed"} {
-		if result.ExitCode != 0 && strings.Contains(result.Output, words) {
-			return fmt.Errorf("%w: %w", ErrReadIncomplete, toolError(command, result))
-		}
+	messages := []string{"Input/output error", "Cannot allocate memory", "malloc failed", "memory allocation failed"}
+	if result.ExitCode != 0 && containsAny(result.Output, messages) {
+		return fmt.Errorf("%w: %w", ErrReadIncomplete, toolError(command, result))
 	}
 
 	return nil

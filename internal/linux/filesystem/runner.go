@@ -210,7 +210,7 @@ const (
 // lastLines is what of a tool's output goes into messages. The steps that a check
 // announces would push out what it has found, and a synopsis of its options why a tool refuses one.
 func lastLines(output string) string {
-	lines := make([]string, 0, detailLines)
+	var lines []string
 
 	for line := range strings.Lines(output) {
 		if line = strings.TrimSpace(line); line == "" || isProgressLine(line) {
@@ -221,14 +221,10 @@ func lastLines(output string) string {
 			break
 		}
 
-		if len(lines) == detailLines {
-			lines = append(lines[:0], lines[1:]...)
-		}
-
 		lines = append(lines, line)
 	}
 
-	detail := strings.Join(lines, "; ")
+	detail := strings.Join(lines[max(0, len(lines)-detailLines):], "; ")
 	if len(detail) > detailBytes {
 		detail = "…" + detail[len(detail)-detailBytes:]
 	}

@@ -58,9 +58,7 @@ type superblocks struct {
 }
 
 // withSuperblocks is what SetUUID is for all of them. It keeps others from the filesystem. Error: ErrInUse.
-func withSuperblocks(ctx context.Context, path, id, name string,
-	set func(ctx context.Context, s *superblocks, wanted uuid.UUID) error,
-) (err error) {
+func withSuperblocks(ctx context.Context, path, id, name string, set func(s *superblocks, wanted uuid.UUID) error) (err error) {
 	wanted, err := uuid.Parse(id)
 	if err != nil {
 		return fmt.Errorf("UUID of %s: %w", path, err)
@@ -82,7 +80,7 @@ func withSuperblocks(ctx context.Context, path, id, name string,
 
 	defer func() { err = errors.Join(err, file.Close()) }()
 
-	if err := set(ctx, &superblocks{file, path}, wanted); err != nil {
+	if err := set(&superblocks{file, path}, wanted); err != nil {
 		return fmt.Errorf("UUID of %s: %w", path, err)
 	}
 
@@ -131,11 +129,7 @@ func (s *superblocks) zeroRange(offset, length int64) error {
 		return err
 	}
 
-	if _, err := s.Seek(offset, io.SeekStart); err != nil {
-		return err
-	}
-
-	_, err = io.CopyN(s.File, zeros{}, length)
+	_, err = io.CopyN(io.NewOffsetWriter(s.File, offset), zeros{}, length)
 
 	return err
 }

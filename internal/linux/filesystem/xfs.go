@@ -38,31 +38,28 @@ func (*xfs) Name() string        { return XFS }
 func (*xfs) MinimumBytes() int64 { return xfsMinimumBytes }
 
 var xfsGrammar = mkfsGrammar{tool: "mkfs.xfs", options: map[string]optionRule{
-	"-L": label(),
-	"-b": suboptions(sameRule(number(), "size")),
-	"-d": suboptions(mergeRules(sameRule(number(), "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
-		"sw", "swidth"), map[string]optionRule{"noalign": withoutValue()})),
-	"-i": suboptions(sameRule(number(), "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
-	"-l": suboptions(sameRule(number(), "concurrency", "lazy-count", "size", "su", "sunit", "version")),
+	"-L": label,
+	"-b": suboptions(sameRule(number, "size")),
+	"-d": suboptions(mergeRules(sameRule(number, "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
+		"sw", "swidth"), map[string]optionRule{"noalign": withoutValue})),
+	"-i": suboptions(sameRule(number, "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
+	"-l": suboptions(sameRule(number, "concurrency", "lazy-count", "size", "su", "sunit", "version")),
 	"-m": suboptions(sameRule(oneOf("0", "1"), "bigtime", "crc", "finobt", "inobtcount", "reflink", "rmapbt")),
-	"-n": suboptions(sameRule(number(), "ftype", "parent", "size")),
+	"-n": suboptions(sameRule(number, "ftype", "parent", "size")),
 	"-s": oneOf("size=4096"),
 }}
 
 // Make states the sector size, since an xfs with larger sectors than the device
 // is fine and one with smaller ones does not mount.
 func (x *xfs) Make(ctx context.Context, path string, o MakeOptions) error {
-	sector, options, err := o.parse(xfsGrammar)
-	if err != nil {
-		return err
-	}
+	return mkfs(ctx, x.run, x, path, o, func(sector int, options []option) []string {
+		args := []string{"-q", "-f", "-K"}
+		if !slices.ContainsFunc(options, func(o option) bool { return o.name == "-s" }) {
+			args = append(args, "-s", "size="+strconv.Itoa(sector))
+		}
 
-	args := []string{"-q", "-f", "-K"}
-	if !slices.ContainsFunc(options, func(o option) bool { return o.name == "-s" }) {
-		args = append(args, "-s", "size="+strconv.Itoa(sector))
-	}
-
-	return mkfs(ctx, x.run, x, path, Command{Tool: "mkfs.xfs", Package: xfsPackage, Args: append(args, words(options)...)})
+		return append(args, words(options)...)
+	})
 }
 
 // xfsDirtyLog is part of what xfs_repair -n says when it had to leave the log
@@ -89,12 +86,7 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 		return verdict, err
 	}
 
-	result, err := x.repair(ctx, path, t, Command{})
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	return x.judge(ctx, path, result)
+	return x.check(ctx, path, t, Command{}, false)
 }
 
 // ForceCheck: Check is all there is.
@@ -113,11 +105,12 @@ const (
 	xfsPrefetchGroups = 128
 )
 
-// repair runs xfs_repair, which repairs nothing; it fills in what is to be run.
-func (x *xfs) repair(ctx context.Context, path string, t target, command Command) (Result, error) {
+// check runs xfs_repair, which repairs nothing; it fills in what is to be run. dirty means that the log is
+// known to hold changes.
+func (x *xfs) check(ctx context.Context, path string, t target, command Command, dirty bool) (Verdict, error) {
 	groups, err := readFrom(path, readXFSGroups)
 	if err != nil {
-		return Result{}, fmt.Errorf("check %s: %w", path, err)
+		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
 	}
 
 	command.Tool, command.Package, command.Args = "xfs_repair", xfsPackage, []string{"-n", "-o", xfsRepairCache}
@@ -131,7 +124,22 @@ func (x *xfs) repair(ctx context.Context, path string, t target, command Command
 
 	command.Args = append(command.Args, "--", path)
 
-	return runReader(ctx, x.run, path, command)
+	result, err := runReader(ctx, x.run, path, command)
+
+	switch damaged := (Verdict{State: Damaged, Detail: lastLines(result.Output)}); {
+	case err != nil:
+		return Verdict{}, err
+	case dirty && containsAny(result.Output, xfsBadBlocks):
+		return damaged, nil
+	case strings.Contains(result.Output, xfsDirtyLog):
+		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
+	case result.ExitCode == 0 && !strings.Contains(result.Output, xfsForeignLog):
+		return Verdict{State: Clean}, nil
+	case strings.Contains(result.Output, xfsOtherCopies), strings.Contains(result.Output, xfsOtherCopy):
+		return x.judgeCopies(ctx, path, damaged)
+	default:
+		return damaged, nil
+	}
 }
 
 // readXFSGroups returns the number of groups in the superblock, 0 where the file ends before it.
@@ -142,19 +150,6 @@ func readXFSGroups(r io.ReaderAt) (uint32, error) {
 	}
 
 	return binary.BigEndian.Uint32(number), nil
-}
-
-func (x *xfs) judge(ctx context.Context, path string, result Result) (Verdict, error) {
-	switch {
-	case strings.Contains(result.Output, xfsDirtyLog):
-		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
-	case result.ExitCode == 0 && !strings.Contains(result.Output, xfsForeignLog):
-		return Verdict{State: Clean}, nil
-	case strings.Contains(result.Output, xfsOtherCopies), strings.Contains(result.Output, xfsOtherCopy):
-		return x.judgeCopies(ctx, path, Verdict{State: Damaged, Detail: lastLines(result.Output)})
-	default:
-		return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
-	}
 }
 
 // judgeCopies distinguishes a damaged superblock from an interrupted growth. Its transaction may be

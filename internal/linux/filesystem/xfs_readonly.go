@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 )
 
 // xfsBadBlocks are parts of xfs_repair's messages about blocks that are invalid whatever the log
@@ -28,20 +27,7 @@ func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOpt
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
 	}
 
-	result, err := x.repair(ctx, path, t, Command{Idle: !o.Urgent})
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	if dirty {
-		for _, bad := range xfsBadBlocks {
-			if strings.Contains(result.Output, bad) {
-				return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
-			}
-		}
-	}
-
-	return x.judge(ctx, path, result)
+	return x.check(ctx, path, t, Command{Idle: !o.Urgent}, dirty)
 }
 
 // ConsistentWhileWritten is false: blocks are overwritten in place, one by one.

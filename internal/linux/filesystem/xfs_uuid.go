@@ -61,26 +61,24 @@ func (*xfs) HasUUID(r io.ReaderAt, id string) (bool, error) {
 // that the log was empty is known then, whatever it looks like, and the second
 // step can be taken again.
 func (x *xfs) SetUUID(ctx context.Context, path, id string) error {
-	return withSuperblocks(ctx, path, id, XFS, x.setUUID)
-}
-
-func (x *xfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {
-	layout, err := readXFSLayout(s)
-	if err != nil {
-		return err
-	}
-
-	if layout.uuid() != wanted {
-		if err := x.beginUUID(ctx, s, layout, wanted); err != nil {
+	return withSuperblocks(ctx, path, id, XFS, func(s *superblocks, wanted uuid.UUID) error {
+		layout, err := readXFSLayout(s)
+		if err != nil {
 			return err
 		}
-	}
 
-	if err := x.finishUUID(ctx, s, layout); err != nil {
-		return fmt.Errorf("staging it again finishes what was begun: %w", err)
-	}
+		if layout.uuid() != wanted {
+			if err := x.beginUUID(ctx, s, layout, wanted); err != nil {
+				return err
+			}
+		}
 
-	return nil
+		if err := x.finishUUID(ctx, s, layout); err != nil {
+			return fmt.Errorf("staging it again finishes what was begun: %w", err)
+		}
+
+		return nil
+	})
 }
 
 // beginUUID takes the step after which there is no way back.
