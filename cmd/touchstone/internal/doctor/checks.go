@@ -74,15 +74,6 @@ func Names() []string {
 	return names
 }
 
-// objectsOf returns the names of the objects; "" for a single one.
-func (k *check) objectsOf(c *Config) []string {
-	if k.objects == nil {
-		return []string{""}
-	}
-
-	return k.objects(c)
-}
-
 // reasonToSkip returns why the check does not apply, or "".
 func (k *check) reasonToSkip(c *Config) string {
 	switch {

@@ -127,8 +127,20 @@ func Examine(ctx context.Context, c Config) Report {
 			continue
 		}
 
-		for _, object := range each.objectsOf(&c) {
-			results = append(results, each.start(ctx, &c, object))
+		objects := []string{""}
+		if each.objects != nil {
+			objects = each.objects(&c)
+		}
+
+		for _, object := range objects {
+			result := make(chan Finding, 1)
+			results = append(results, result)
+
+			go func() {
+				found := each.examine(ctx, &c, object)
+				found.Check, found.Object = each.name, object
+				result <- found
+			}()
 		}
 	}
 
@@ -138,19 +150,7 @@ func Examine(ctx context.Context, c Config) Report {
 	return report
 }
 
-// start runs the check for one object within its time limit.
-func (k *check) start(ctx context.Context, c *Config, object string) <-chan Finding {
-	results := make(chan Finding, 1)
-
-	go func() {
-		found := k.examine(ctx, c, object)
-		found.Check, found.Object = k.name, object
-		results <- found
-	}()
-	return results
-}
-
-// examine runs the check unless it does not apply.
+// examine runs the check for one object within its time limit, unless it does not apply.
 func (k *check) examine(ctx context.Context, c *Config, object string) Finding {
 	if why := k.reasonToSkip(c); why != "" {
 		return skipped(why)

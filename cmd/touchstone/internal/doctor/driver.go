@@ -119,8 +119,12 @@ func connectProblem(path string, err error) Finding {
 // checkDriver checks the conditions that the running driver reports.
 func checkDriver(ctx context.Context, c *Config, _ string) Finding {
 	report, err := c.report(ctx)
-	if err != nil {
-		return skippedWithoutReport(err)
+
+	switch {
+	case status.Code(err) == codes.Unimplemented:
+		return skipped("what serves the socket is not Touchstone")
+	case err != nil:
+		return skipped("no driver answers; see socket")
 	}
 
 	if wrong := storageConditions(report); len(wrong) > 0 {
@@ -162,15 +166,6 @@ func (c *Config) report(ctx context.Context) (*health.Report, error) {
 	defer co.Close()
 
 	return health.NewClient(co.Conn()).Report(ctx)
-}
-
-// skippedWithoutReport is the result of checks after checkSocket if the driver does not answer.
-func skippedWithoutReport(err error) Finding {
-	if status.Code(err) == codes.Unimplemented {
-		return skipped("what serves the socket is not Touchstone")
-	}
-
-	return skipped("no driver answers; see socket")
 }
 
 func storageConditions(report *health.Report) []string {

@@ -244,7 +244,7 @@ func (d *Dialect) publish(ctx context.Context, request *csi.NodePublishVolumeReq
 
 	if d.flags.ephemeral && given[volume.KeyEphemeral] == "" {
 		request.VolumeContext = map[string]string{}
-		maps.Copy(request.VolumeContext, given)
+		maps.Copy(request.GetVolumeContext(), given)
 		request.VolumeContext[volume.KeyEphemeral] = "true"
 	}
 
