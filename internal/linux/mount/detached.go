@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +37,7 @@ func Mount(device, fsType string, opts Options) (tree *Detached, err error) {
 	return tree, nil
 }
 
-func mountDetached(device, fsType string, opts Options) (*Detached, error) {
+func mountDetached(device, fsType string, opts Options) (tree *Detached, err error) {
 	opts = opts.withSafeErrors(fsType)
 
 	fd, err := openFilesystemType(fsType)
@@ -46,10 +45,16 @@ func mountDetached(device, fsType string, opts Options) (*Detached, error) {
 		return nil, err
 	}
 
-	defer func() { _ = unix.Close(fd) }()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w%s", err, kernelMessages(fd, opts))
+		}
+
+		_ = unix.Close(fd)
+	}()
 
 	if err := unix.FsconfigSetString(fd, "source", device); err != nil {
-		return nil, fmt.Errorf("set the device: %w%s", err, kernelMessages(fd, opts))
+		return nil, fmt.Errorf("set the device: %w", err)
 	}
 
 	if err := opts.configure(fd); err != nil {
@@ -60,17 +65,16 @@ func mountDetached(device, fsType string, opts Options) (*Detached, error) {
 
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return nil, fmt.Errorf("%w: the device is mounted with other flags or held by another program: %w%s",
-			ErrBusy, err, kernelMessages(fd, opts))
+		return nil, fmt.Errorf("%w: the device is mounted with other flags or held by another program: %w", ErrBusy, err)
 	case errors.Is(err, unix.EUCLEAN), errors.Is(err, unix.EBADMSG):
-		return nil, fmt.Errorf("%w: %w%s", ErrCorrupted, err, kernelMessages(fd, opts))
+		return nil, fmt.Errorf("%w: %w", ErrCorrupted, err)
 	case err != nil:
-		return nil, fmt.Errorf("%w%s", err, kernelMessages(fd, opts))
+		return nil, err
 	}
 
 	root, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, int(opts.set))
 	if err != nil {
-		return nil, fmt.Errorf("make a mount of it: %w%s", err, kernelMessages(fd, opts))
+		return nil, fmt.Errorf("make a mount of it: %w", err)
 	}
 
 	return &Detached{root: os.NewFile(uintptr(root), device), source: device}, nil
@@ -127,38 +131,28 @@ func openFilesystemType(fsType string) (int, error) {
 	return fd, nil
 }
 
-// parameterError returns ErrMountFlag only if the errno is about the flag.
-func (o Options) parameterError(fd int, key string, err error) error {
-	reason := ErrMountFlag
-	if !errors.Is(err, unix.EINVAL) {
-		reason = errSetFlag
-	}
-
-	return fmt.Errorf("%w %q: %w%s", reason, key, err, kernelMessages(fd, o))
-}
-
-var errSetFlag = errors.New("set the mount flag")
-
-// configure hands the filesystem its parameters.
+// configure hands the filesystem its parameters. It returns ErrMountFlag only if the errno is about the flag.
 func (o Options) configure(fd int) error {
+	parameters := o.parameters
 	if o.ReadOnly() {
 		// Of the filesystem, too, so that it does not replay or write anything
 		// on a device that cannot be written.
-		if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
-			return o.parameterError(fd, "ro", err)
-		}
+		parameters = append([]parameter{{key: "ro"}}, parameters...)
 	}
 
-	for _, parameter := range o.parameters {
+	for _, each := range parameters {
 		var err error
-		if parameter.hasValue {
-			err = unix.FsconfigSetString(fd, parameter.key, parameter.value)
+		if each.hasValue {
+			err = unix.FsconfigSetString(fd, each.key, each.value)
 		} else {
-			err = unix.FsconfigSetFlag(fd, parameter.key)
+			err = unix.FsconfigSetFlag(fd, each.key)
 		}
 
-		if err != nil {
-			return o.parameterError(fd, parameter.key, err)
+		switch {
+		case errors.Is(err, unix.EINVAL):
+			return fmt.Errorf("%w %q: %w", ErrMountFlag, each.key, err)
+		case err != nil:
+			return fmt.Errorf("set the mount flag %q: %w", each.key, err)
 		}
 	}
 
@@ -217,8 +211,6 @@ func Bind(from *os.File, opts Options) (*Detached, error) {
 	const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH
 
 	fd, err := unix.OpenTree(int(from.Fd()), "", flags)
-	runtime.KeepAlive(from)
-
 	if err != nil {
 		return nil, fmt.Errorf("bind %s: %w", from.Name(), err)
 	}
@@ -255,8 +247,6 @@ func (t *Detached) OpenRoot() (*os.File, error) {
 	}
 
 	fd, err := openBeneath(int(t.root.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY)
-	runtime.KeepAlive(t.root)
-
 	if err != nil {
 		return nil, fmt.Errorf("open the mount of %s: %w", t.source, err)
 	}
@@ -283,14 +273,10 @@ func (t *Detached) Attach(at *Target) error {
 
 	err = unix.MoveMount(int(t.root.Fd()), "", int(onto.Fd()), "",
 		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-	runtime.KeepAlive(t.root)
-	runtime.KeepAlive(onto)
 
 	switch {
 	case err == nil:
 		t.Close()
-
-		return nil
 	case isDir(t.root) != isDir(onto):
 		// Kernels answer EINVAL or ENOTDIR.
 		err = fmt.Errorf("%w: a directory goes onto a directory and a file onto a file: %w", ErrWrongType, err)
@@ -300,12 +286,9 @@ func (t *Detached) Attach(at *Target) error {
 }
 
 func isDir(file *os.File) bool {
-	var stat unix.Stat_t
+	info, err := file.Stat()
 
-	err := unix.Fstat(int(file.Fd()), &stat)
-	runtime.KeepAlive(file)
-
-	return err == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR
+	return err == nil && info.IsDir()
 }
 
 // Close drops the mount unless it was attached. A second call does nothing.

@@ -150,7 +150,7 @@ func (o Options) withFlag(flag string) (Options, error) {
 		return Options{}, fmt.Errorf("%w %s: %s; leave it out", ErrMountFlag, quote(key), reason)
 	}
 
-	if attribute, known := attributeOf(key); known {
+	if attribute, known := attributes[key]; known {
 		if hasValue {
 			return Options{}, fmt.Errorf("%w %s: it takes no value", ErrMountFlag, quote(key))
 		}
@@ -179,33 +179,27 @@ func (o Options) withAttribute(a attribute) Options {
 	return o
 }
 
-func attributeOf(flag string) (attribute, bool) {
-	const atime = unix.MOUNT_ATTR__ATIME
-
-	switch flag {
-	case "noatime":
-		return attribute{clear: atime, set: unix.MOUNT_ATTR_NOATIME}, true
-	case "strictatime":
-		return attribute{clear: atime, set: unix.MOUNT_ATTR_STRICTATIME}, true
-	case "atime", "relatime", "norelatime", "nostrictatime":
-		// All of them mean the kernel's default, which has no bit.
-		return attribute{clear: atime}, true
-	case "ro":
-		return attribute{set: unix.MOUNT_ATTR_RDONLY}, true
-	case "rw":
-		return attribute{clear: unix.MOUNT_ATTR_RDONLY}, true
-	}
-
-	for _, each := range attributeNameTable {
-		switch flag {
-		case each.name:
-			return attribute{set: each.bit}, true
-		case strings.TrimPrefix(each.name, "no"):
-			return attribute{clear: each.bit}, true
-		}
-	}
-
-	return attribute{}, false
+// attributes are the flags of the mount itself.
+var attributes = map[string]attribute{
+	"ro":          {set: unix.MOUNT_ATTR_RDONLY},
+	"rw":          {clear: unix.MOUNT_ATTR_RDONLY},
+	"nosuid":      {set: unix.MOUNT_ATTR_NOSUID},
+	"suid":        {clear: unix.MOUNT_ATTR_NOSUID},
+	"nodev":       {set: unix.MOUNT_ATTR_NODEV},
+	"dev":         {clear: unix.MOUNT_ATTR_NODEV},
+	"noexec":      {set: unix.MOUNT_ATTR_NOEXEC},
+	"exec":        {clear: unix.MOUNT_ATTR_NOEXEC},
+	"nodiratime":  {set: unix.MOUNT_ATTR_NODIRATIME},
+	"diratime":    {clear: unix.MOUNT_ATTR_NODIRATIME},
+	"nosymfollow": {set: unix.MOUNT_ATTR_NOSYMFOLLOW},
+	"symfollow":   {clear: unix.MOUNT_ATTR_NOSYMFOLLOW},
+	"noatime":     {clear: unix.MOUNT_ATTR__ATIME, set: unix.MOUNT_ATTR_NOATIME},
+	"strictatime": {clear: unix.MOUNT_ATTR__ATIME, set: unix.MOUNT_ATTR_STRICTATIME},
+	// These mean the kernel's default, which has no bit.
+	"atime":         {clear: unix.MOUNT_ATTR__ATIME},
+	"relatime":      {clear: unix.MOUNT_ATTR__ATIME},
+	"norelatime":    {clear: unix.MOUNT_ATTR__ATIME},
+	"nostrictatime": {clear: unix.MOUNT_ATTR__ATIME},
 }
 
 // isUserspaceOption knows what mount(8) keeps to itself.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +48,9 @@ type Point struct {
 	// mount namespaces too, and Slave that what is mounted beneath the original
 	// appears here.
 	Shared, Slave bool
+
+	// mountinfoID is the id in mountinfo.
+	mountinfoID int
 }
 
 // HasSuperOption says whether the filesystem shows an option, such as
@@ -237,8 +239,6 @@ func (p *Target) mountedByMountID() (Point, bool, error) {
 // mountinfoIDOf returns the id, of mountinfo's kind, of the mount that file is on.
 func mountinfoIDOf(file *os.File) (int, error) {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(file.Fd())))
-	runtime.KeepAlive(file)
-
 	if err != nil {
 		return 0, fmt.Errorf("read the mount id of %s: %w", file.Name(), err)
 	}
@@ -286,14 +286,11 @@ func (o *observer) idOf(file *os.File) (uint64, error) {
 		return uint64(id), err
 	}
 
-	stat, err := eintr.RetryValue(func() (unix.Statx_t, error) {
-		var stat unix.Statx_t
+	var stat unix.Statx_t
 
-		err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &stat)
-
-		return stat, err
+	err := eintr.Retry(func() error {
+		return unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &stat)
 	})
-	runtime.KeepAlive(file)
 
 	return stat.Mnt_id, err
 }
@@ -309,39 +306,24 @@ func (o *observer) byID(id uint64) (Point, error) {
 }
 
 func (o *observer) byMountinfoID(id int) (Point, error) {
+	list := o.list
 	if !o.statmount {
-		points, err := fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
-		if err != nil {
-			return Point{}, err
-		}
-
-		if len(points) == 0 {
-			return Point{}, errGone
-		}
-
-		return points[0], nil
-	}
-
-	ids, err := listmount()
-	if err != nil {
-		return Point{}, fmt.Errorf("list the mounts: %w", err)
-	}
-
-	buffer := newStatmountBuffer()
-
-	for _, unique := range ids {
-		header, err := buffer.query(unique, statmountMount)
-
-		switch {
-		case errors.Is(err, errGone):
-		case err != nil:
-			return Point{}, err
-		case int(header.mountinfoID) == id:
-			return buffer.point(unique)
+		list = func() ([]Point, error) {
+			return fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
 		}
 	}
 
-	return Point{}, errGone
+	points, err := list()
+	at := slices.IndexFunc(points, func(point Point) bool { return point.mountinfoID == id })
+
+	switch {
+	case err != nil:
+		return Point{}, err
+	case at < 0:
+		return Point{}, errGone
+	}
+
+	return points[at], nil
 }
 
 func (o *observer) list() ([]Point, error) {
@@ -384,6 +366,7 @@ func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
 	for _, info := range infos {
 		point := Point{
 			ID:           uint64(info.ID),
+			mountinfoID:  info.ID,
 			Major:        uint32(info.Major),
 			Minor:        uint32(info.Minor),
 			Root:         info.Root,

@@ -113,12 +113,13 @@ func (b *statmountBuffer) point(id uint64) (Point, error) {
 
 	point := Point{
 		ID:            header.id,
+		mountinfoID:   int(header.mountinfoID),
 		Major:         header.major,
 		Minor:         header.minor,
 		ReadOnly:      header.attributes&unix.MOUNT_ATTR_RDONLY != 0,
 		SuperReadOnly: header.superFlags&unix.MS_RDONLY != 0,
 		Options:       attributeNames(header.attributes),
-		SuperOptions:  superFlagNames(header.superFlags),
+		SuperOptions:  flagNames(uint64(header.superFlags), superFlagNameTable),
 		Shared:        header.propagation&unix.MS_SHARED != 0,
 		Slave:         header.propagation&unix.MS_SLAVE != 0,
 	}
@@ -204,7 +205,7 @@ var (
 
 // attributeNames spells MOUNT_ATTR_* as mountinfo does.
 func attributeNames(attributes uint64) []string {
-	names := flagNames(attributes&unix.MOUNT_ATTR_RDONLY != 0, attributes, attributeNameTable)
+	names := flagNames(attributes, attributeNameTable)
 
 	if attributes&unix.MOUNT_ATTR__ATIME == unix.MOUNT_ATTR_RELATIME {
 		names = append(names, "relatime")
@@ -213,16 +214,10 @@ func attributeNames(attributes uint64) []string {
 	return names
 }
 
-// superFlagNames spells the flags of a superblock as mountinfo does.
-func superFlagNames(flags uint32) []string {
-	return flagNames(flags&unix.MS_RDONLY != 0, uint64(flags), superFlagNameTable)
-}
-
-func flagNames(readOnly bool, flags uint64, table []flagName) []string {
-	names := make([]string, 1, 8)
-	names[0] = "rw"
-
-	if readOnly {
+// flagNames spells the flags of a mount or a superblock as mountinfo does. Both have the same bit for read-only.
+func flagNames(flags uint64, table []flagName) []string {
+	names := append(make([]string, 0, 8), "rw")
+	if flags&unix.MS_RDONLY != 0 {
 		names[0] = "ro"
 	}
 

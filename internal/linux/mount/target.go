@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
-// Target is where something may be mounted: a name in an open directory. It is
-// not safe to Close it while another goroutine uses it.
+// Target is where something may be mounted: a name in an open directory. It must be closed,
+// not while another goroutine uses it.
 type Target struct {
 	path     string
 	name     string
@@ -32,29 +31,19 @@ func (p *Target) Close() { _ = p.parent.Close() }
 // mount there: EIO for an XFS that has shut down.
 func (p *Target) Exists() (bool, error) {
 	_, err := p.statx(unix.STATX_TYPE)
-
-	switch {
-	case errors.Is(err, unix.ENOENT):
+	if errors.Is(err, unix.ENOENT) {
 		return false, nil
-	case err != nil:
-		return false, p.wrapError("stat", err)
 	}
 
-	return true, nil
+	return err == nil, p.wrapError("stat", err)
 }
 
 // MakeDir makes a directory and says whether it did; one that is there already
 // is fine. Something else there is ErrWrongType or ErrSymlink.
 func (p *Target) MakeDir(perm fs.FileMode) (made bool, err error) {
 	err = unix.Mkdirat(p.dir(), p.name, uint32(perm.Perm()))
-	runtime.KeepAlive(p.parent)
-
-	if err == nil {
-		return true, nil
-	}
-
 	if !errors.Is(err, unix.EEXIST) {
-		return false, p.wrapError("make the directory", err)
+		return err == nil, p.wrapError("make the directory", err)
 	}
 
 	// Opened and not statted: the filesystem of a mount there may fail stat.
@@ -77,33 +66,29 @@ func (p *Target) MakeFile(perm fs.FileMode) (made bool, err error) {
 		return unix.Openat(p.dir(), p.name,
 			unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, uint32(perm.Perm()))
 	})
-	runtime.KeepAlive(p.parent)
 
-	if err == nil {
+	switch {
+	case err == nil:
 		_ = unix.Close(fd)
 
 		return true, nil
-	}
-
-	if !errors.Is(err, unix.EEXIST) {
+	case !errors.Is(err, unix.EEXIST):
 		return false, p.wrapError("make the file", err)
 	}
 
 	stat, err := p.statx(unix.STATX_TYPE)
-	if err != nil {
-		return false, p.wrapError("make the file", err)
-	}
-
 	isMounted := stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 
 	switch kind := stat.Mode & unix.S_IFMT; {
+	case err != nil:
 	case kind == unix.S_IFREG, (kind == unix.S_IFBLK || kind == unix.S_IFCHR) && isMounted:
-		return false, nil
 	case kind == unix.S_IFLNK:
-		return false, p.wrapError("make the file", ErrSymlink)
+		err = ErrSymlink
 	default:
-		return false, p.wrapError("make the file", fmt.Errorf("%w: there is a %s", ErrWrongType, typeNames[kind]))
+		err = fmt.Errorf("%w: there is a %s", ErrWrongType, typeNames[kind])
 	}
+
+	return false, p.wrapError("make the file", err)
 }
 
 // Remove deletes an empty directory or an empty regular file; nothing there is
@@ -133,18 +118,17 @@ func (p *Target) Remove() error {
 	}
 
 	err = unix.Unlinkat(p.dir(), p.name, flags)
-	runtime.KeepAlive(p.parent)
 
 	switch {
-	case err == nil, errors.Is(err, unix.ENOENT):
+	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.ENOTEMPTY):
-		return p.wrapError("remove", fmt.Errorf("%w: it was left alone", ErrNotEmpty))
+		err = fmt.Errorf("%w: it was left alone", ErrNotEmpty)
 	case errors.Is(err, unix.EBUSY):
-		return p.wrapError("remove", fmt.Errorf("%w: %w", ErrBusy, err))
-	default:
-		return p.wrapError("remove", err)
+		err = fmt.Errorf("%w: %w", ErrBusy, err)
 	}
+
+	return p.wrapError("remove", err)
 }
 
 // Open opens the root of the topmost mount at the target with O_PATH: for binding or
@@ -152,28 +136,20 @@ func (p *Target) Remove() error {
 // is open, the mount cannot be unmounted.
 func (p *Target) Open() (*os.File, error) {
 	file, err := p.open(unix.O_PATH)
-	if err != nil {
-		return nil, p.wrapError("open", err)
-	}
 
-	return file, nil
+	return file, p.wrapError("open", err)
 }
 
 // OpenDir opens the directory that is there for reading and for ioctls, which
 // the O_PATH of Open does not allow.
 func (p *Target) OpenDir() (*os.File, error) {
 	file, err := p.open(unix.O_RDONLY | unix.O_DIRECTORY)
-	if err != nil {
-		return nil, p.wrapError("open", err)
-	}
 
-	return file, nil
+	return file, p.wrapError("open", err)
 }
 
 func (p *Target) open(flags uint64) (*os.File, error) {
 	fd, err := openBeneath(p.dir(), p.name, flags)
-	runtime.KeepAlive(p.parent)
-
 	if err != nil {
 		return nil, err
 	}
@@ -183,30 +159,28 @@ func (p *Target) open(flags uint64) (*os.File, error) {
 
 // statx never asks a server for fresh data: the answer may be wanted of a mount
 // whose server is gone.
-func (p *Target) statx(mask int) (unix.Statx_t, error) {
+func (p *Target) statx(mask int) (stat unix.Statx_t, err error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
-	stat, err := eintr.RetryValue(func() (unix.Statx_t, error) {
-		var stat unix.Statx_t
-
-		err := unix.Statx(p.dir(), p.name, flags, mask, &stat)
-
-		return stat, err
-	})
-	runtime.KeepAlive(p.parent)
+	err = eintr.Retry(func() error { return unix.Statx(p.dir(), p.name, flags, mask, &stat) })
 
 	return stat, err
 }
 
-// dir returns the parent's descriptor; the caller keeps p.parent alive.
+// dir returns the parent's descriptor, which stays open until the caller's Close.
 func (p *Target) dir() int { return int(p.parent.Fd()) }
 
 // link returns the magic link to the parent, which leads to the very directory that was opened, whatever has
 // become of its path.
 func (p *Target) link() string { return "/proc/self/fd/" + strconv.Itoa(p.dir()) }
 
+// wrapError returns nil for nil.
 func (p *Target) wrapError(verb string, err error) error {
-	return fmt.Errorf("%s %s: %w", verb, quote(p.path), err)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", verb, quote(p.path), err)
+	}
+
+	return nil
 }
 
 // typeNames are the names of file types in messages.

@@ -1,13 +1,13 @@
 package mount
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 const (
@@ -24,7 +24,9 @@ const (
 // leaves the mount detached. Only root may read it. The filesystem is read-only, and not only this
 // mount, since a bind mount of it may clear the flags of a mount. The mount table shows source
 // instead of a device. Error: ErrKernelUnsupported where fsopen is missing.
-func NewReadOnlyTmpfs(source string, files map[string][]byte) (*Detached, error) {
+func NewReadOnlyTmpfs(source string, files map[string][]byte) (_ *Detached, err error) {
+	defer errdefs.Wrapf(&err, "mount files of %s", source)
+
 	tree, err := mountDetached(source, "tmpfs", Options{
 		set: unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC,
 		parameters: []parameter{
@@ -34,13 +36,13 @@ func NewReadOnlyTmpfs(source string, files map[string][]byte) (*Detached, error)
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mount files of %s: %w", source, err)
+		return nil, err
 	}
 
 	if err := tree.fill(files); err != nil {
 		tree.Close()
 
-		return nil, fmt.Errorf("mount files of %s: %w", source, err)
+		return nil, err
 	}
 
 	return tree, nil
@@ -49,32 +51,16 @@ func NewReadOnlyTmpfs(source string, files map[string][]byte) (*Detached, error)
 // fill writes the files and makes the filesystem read-only.
 func (t *Detached) fill(files map[string][]byte) error {
 	for name, content := range files {
-		if err := t.writeFile(name, content); err != nil {
-			return err
+		if err := os.WriteFile(fmt.Sprintf("/proc/self/fd/%d/%s", t.root.Fd(), name), content, privateMode); err != nil {
+			return fmt.Errorf("make %s: %w", name, err)
 		}
 	}
 
 	return t.makeReadOnly()
 }
 
-func (t *Detached) writeFile(name string, content []byte) error {
-	fd, err := unix.Openat(int(t.root.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, privateMode)
-	runtime.KeepAlive(t.root)
-
-	if err != nil {
-		return fmt.Errorf("make %s: %w", name, err)
-	}
-
-	file := os.NewFile(uintptr(fd), name)
-	_, err = file.Write(content)
-
-	return errors.Join(err, file.Close())
-}
-
 // makeReadOnly makes the filesystem read-only, and the mount as well.
 func (t *Detached) makeReadOnly() error {
-	defer runtime.KeepAlive(t.root)
-
 	root := int(t.root.Fd())
 
 	// The files were just closed, but a child that is being forked has copies of

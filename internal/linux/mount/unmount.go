@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -20,16 +19,12 @@ func (p *Target) Unmount() error {
 	// umount2 has no variant that takes a descriptor.
 	path := p.link() + "/" + p.name
 	err := retryBusy(busyAttempts, func() error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) })
-	runtime.KeepAlive(p.parent)
 
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, unix.EBUSY):
 		users := holder.Describe(func() ([]holder.Process, error) { return holder.OfMount(p.path) })
 
-		return p.wrapError("unmount", fmt.Errorf(
-			"%w: %s; a mount beneath it keeps it busy too; end that and call again: %w", ErrBusy, users, err))
+		err = fmt.Errorf("%w: %s; a mount beneath it keeps it busy too; end that and call again: %w", ErrBusy, users, err)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 		// These say "not a mount" and "nothing there", but also "a mount that
 		// you may not touch" and "no /proc".

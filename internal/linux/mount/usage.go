@@ -1,9 +1,9 @@
 package mount
 
 import (
+	"cmp"
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -30,40 +30,28 @@ type Amount struct {
 
 // Usage asks the filesystem that is there (of stacked mounts the top one). Like
 // every question to a filesystem it may hang when a server of its does.
-func (p *Target) Usage() (usage Usage, err error) {
+func (p *Target) Usage() (Usage, error) {
 	there, err := p.open(unix.O_PATH)
 	if err != nil {
 		return Usage{}, p.wrapError("measure the filesystem at", err)
 	}
 	defer there.Close()
 
-	if usage, err = UsageOf(there); err != nil {
-		return Usage{}, p.wrapError("measure the filesystem at", err)
-	}
+	usage, err := UsageOf(there)
 
-	return usage, nil
+	return usage, p.wrapError("measure the filesystem at", err)
 }
 
 // UsageOf asks the filesystem that an open file is in, O_PATH sufficing.
 func UsageOf(file *os.File) (Usage, error) {
-	stat, err := eintr.RetryValue(func() (unix.Statfs_t, error) {
-		var stat unix.Statfs_t
+	var stat unix.Statfs_t
 
-		err := unix.Fstatfs(int(file.Fd()), &stat)
-
-		return stat, err
-	})
-	runtime.KeepAlive(file)
-
-	if err != nil {
+	if err := eintr.Retry(func() error { return unix.Fstatfs(int(file.Fd()), &stat) }); err != nil {
 		return Usage{}, fmt.Errorf("statfs: %w", err)
 	}
 
 	// Filesystems count in fragments; a few old ones leave that size out.
-	size := stat.Frsize
-	if size == 0 {
-		size = stat.Bsize
-	}
+	size := cmp.Or(stat.Frsize, stat.Bsize)
 
 	return Usage{
 		Bytes: Amount{
