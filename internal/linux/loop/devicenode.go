@@ -59,33 +59,28 @@ func (n nodes) open(number, flags int) (*os.File, error) {
 // add makes the device in the kernel. One that exists already is fine: devices are kept after
 // use, since removing one takes 44 ms.
 func (n nodes) add(number int) error {
-	err := n.control(unix.LOOP_CTL_ADD, number)
-	if err == nil || errors.Is(err, unix.EEXIST) {
-		return nil
-	}
-
-	return fmt.Errorf("LOOP_CTL_ADD: %w", err)
+	return n.control("LOOP_CTL_ADD", unix.LOOP_CTL_ADD, number, unix.EEXIST)
 }
 
 // remove removes the device from the kernel. A missing one is fine. Error: EBUSY while a
 // program has it open.
 func (n nodes) remove(number int) error {
-	err := n.control(unix.LOOP_CTL_REMOVE, number)
-	if err == nil || errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-
-	return fmt.Errorf("LOOP_CTL_REMOVE: %w", err)
+	return n.control("LOOP_CTL_REMOVE", unix.LOOP_CTL_REMOVE, number, unix.ENODEV)
 }
 
-func (n nodes) control(request uint, number int) error {
+// control sends a request about a number. The errno done says that there is nothing to do.
+func (n nodes) control(name string, request uint, number int, done unix.Errno) error {
 	control, err := n.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
 	if err != nil {
-		return fmt.Errorf("open loop-control (is the kernel's loop driver there?): %w", err)
+		return fmt.Errorf("%s: open loop-control (is the kernel's loop driver there?): %w", name, err)
 	}
 	defer control.Close()
 
-	return unix.IoctlSetInt(int(control.Fd()), request, number)
+	if err := unix.IoctlSetInt(int(control.Fd()), request, number); err != nil && !errors.Is(err, done) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+
+	return nil
 }
 
 // openOrMake opens a device node in /dev, or in the directory for own nodes,

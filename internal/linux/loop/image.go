@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/ctxread"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
 
@@ -113,15 +114,8 @@ func newBackoff() *backoff {
 }
 
 func (b *backoff) wait(ctx context.Context) error {
-	timer := time.NewTimer(b.pause)
-	defer timer.Stop()
-
+	ctxread.Pause(ctx, b.pause)
 	b.pause = min(2*b.pause, b.longest)
 
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+	return context.Cause(ctx)
 }

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -44,30 +45,12 @@ func (l *Loops) NumberOfSlot(slot int) int { return l.numbers.first + slot }
 
 // NewLoops returns a Loops. It does no I/O.
 func NewLoops(opts LoopsOptions) *Loops {
-	if opts.First == 0 {
-		opts.First = DefaultFirst
-	}
-
-	if opts.Last == 0 {
-		opts.Last = MaxNumber
-	}
-
-	if opts.Dev == "" {
-		opts.Dev = "/dev"
-	}
-
-	if opts.Sys == "" {
-		opts.Sys = "/sys"
-	}
-
-	if opts.DeviceDir == "" {
-		opts.DeviceDir = opts.Dev
-	}
+	dev := cmp.Or(opts.Dev, "/dev")
 
 	return &Loops{
-		numbers: newNumbers(opts.First, min(opts.Last, MaxNumber)),
-		nodes:   nodes{dev: opts.Dev, own: opts.DeviceDir},
-		sysfs:   attributes{opts.Sys},
+		numbers: newNumbers(cmp.Or(opts.First, DefaultFirst), min(cmp.Or(opts.Last, MaxNumber), MaxNumber)),
+		nodes:   nodes{dev: dev, own: cmp.Or(opts.DeviceDir, dev)},
+		sysfs:   attributes{cmp.Or(opts.Sys, "/sys")},
 	}
 }
 
