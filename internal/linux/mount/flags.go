@@ -132,6 +132,7 @@ func (o Options) GoString() string { return "mount.Options(" + o.String() + ")" 
 // withFlag returns the options with one more flag.
 func (o Options) withFlag(flag string) (Options, error) {
 	key, value, hasValue := strings.Cut(flag, "=")
+	attribute, known := attributes[key]
 
 	switch {
 	case key == "":
@@ -144,17 +145,11 @@ func (o Options) withFlag(flag string) (Options, error) {
 			ErrMountFlag, quote(key), len(value), maxParameterBytes)
 	case isUserspaceOption(key):
 		return o, nil
-	}
-
-	if reason, refused := forbiddenReason(key); refused {
-		return Options{}, fmt.Errorf("%w %s: %s; leave it out", ErrMountFlag, quote(key), reason)
-	}
-
-	if attribute, known := attributes[key]; known {
-		if hasValue {
-			return Options{}, fmt.Errorf("%w %s: it takes no value", ErrMountFlag, quote(key))
-		}
-
+	case forbiddenReason(key) != "":
+		return Options{}, fmt.Errorf("%w %s: %s; leave it out", ErrMountFlag, quote(key), forbiddenReason(key))
+	case known && hasValue:
+		return Options{}, fmt.Errorf("%w %s: it takes no value", ErrMountFlag, quote(key))
+	case known:
 		return o.withAttribute(attribute), nil
 	}
 
@@ -212,21 +207,22 @@ func isUserspaceOption(flag string) bool {
 	}
 }
 
-func forbiddenReason(flag string) (reason string, refused bool) {
+// forbiddenReason returns why a flag is refused, or "".
+func forbiddenReason(flag string) string {
 	switch flag {
 	case "bind", "rbind", "move", "remount":
-		return "it asks for something else than a mount", true
+		return "it asks for something else than a mount"
 	case "shared", "rshared", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable":
-		return "propagation is the container runtime's business", true
+		return "propagation is the container runtime's business"
 	case "loop", "offset", "sizelimit", "encryption":
-		return "the driver attaches loop devices itself", true
+		return "the driver attaches loop devices itself"
 	case "source", "device", "journal_dev", "journal_path", "logdev", "rtdev":
-		return "a volume is on its own device and on no other", true
+		return "a volume is on its own device and on no other"
 	}
 
 	if strings.HasPrefix(flag, "X-") {
-		return "it asks mount(8) to do something, and mount(8) is not used", true
+		return "it asks mount(8) to do something, and mount(8) is not used"
 	}
 
-	return "", false
+	return ""
 }

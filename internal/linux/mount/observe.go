@@ -14,6 +14,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
@@ -126,15 +127,9 @@ func (p *Target) Mounted() (Point, bool, error) {
 
 	for attempt := 1; ; attempt++ {
 		point, mounted, err := p.mountedOnce()
-
-		switch {
-		case errors.Is(err, errGone) && attempt < enough:
-			continue
-		case err != nil:
-			return Point{}, false, p.wrapError("look for a mount at", err)
+		if !errors.Is(err, errGone) || attempt == enough {
+			return point, mounted, p.wrapError("look for a mount at", err)
 		}
-
-		return point, mounted, nil
 	}
 }
 
@@ -340,16 +335,12 @@ func (o *observer) list() ([]Point, error) {
 	buffer := newStatmountBuffer()
 
 	for _, id := range ids {
-		point, err := buffer.point(id)
-
-		switch {
-		case errors.Is(err, errGone):
-			continue
-		case err != nil:
+		switch point, err := buffer.point(id); {
+		case err == nil:
+			points = append(points, point)
+		case !errors.Is(err, errGone):
 			return nil, fmt.Errorf("describe mount %d: %w", id, err)
 		}
-
-		points = append(points, point)
 	}
 
 	return points, nil
@@ -388,22 +379,21 @@ func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
 
 // ListBeneath returns the mounts at a directory and below it, also those that only
 // follow from a mount elsewhere. It reads the whole mount table.
-func ListBeneath(directory string) ([]Point, error) {
+func ListBeneath(directory string) (_ []Point, err error) {
+	defer errdefs.Wrapf(&err, "look for mounts below %s", directory)
+
 	resolved, err := filepath.EvalSymlinks(directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("look for mounts below %s: %w", directory, err)
+		return nil, err
 	}
 
 	points, err := List()
-	if err != nil {
-		return nil, fmt.Errorf("look for mounts below %s: %w", directory, err)
-	}
 
 	return slices.DeleteFunc(points, func(p Point) bool {
 		return p.Path != resolved && !strings.HasPrefix(p.Path, resolved+"/")
-	}), nil
+	}), err
 }

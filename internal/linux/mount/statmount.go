@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -157,10 +158,7 @@ func listmount() ([]uint64, error) {
 	request := mountIDRequest{size: mountIDRequestSize, id: listmountRoot}
 
 	for {
-		if len(ids) == cap(ids) {
-			ids = append(make([]uint64, 0, 2*cap(ids)), ids...)
-		}
-
+		ids = slices.Grow(ids, len(ids))
 		free := ids[len(ids):cap(ids)]
 
 		count, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT,
