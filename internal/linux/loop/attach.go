@@ -56,11 +56,7 @@ func (d *Device) File() *os.File { return d.file }
 // detaches it; call Detach afterwards in any case, which
 // waits for the end and makes the number known as free.
 func (d *Device) Close() error {
-	if err := d.file.Close(); err != nil {
-		return fmt.Errorf("close loop device %d: %w", d.Number, err)
-	}
-
-	return nil
+	return numberError("close", d.Number, d.file.Close())
 }
 
 // Attach attaches an image, or finds where it is attached already in the same
@@ -134,20 +130,15 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 // attachableBeside allows what the image's attachments on this machine do not
 // contradict: one device for writing, and read-only ones.
 func attachableBeside(found []Status, img *image, o AttachOptions) (bool, error) {
-	if o.ReadOnly {
-		if len(found) > 0 {
-			return true, nil
-		}
-
-		// Readers of other nodes.
-		return img.share()
-	}
-
-	if len(found) == 0 || slices.ContainsFunc(found, func(s Status) bool { return !s.ReadOnly }) {
+	switch {
+	case o.ReadOnly && len(found) > 0:
+		return true, nil
+	case !o.ReadOnly && (len(found) == 0 || slices.ContainsFunc(found, func(s Status) bool { return !s.ReadOnly })):
 		return false, nil
 	}
 
-	return img.share()
+	// The others that hold it are readers, of this node or, for a reader, of other nodes.
+	return img.tryFlock(unix.LOCK_SH)
 }
 
 // lockAttempts is for an attach of the same image that another process has just

@@ -116,14 +116,12 @@ func (l *Loops) isSame(node *os.File, sequence uint64, observed *Status) (bool, 
 // after each change, it waits until ctx ends and then returns ErrInUse.
 func (l *Loops) Remove(ctx context.Context, number int) error {
 	for pause := newBackoff(); ; {
-		err := l.nodes.remove(number)
-		if err == nil {
+		switch err := l.nodes.remove(number); {
+		case err == nil:
 			l.numbers.free(number)
 
 			return l.nodes.removeNode(number)
-		}
-
-		if !errors.Is(err, unix.EBUSY) {
+		case !errors.Is(err, unix.EBUSY):
 			return numberError(opRemove, number, err)
 		}
 

@@ -117,16 +117,12 @@ func (n nodes) removeNode(number int) error {
 
 	path := filepath.Join(n.own, Name(number))
 
-	err := unix.Lstat(path, &stat)
-	if isMissing(err) {
+	switch err := unix.Lstat(path, &stat); {
+	case isMissing(err):
 		return nil
-	}
-
-	if err != nil {
+	case err != nil:
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-
-	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(Major, uint32(number)) {
+	case stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(Major, uint32(number)):
 		return nil
 	}
 

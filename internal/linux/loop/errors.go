@@ -35,7 +35,11 @@ const (
 	opRemove = "remove"
 )
 
-// numberError names the loop device on which the operation failed.
+// numberError names the loop device on which the operation failed. It returns nil for nil.
 func numberError(op string, number int, err error) error {
-	return fmt.Errorf("%s loop device %d: %w", op, number, err)
+	if err != nil {
+		return fmt.Errorf("%s loop device %d: %w", op, number, err)
+	}
+
+	return nil
 }

@@ -85,9 +85,6 @@ func (i *image) lock(readOnly bool) (bool, error) {
 	return i.tryFlock(unix.LOCK_SH)
 }
 
-// share takes the image together with others.
-func (i *image) share() (bool, error) { return i.tryFlock(unix.LOCK_SH) }
-
 func (i *image) tryFlock(how int) (bool, error) {
 	err := flock.TryLock(i.file, how)
 

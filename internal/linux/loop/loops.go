@@ -70,11 +70,7 @@ func (l *Loops) Open(number int) (*os.File, error) {
 		file, err = l.nodes.open(number, os.O_RDONLY)
 	}
 
-	if err != nil {
-		return nil, numberError(opOpen, number, err)
-	}
-
-	return file, nil
+	return file, numberError(opOpen, number, err)
 }
 
 // Resize lets an attached device take the present size of its image, while it

@@ -45,14 +45,11 @@ func (a attributes) numbers() ([]int, error) {
 func (a attributes) read(number int, attribute string) (string, error) {
 	content, err := sysfs.ReadFile(filepath.Join(a.root, "block", Name(number), attribute))
 
-	switch {
-	case isMissing(err):
+	if isMissing(err) {
 		return "", nil
-	case err != nil:
-		return "", numberError("read in sysfs about", number, err)
-	default:
-		return strings.TrimSuffix(string(content), "\n"), nil
 	}
+
+	return strings.TrimSuffix(string(content), "\n"), numberError("read in sysfs about", number, err)
 }
 
 // detachedSince says whether a device could not be opened because nothing is attached to
