@@ -11,33 +11,24 @@
 package flock
 
 import (
+	"context"
 	"errors"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 )
 
-const (
-	// attempts and firstPause add up to two seconds: far longer than a fork takes on an
-	// overloaded machine, and short enough to report a real conflict.
-	attempts   = 12
-	firstPause = time.Millisecond
-)
+// attempts add up to two seconds: far longer than a fork takes on an overloaded machine, and
+// short enough to report a real conflict.
+const attempts = 67
 
 // Lock locks the file; how is unix.LOCK_EX or unix.LOCK_SH. It retries a lock that another process
 // holds for about two seconds. Errors: unix.EWOULDBLOCK if it is held still, or flock's.
 func Lock(file *os.File, how int) error {
-	for attempt, pause := 1, firstPause; ; attempt, pause = attempt+1, 2*pause {
-		err := TryLock(file, how)
-		if !errors.Is(err, unix.EWOULDBLOCK) || attempt == attempts {
-			return err
-		}
-
-		time.Sleep(pause)
-	}
+	return fork.RetryWhile(context.Background(), unix.EWOULDBLOCK, attempts, func() error { return TryLock(file, how) })
 }
 
 // TryLock locks the file without waiting; how is unix.LOCK_EX or unix.LOCK_SH. Errors:
