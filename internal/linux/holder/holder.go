@@ -138,7 +138,8 @@ func describe(processes []Process, err error) string {
 // its filesystem, open. The block devices that are made of it follow.
 func OfDevice(device uint64) ([]Process, error) {
 	major, minor := unix.Major(device), unix.Minor(device)
-	name := "/dev/" + deviceName(major, minor)
+	link, _ := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor))
+	name := "/dev/" + filepath.Base(link)
 
 	found, err := find(
 		func(m *mountinfo.Info) bool {
@@ -194,13 +195,6 @@ func isIn(file *unix.Statx_t, major, minor uint32) bool {
 	return file.Dev_major == major && file.Dev_minor == minor
 }
 
-// deviceName returns the kernel's name of a block device, such as loop7.
-func deviceName(major, minor uint32) string {
-	target, _ := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor))
-
-	return filepath.Base(target)
-}
-
 // find returns a process for each mount namespace with such a mount, and each other process with
 // such a file open.
 func find(isMount func(*mountinfo.Info) bool, isOpen func(*unix.Statx_t) bool) ([]Process, error) {
@@ -249,10 +243,9 @@ func command(pid int) string {
 }
 
 // mountNamespace returns 0 for a process that has ended, or is not to be seen.
-func mountNamespace(pid int) uint64 {
+func mountNamespace(pid int) (number uint64) {
 	link, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	text := strings.TrimSuffix(strings.TrimPrefix(link, "mnt:["), "]")
-	number, _ := strconv.ParseUint(text, 10, 64)
+	_, _ = fmt.Sscanf(link, "mnt:[%d]", &number)
 
 	return number
 }
