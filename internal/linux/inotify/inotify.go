@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
@@ -123,29 +124,20 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 
 	watching()
 
-	outer := ctx
-
-	ctx, end := context.WithCancelCause(outer)
-
-	var following sync.WaitGroup
-
-	defer following.Wait()
-	defer end(nil)
-
-	following.Go(func() { end(w.follow(ctx, of, changed, watching)) })
-
 	defer errdefs.Wrapf(&err, "watch directories")
 
-	err = ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
-		defer ctxread.Pause(ctx, ctxread.BatchPause)
+	both, ctx := errgroup.WithContext(ctx)
 
-		return w.take(at, data)
+	both.Go(func() error { return w.follow(ctx, of, changed, watching) })
+	both.Go(func() error {
+		return ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
+			defer ctxread.Pause(ctx, ctxread.BatchPause)
+
+			return w.take(at, data)
+		})
 	})
-	if err != nil || outer.Err() != nil {
-		return err
-	}
 
-	return context.Cause(ctx)
+	return both.Wait()
 }
 
 // watches translates the kernel's events.
@@ -212,17 +204,6 @@ func (w *watches) add(listed []string) error {
 	return nil
 }
 
-// directory returns the directory of a watch, false for one that is not watched any
-// more.
-func (w *watches) directory(descriptor int32) (path string, known bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	path, known = w.directories[descriptor]
-
-	return path, known
-}
-
 // lost returns ErrGone for a watch that the kernel has removed, or passes it to Failed. For a directory that
 // is not listed any more it does neither.
 func (w *watches) lost(descriptor int32) error {
@@ -266,7 +247,11 @@ func (w *watches) take(at time.Time, data []byte) error {
 		)
 
 		data = data[unix.SizeofInotifyEvent+nameBytes:]
-		directory, known := w.directory(descriptor)
+
+		w.mu.Lock()
+		directory, known := w.directories[descriptor]
+		w.mu.Unlock()
+
 		path := directory + "/" + string(name)
 
 		switch {
