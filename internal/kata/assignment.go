@@ -72,7 +72,7 @@ func (a Assignment) CSIPlugin() ([]byte, error) {
 		return nil, err
 	}
 
-	return encoded(csiPlugin{
+	return json.Marshal(csiPlugin{
 		Device:     a.Device,
 		VolumeType: pluginType,
 		TargetPath: filepath.Clean(a.TargetPath),
@@ -93,16 +93,7 @@ func (a Assignment) MountInfo() ([]byte, error) {
 		info.Metadata = map[string]string{groupKey: a.Group, groupPolicyKey: onRootMismatch}
 	}
 
-	return encoded(info)
-}
-
-func encoded(content any) ([]byte, error) {
-	text, err := json.Marshal(content)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidAssignment, err)
-	}
-
-	return text, nil
+	return json.Marshal(info)
 }
 
 func (a Assignment) check() error {
@@ -141,18 +132,15 @@ func guestOptions(flags []string) []string {
 
 	for i, flag := range single {
 		key, _, _ := strings.Cut(flag, "=")
+		// A guest has an SELinux policy of its own, or none.
+		hostOnly := key == "bind" || key == "rbind" || mount.IsSELinuxContext(key)
 		// Of contradicting flags the last one counts, so the last of its kind stays.
-		if !isHostOnly(key) && !slices.Contains(single[i+1:], flag) {
+		if !hostOnly && !slices.Contains(single[i+1:], flag) {
 			options = append(options, flag)
 		}
 	}
 
 	return options
-}
-
-// isHostOnly reports whether a flag means nothing in a guest. It has an SELinux policy of its own, or none.
-func isHostOnly(key string) bool {
-	return key == "bind" || key == "rbind" || mount.IsSELinuxContext(key)
 }
 
 // entryName returns the name of the directory in which Kata finds the assignment of a path.

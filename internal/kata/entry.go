@@ -154,43 +154,35 @@ func temporaryName(entry string) string {
 
 // writeMountInfo replaces the file atomically, so that a reader never reads a part of it. It is
 // not synced, because guests do not survive a power failure either.
-func writeMountInfo(root, dir *os.File, entry string, content []byte) error {
+func writeMountInfo(root, dir *os.File, entry string, content []byte) (err error) {
 	name := temporaryName(entry)
 
-	err := replace(root, dir, name, content)
-	if errors.Is(err, unix.EISDIR) {
-		err = fmt.Errorf("%w: %q; no known program makes it: inspect and remove it", ErrNestedDirectory, mountInfoFile)
-	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("write %s: %w", mountInfoFile, err), unlink(root, name, 0))
+		}
+	}()
 
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", mountInfoFile, err), unlink(root, name, 0))
-	}
-
-	return nil
-}
-
-func replace(root, dir *os.File, name string, content []byte) error {
 	if err := unlink(root, name, 0); err != nil {
 		return err
 	}
 
-	if err := writeNew(root, name, content); err != nil {
-		return err
-	}
-
-	return unix.Renameat(int(root.Fd()), name, int(dir.Fd()), mountInfoFile)
-}
-
-// writeNew creates a file with this content.
-func writeNew(dir *os.File, name string, content []byte) error {
-	file, err := openIn(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	file, err := openIn(root, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
 
 	_, err = file.Write(content)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
 
-	return errors.Join(err, file.Close())
+	err = unix.Renameat(int(root.Fd()), name, int(dir.Fd()), mountInfoFile)
+	if errors.Is(err, unix.EISDIR) {
+		err = nestedDirectory(mountInfoFile)
+	}
+
+	return err
 }
 
 // findSandbox returns the id that Kata put last beside the assignment. It never
@@ -243,17 +235,14 @@ func otherNames(dir *os.File) ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return name == mountInfoFile }), nil
 }
 
-// clearEntry removes what it can of all but the assignment, and returns the first error.
+// clearEntry removes what it can of all but the assignment.
 func clearEntry(dir *os.File) error {
-	others, failed := otherNames(dir)
-
+	others, err := otherNames(dir)
 	for _, name := range others {
-		if err := unlink(dir, name, 0); failed == nil {
-			failed = err
-		}
+		err = errors.Join(err, unlink(dir, name, 0))
 	}
 
-	return failed
+	return err
 }
 
 // removeEntry takes the assignment itself last: what a crash leaves is still one
@@ -284,16 +273,18 @@ func removeEntry(root *os.File, name string) error {
 
 // unlink removes a name; that it isn't there is fine.
 func unlink(dir *os.File, name string, flags int) error {
-	_, err := eintr.RetryValue(func() (struct{}, error) {
-		return struct{}{}, unix.Unlinkat(int(dir.Fd()), name, flags)
-	})
+	err := eintr.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, flags) })
 
 	switch {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EISDIR):
-		return fmt.Errorf("%w: %q; no known program makes it: inspect and remove it", ErrNestedDirectory, name)
+		return nestedDirectory(name)
 	default:
 		return fmt.Errorf("unlinkat %q: %w", name, err)
 	}
+}
+
+func nestedDirectory(name string) error {
+	return fmt.Errorf("%w: %q; no known program makes it: inspect and remove it", ErrNestedDirectory, name)
 }

@@ -48,13 +48,12 @@ type transport interface {
 
 // NewGuest returns the way to guests that the configuration says.
 func NewGuest(config GuestConfig) *Guest {
-	guest := &Guest{route: &kataRuntime{path: config.KataRuntime}, timeout: cmp.Or(config.Timeout, defaultTimeout)}
+	guest := &Guest{route: &shim{roots: config.ShimRoots}, timeout: cmp.Or(config.Timeout, defaultTimeout)}
 
 	switch {
 	case config.KataRuntime != "":
-	case len(config.ShimRoots) > 0:
-		guest.route = &shim{roots: config.ShimRoots}
-	default:
+		guest.route = &kataRuntime{path: config.KataRuntime}
+	case len(config.ShimRoots) == 0:
 		guest.route = &shim{roots: DefaultShimRoots()}
 	}
 

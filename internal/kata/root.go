@@ -121,11 +121,7 @@ func (r *Root) Remove(targetPath string) error {
 	}
 
 	root, err := r.open()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-
-	if err != nil {
+	if root == nil {
 		return err
 	}
 	defer root.Close()
@@ -144,11 +140,7 @@ func (r *Root) Get(targetPath string) (Entry, bool, error) {
 	}
 
 	root, err := r.open()
-	if errors.Is(err, fs.ErrNotExist) {
-		return Entry{}, false, nil
-	}
-
-	if err != nil {
+	if root == nil {
 		return Entry{}, false, err
 	}
 	defer root.Close()
@@ -174,11 +166,7 @@ func (r *Root) read(root *os.File, name, targetPath string) (Entry, bool, error)
 // Errors: ErrUnsafeRoot, or what the filesystem says.
 func (r *Root) List() ([]Entry, error) {
 	root, err := r.open()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-
-	if err != nil {
+	if root == nil {
 		return nil, err
 	}
 	defer root.Close()
@@ -212,23 +200,25 @@ func (r *Root) List() ([]Entry, error) {
 }
 
 func (r *Root) make() (*os.File, error) {
-	root, err := r.open()
-	if !errors.Is(err, fs.ErrNotExist) {
-		return root, err
-	}
+	for {
+		root, err := r.open()
+		if root != nil || err != nil {
+			return root, err
+		}
 
-	if err := os.MkdirAll(r.path, dirMode); err != nil {
-		return nil, fmt.Errorf("make the directory for direct volumes: %w", err)
+		if err := os.MkdirAll(r.path, dirMode); err != nil {
+			return nil, fmt.Errorf("make the directory for direct volumes: %w", err)
+		}
 	}
-
-	return r.open()
 }
 
-// open opens the root, if what is put there stays as it was put.
+// open opens the root, if what is put there stays as it was put. It returns nil for one that does not exist.
 func (r *Root) open() (*os.File, error) {
 	root, err := os.OpenFile(r.path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil //nolint:nilnil // documented
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return nil, fmt.Errorf("%s: %w: there is a symlink or a file instead of a directory; remove that, or name another directory",
 			r.path, ErrUnsafeRoot)

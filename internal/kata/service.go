@@ -40,28 +40,18 @@ type Service struct {
 // Register puts the service behind server: List takes a google.protobuf.Empty and
 // answers with a JSON array of AssignedVolume (internal/jsoncall).
 func (s *Service) Register(server grpc.ServiceRegistrar) {
-	jsoncall.Register(server, ServiceName, jsoncall.Method(ServiceName, listCall, s.list))
+	jsoncall.Register(server, ServiceName, jsoncall.Method(ServiceName, listCall,
+		func(ctx context.Context, _ *emptypb.Empty) (any, error) {
+			listed, err := s.List(ctx)
+
+			return append([]AssignedVolume{}, listed...), err
+		}))
 }
 
-func (s *Service) list(ctx context.Context, _ *emptypb.Empty) (any, error) {
-	listed, err := s.List(ctx)
-
-	return append([]AssignedVolume{}, listed...), err
-}
-
-// Client asks a driver of Touchstone's. Any other answers UNIMPLEMENTED.
-type Client struct {
-	connection grpc.ClientConnInterface
-}
-
-// NewClient returns a client of the driver at the other end.
-func NewClient(connection grpc.ClientConnInterface) *Client { return &Client{connection: connection} }
-
-// List returns the volumes that are assigned to guests.
-func (c *Client) List(ctx context.Context, options ...grpc.CallOption) ([]AssignedVolume, error) {
-	var listed []AssignedVolume
-
-	err := jsoncall.Ask(ctx, c.connection, jsoncall.FullMethod(ServiceName, listCall), &emptypb.Empty{}, &listed, options...)
+// List returns the volumes that the driver at the other end has assigned to guests. A driver other than
+// Touchstone answers UNIMPLEMENTED.
+func List(ctx context.Context, connection grpc.ClientConnInterface) (listed []AssignedVolume, err error) {
+	err = jsoncall.Ask(ctx, connection, jsoncall.FullMethod(ServiceName, listCall), &emptypb.Empty{}, &listed)
 
 	return listed, err
 }

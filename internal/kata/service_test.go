@@ -16,10 +16,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
-func connect(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) *kata.Client {
+func list(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) ([]kata.AssignedVolume, error) {
 	t.Helper()
 
-	return kata.NewClient(served.Connect(t, register, options...))
+	return kata.List(t.Context(), served.Connect(t, register, options...))
 }
 
 func TestListIsTransferredUnchanged(t *testing.T) {
@@ -37,14 +37,12 @@ func TestListIsTransferredUnchanged(t *testing.T) {
 		}
 
 		service := &kata.Service{List: func(context.Context) ([]kata.AssignedVolume, error) { return want, nil }}
-		client := connect(t, service.Register, grpc.UnaryInterceptor(
+		got, err := list(t, service.Register, grpc.UnaryInterceptor(
 			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 				intercepted = append(intercepted, info.FullMethod)
 
 				return next(ctx, request)
 			}))
-
-		got, err := client.List(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 		require.Equal(t, []string{"/touchstone.v1.DirectVolumes/List"}, intercepted)
@@ -56,7 +54,7 @@ func TestNoVolumesAreAnEmptyList(t *testing.T) {
 
 	service := &kata.Service{List: func(context.Context) ([]kata.AssignedVolume, error) { return nil, nil }}
 
-	got, err := connect(t, service.Register).List(t.Context())
+	got, err := list(t, service.Register)
 	require.NoError(t, err)
 	require.Equal(t, []kata.AssignedVolume{}, got)
 }
@@ -68,9 +66,9 @@ func TestErrorKeepsItsCode(t *testing.T) {
 		return nil, status.Error(codes.FailedPrecondition, "the root is unsafe")
 	}}
 
-	_, err := connect(t, service.Register).List(t.Context())
+	_, err := list(t, service.Register)
 	rpccode.Require(t, err, codes.FailedPrecondition)
 
-	_, err = connect(t, func(grpc.ServiceRegistrar) {}).List(t.Context())
+	_, err = list(t, func(grpc.ServiceRegistrar) {})
 	rpccode.Require(t, err, codes.Unimplemented, "another driver")
 }

@@ -43,16 +43,11 @@ type resizeBody struct {
 	Size       int64
 }
 
-type oldBody struct {
-	BlockDevice string `json:"block-device"`
-	VolumeSize  string `json:"volume-size,omitempty"`
-}
-
 func (s *shim) stats(ctx context.Context, e Entry) ([]byte, error) {
 	query := url.Values{"path": {e.Device}}
 
 	status, answer, err := s.callEither(ctx, e, request{http.MethodGet, statsURL + "?" + query.Encode(), nil},
-		request{http.MethodPut, oldStatsURL, oldBody{BlockDevice: e.Device}})
+		request{http.MethodPut, oldStatsURL, map[string]string{"block-device": e.Device}})
 
 	switch {
 	case err != nil || isDone(status):
@@ -66,7 +61,7 @@ func (s *shim) stats(ctx context.Context, e Entry) ([]byte, error) {
 
 func (s *shim) resize(ctx context.Context, e Entry, size int64) ([]byte, error) {
 	status, answer, err := s.callEither(ctx, e, request{http.MethodPost, resizeURL, resizeBody{VolumePath: e.Device, Size: size}},
-		request{http.MethodPut, oldResizeURL, oldBody{BlockDevice: e.Device, VolumeSize: strconv.FormatInt(size, 10)}})
+		request{http.MethodPut, oldResizeURL, map[string]string{"block-device": e.Device, "volume-size": strconv.FormatInt(size, 10)}})
 
 	switch {
 	case err != nil || isDone(status):

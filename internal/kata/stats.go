@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
@@ -53,25 +54,20 @@ func parseStats(answer []byte) (mount.Usage, error) {
 // amountOf returns the one entry of a unit, and zeros where there is none: a
 // filesystem without a number of inodes reports none.
 func amountOf(usages []volumeUsage, unit int32) (mount.Amount, error) {
-	var (
-		amount mount.Amount
-		found  bool
-	)
+	usages = slices.DeleteFunc(slices.Clone(usages), func(each volumeUsage) bool { return each.Unit != unit })
 
-	for _, usage := range usages {
-		switch {
-		case usage.Unit != unit:
-			continue
-		case found:
-			return mount.Amount{}, fmt.Errorf("%w: there are two of them", ErrNoAnswer)
-		case usage.Total > math.MaxInt64, usage.Used > usage.Total, usage.Available > usage.Total:
-			return mount.Amount{}, fmt.Errorf("%w: %d used and %d available of %d is impossible",
-				ErrNoAnswer, usage.Used, usage.Available, usage.Total)
-		}
-
-		found = true
-		amount = mount.Amount{Total: int64(usage.Total), Used: int64(usage.Used), Available: int64(usage.Available)}
+	switch {
+	case len(usages) == 0:
+		return mount.Amount{}, nil
+	case len(usages) > 1:
+		return mount.Amount{}, fmt.Errorf("%w: there are two of them", ErrNoAnswer)
 	}
 
-	return amount, nil
+	usage := usages[0]
+	if usage.Total > math.MaxInt64 || usage.Used > usage.Total || usage.Available > usage.Total {
+		return mount.Amount{}, fmt.Errorf("%w: %d used and %d available of %d is impossible",
+			ErrNoAnswer, usage.Used, usage.Available, usage.Total)
+	}
+
+	return mount.Amount{Total: int64(usage.Total), Used: int64(usage.Used), Available: int64(usage.Available)}, nil
 }

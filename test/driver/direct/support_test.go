@@ -149,7 +149,7 @@ func ordinary(claim *csiclient.Publication) *csiclient.Publication {
 func listed(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *kata.AssignedVolume {
 	t.Helper()
 
-	all, err := kata.NewClient(d.Conn()).List(t.Context())
+	all, err := kata.List(t.Context(), d.Conn())
 	require.NoError(t, err)
 
 	for _, each := range all {

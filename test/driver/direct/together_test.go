@@ -50,7 +50,7 @@ func TestConcurrentDirectCallsSucceed(t *testing.T) {
 	unpublish := func() error { return d.Unpublish(t.Context(), claim) }
 	unstage := func() error { return d.Unstage(t.Context(), claim) }
 	list := func() error {
-		_, err := kata.NewClient(d.Conn()).List(t.Context())
+		_, err := kata.List(t.Context(), d.Conn())
 
 		return err
 	}

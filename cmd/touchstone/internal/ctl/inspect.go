@@ -206,7 +206,7 @@ var directVolumesVerb = verb{
 mount: where, by which device, and the sandbox that has taken each of them. PENDING is
 the size that the device has already and the filesystem in the guest has not.`,
 	run: func(ctx context.Context, s *session) error {
-		list, err := kata.NewClient(s.Conn()).List(ctx)
+		list, err := kata.List(ctx, s.Conn())
 		if err == nil {
 			err = s.learn(ctx, names.Volume)
 		}
