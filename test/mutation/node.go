@@ -185,9 +185,8 @@ func nodeMutants() []regression {
 		},
 		{
 			name: "node/devices-not-found-again", in: "device.Raw.Find",
-			old: `	r.findByName(attached)
-`,
-			new:    ``,
+			old:    `if known && v.ExposesRawDevice() {`,
+			new:    `if known && v.ExposesRawDevice() && attachment.ReadOnly {`,
 			breaks: "raw block volumes count as unstaged after a restart",
 			tests:  in("test/driver/direct", "TestDirectOutlivesTheDriver"),
 		},

@@ -73,12 +73,8 @@ func (d *Devices) Attach(ctx context.Context, v *staged.Volume, readOnly, autoCl
 
 	for {
 		device, isCurrent, err := d.attachOnce(ctx, v, stored, readOnly, autoClear)
-		if err != nil {
-			return nil, err
-		}
-
-		if isCurrent {
-			return device, nil
+		if err != nil || isCurrent {
+			return device, err
 		}
 
 		if err := errors.Join(device.Close(), d.detachNew(ctx, v, device.Number)); err != nil {

@@ -169,7 +169,6 @@ func TestFindByName(t *testing.T) {
 		idA: {Numbers: Numbers{Staged: 1, ReadOnly: 2}, StagedSequence: 11, ReadOnlySequence: 12},
 		idB: one(3, 13), reader: one(4, 14), direct: one(7, 17),
 	}, d.raw.byVolume)
-	require.Empty(t, d.raw.notFound, "want: all devices are found")
 }
 
 // TestCandidateNumbers is where the devices of a volume are looked for: its slot, and its assignments.
@@ -264,7 +263,7 @@ func TestRaw(t *testing.T) {
 	require.Zero(t, searched, "want: no search without a failure")
 
 	require.NoError(t, r.Find())
-	require.Equal(t, map[string]struct{}{idA: {}}, r.notFound)
+	require.Equal(t, map[string]Attachments{idA: {Numbers: noNumbers(), notFound: true}}, r.byVolume)
 
 	got, err = r.Found(idA)
 	require.ErrorIs(t, err, failure)
@@ -288,7 +287,7 @@ func TestRaw(t *testing.T) {
 	}
 
 	require.Equal(t, 5, searched, "want: what was found is not searched for")
-	require.Empty(t, r.notFound, "want: no search is open")
+	require.Equal(t, none, r.byVolume[idA], "want: no search is open")
 	require.NoError(t, r.findAgain("a volume without a record"))
 
 	r.Add(idA, 1_000_000, 7, false)
@@ -301,12 +300,12 @@ func TestRaw(t *testing.T) {
 	require.True(t, r.Had(idA, 1_000_001), "want: the second device")
 	require.False(t, r.Had(idA, 1_000_002), "want: no other device")
 
-	r.dropReader(idA)
-	r.dropReader(idB)
+	r.Add(idA, None, 0, true)
+	r.Add(idB, None, 0, true)
 	require.Equal(t, want, r.recorded(idA))
 	require.Equal(t, none, r.recorded(idB))
 
-	r.addNotFound(idA)
+	r.change(idA, func(a *Attachments) { a.notFound = true })
 	r.drop(idA)
 
 	got, err = r.Found(idA)
@@ -329,9 +328,9 @@ func TestRawDevicesOfSeveralVolumesAtOnce(t *testing.T) {
 			id := strconv.Itoa(worker)
 
 			for range 500 {
-				r.addNotFound(id)
+				r.change(id, func(a *Attachments) { a.notFound = true })
 				r.Add(id, worker, 1, false)
-				r.dropReader(id)
+				r.Add(id, None, 0, true)
 
 				if got, err := r.Found(id); err != nil || got.Staged != worker {
 					t.Errorf("volume %s has device %d: %v", id, got.Staged, err)

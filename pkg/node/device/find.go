@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -20,30 +22,16 @@ func (r *Raw) Find() error {
 		return err
 	}
 
-	r.findByName(attached)
-	r.findRenamed(attached)
-
-	return nil
-}
-
-// findByName finds the devices by the names of their images, so that it also finds those of
-// a deleted image.
-func (r *Raw) findByName(attached []loop.Attachment) {
+	// By the names of their images, so that those of a deleted image are found, too.
 	for _, attachment := range attached {
-		id := strings.TrimSuffix(path.Base(attachment.BackingPath), layout.ImageSuffix)
-
-		v, known := r.config.Volumes.Get(id)
-		if !known || !v.ExposesRawDevice() {
-			continue
+		v, known := r.config.Volumes.Get(strings.TrimSuffix(path.Base(attachment.BackingPath), layout.ImageSuffix))
+		if known && v.ExposesRawDevice() {
+			r.Add(v.VolumeID, attachment.Number, attachment.Sequence, attachment.ReadOnly && !v.IsReadOnly())
 		}
-
-		r.Add(v.VolumeID, attachment.Number, attachment.Sequence, attachment.ReadOnly && !v.IsReadOnly())
 	}
-}
 
-// findRenamed finds the devices of volumes whose images have another name by now. If it fails
-// for a volume, its devices are searched for again when they are needed.
-func (r *Raw) findRenamed(attached []loop.Attachment) {
+	// The other volumes' images have another name by now, or are not attached. Where the search fails,
+	// it is repeated when the devices are needed.
 	for _, v := range r.config.Volumes.All() {
 		if !v.ExposesRawDevice() || r.recorded(v.VolumeID).Numbers != noNumbers() {
 			continue
@@ -51,12 +39,14 @@ func (r *Raw) findRenamed(attached []loop.Attachment) {
 
 		if err := r.findByPublication(v, attached); err != nil {
 			r.config.Log.Error("the devices of a volume could not be found", "volume", v.VolumeID, "error", err)
-			r.addNotFound(v.VolumeID)
+			r.change(v.VolumeID, func(a *Attachments) { a.notFound = true })
 		}
 	}
+
+	return nil
 }
 
-// findAgain is findRenamed for one volume.
+// findAgain repeats the search for one volume.
 func (r *Raw) findAgain(volumeID string) error {
 	v, known := r.config.Volumes.Get(volumeID)
 	if !known {
@@ -95,8 +85,7 @@ func (r *Raw) findByPublication(v *staged.Volume, attached []loop.Attachment) er
 		}
 
 		// The volume's second device has the same image.
-		isOf := func(each loop.Attachment) bool { return each.Number == number }
-		at := slices.IndexFunc(attached, isOf)
+		at := slices.IndexFunc(attached, func(each loop.Attachment) bool { return each.Number == number })
 
 		for _, each := range attached {
 			if at >= 0 && each.BackingPath == attached[at].BackingPath {
@@ -138,4 +127,23 @@ func (r *Raw) candidateNumbers(v *staged.Volume) ([]int, error) {
 	}
 
 	return numbers, nil
+}
+
+// AssignedBy returns what finds the number of the device that is assigned below root by a publication,
+// false for none.
+func AssignedBy(root *kata.Root) func(v *staged.Volume, publication staged.Publication) (int, bool, error) {
+	return func(v *staged.Volume, publication staged.Publication) (int, bool, error) {
+		if !v.IsDirect() {
+			return None, false, nil
+		}
+
+		entry, ok, err := root.Get(publication.TargetPath)
+		if err != nil || !ok {
+			return None, false, err
+		}
+
+		number, isLoop := mount.Point{Source: entry.Device}.LoopDevice()
+
+		return number, isLoop, nil
+	}
 }

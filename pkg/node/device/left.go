@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -68,12 +69,20 @@ func (d *Devices) RecordMounted(v *staged.Volume) error {
 
 // leftDevice returns the device of a mounted image as long as it is attached, false where there is none.
 func (d *Devices) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
-	if !v.IsMountedImage() {
+	if !v.IsMountedImage() || v.Device == nil && !v.Ephemeral {
 		return loop.Attachment{}, false, nil
 	}
 
 	if v.Device == nil {
-		return ephemeralDevice(d.config.Loops, v)
+		// By the name of its image, which only this node attaches.
+		all, err := d.config.Loops.Attachments()
+
+		at := slices.IndexFunc(all, func(each loop.Attachment) bool { return path.Base(each.BackingPath) == observe.ImageName(v.ObjectID()) })
+		if at < 0 {
+			return loop.Attachment{}, false, observe.Unknown(err, v, "attached")
+		}
+
+		return all[at], true, nil
 	}
 
 	attachment, attached, err := d.config.Loops.Attachment(v.Device.Number)
@@ -85,22 +94,6 @@ func (d *Devices) leftDevice(v *staged.Volume) (loop.Attachment, bool, error) {
 	attached, err = d.config.Observer.HasImage(v, attachment.Number)
 
 	return attachment, attached, err
-}
-
-// ephemeralDevice finds the device by the name of its image, which only this node attaches.
-func ephemeralDevice(loops *loop.Loops, v *staged.Volume) (loop.Attachment, bool, error) {
-	if !v.Ephemeral {
-		return loop.Attachment{}, false, nil
-	}
-
-	all, err := loops.Attachments()
-	for _, each := range all {
-		if path.Base(each.BackingPath) == observe.ImageName(v.ObjectID()) {
-			return each, true, nil
-		}
-	}
-
-	return loop.Attachment{}, false, observe.Unknown(err, v, "attached")
 }
 
 // DetachLeft waits until the device of a mounted image that is not mounted any more is gone, and thaws

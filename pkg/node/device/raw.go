@@ -16,8 +16,6 @@ type Raw struct {
 
 	mu       sync.Mutex
 	byVolume map[string]Attachments
-	// notFound are the volumes whose devices could not be searched for because of a failure.
-	notFound map[string]struct{}
 }
 
 // Numbers are the loop devices of a raw-block or direct volume: the one of the staging,
@@ -33,12 +31,15 @@ type Attachments struct {
 	Numbers
 
 	StagedSequence, ReadOnlySequence uint64
+
+	// notFound says that the devices could not be searched for because of a failure.
+	notFound bool
 }
 
 func noNumbers() Numbers { return Numbers{Staged: None, ReadOnly: None} }
 
 func newRaw(config *Config) *Raw {
-	return &Raw{config: config, byVolume: map[string]Attachments{}, notFound: map[string]struct{}{}}
+	return &Raw{config: config, byVolume: map[string]Attachments{}}
 }
 
 // Get returns the attachments that are still the volume's, and None for those that have
@@ -60,19 +61,15 @@ func (r *Raw) Get(volumeID string) (Numbers, error) {
 
 // Found returns what is recorded, after another search for devices that the start could not find.
 func (r *Raw) Found(volumeID string) (Attachments, error) {
-	r.mu.Lock()
-	_, notFound := r.notFound[volumeID]
-	r.mu.Unlock()
-
-	if notFound {
-		if err := r.findAgain(volumeID); err != nil {
-			return Attachments{Numbers: noNumbers()}, err
-		}
-
-		r.mu.Lock()
-		delete(r.notFound, volumeID)
-		r.mu.Unlock()
+	if attachments := r.recorded(volumeID); !attachments.notFound {
+		return attachments, nil
 	}
+
+	if err := r.findAgain(volumeID); err != nil {
+		return Attachments{Numbers: noNumbers()}, err
+	}
+
+	r.change(volumeID, func(a *Attachments) { a.notFound = false })
 
 	return r.recorded(volumeID), nil
 }
@@ -86,6 +83,20 @@ func (r *Raw) recorded(volumeID string) Attachments {
 	}
 
 	return Attachments{Numbers: noNumbers()}
+}
+
+// change changes what is recorded of the volume.
+func (r *Raw) change(volumeID string, change func(*Attachments)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	attachments, known := r.byVolume[volumeID]
+	if !known {
+		attachments.Numbers = noNumbers()
+	}
+
+	change(&attachments)
+	r.byVolume[volumeID] = attachments
 }
 
 // verify returns None for a number that is attached for another image by now.
@@ -111,28 +122,13 @@ func (r *Raw) Had(volumeID string, number int) bool {
 
 // Add records a device of the volume; second means the one of its read-only publications.
 func (r *Raw) Add(volumeID string, number int, sequence uint64, second bool) {
-	attachments := r.recorded(volumeID)
-	if second {
-		attachments.ReadOnly, attachments.ReadOnlySequence = number, sequence
-	} else {
-		attachments.Staged, attachments.StagedSequence = number, sequence
-	}
-
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.byVolume[volumeID] = attachments
-}
-
-// dropReader drops the second device of the volume.
-func (r *Raw) dropReader(volumeID string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if attachments, ok := r.byVolume[volumeID]; ok {
-		attachments.ReadOnly, attachments.ReadOnlySequence = None, 0
-		r.byVolume[volumeID] = attachments
-	}
+	r.change(volumeID, func(a *Attachments) {
+		if second {
+			a.ReadOnly, a.ReadOnlySequence = number, sequence
+		} else {
+			a.Staged, a.StagedSequence = number, sequence
+		}
+	})
 }
 
 // drop drops both devices of the volume.
@@ -141,15 +137,6 @@ func (r *Raw) drop(volumeID string) {
 	defer r.mu.Unlock()
 
 	delete(r.byVolume, volumeID)
-	delete(r.notFound, volumeID)
-}
-
-// addNotFound records that the search for the volume's devices failed.
-func (r *Raw) addNotFound(volumeID string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.notFound[volumeID] = struct{}{}
 }
 
 // Attachment returns the device of the volume's staging, false where it has none. It may be

@@ -63,13 +63,13 @@ func TestGet(t *testing.T) {
 		failure error
 	}{
 		"none":                {Attachments{Numbers: noNumbers()}, noNumbers(), nil},
-		"both":                {Attachments{Numbers{1, 2}, 11, 12}, Numbers{1, 2}, nil},
-		"another first":       {Attachments{Numbers{1, 2}, 10, 12}, Numbers{None, 2}, nil},
-		"another second":      {Attachments{Numbers{1, 2}, 11, 10}, Numbers{1, None}, nil},
-		"detached":            {Attachments{Numbers{3, None}, 11, 0}, Numbers{3, None}, nil},
-		"unknown first":       {Attachments{Numbers{broken, 2}, 11, 12}, noNumbers(), syscall.EISDIR},
-		"unknown second":      {Attachments{Numbers{1, broken}, 11, 12}, Numbers{1, None}, syscall.EISDIR},
-		"unknown, and no one": {Attachments{Numbers{None, broken}, 11, 12}, noNumbers(), syscall.EISDIR},
+		"both":                {Attachments{Numbers{1, 2}, 11, 12, false}, Numbers{1, 2}, nil},
+		"another first":       {Attachments{Numbers{1, 2}, 10, 12, false}, Numbers{None, 2}, nil},
+		"another second":      {Attachments{Numbers{1, 2}, 11, 10, false}, Numbers{1, None}, nil},
+		"detached":            {Attachments{Numbers{3, None}, 11, 0, false}, Numbers{3, None}, nil},
+		"unknown first":       {Attachments{Numbers{broken, 2}, 11, 12, false}, noNumbers(), syscall.EISDIR},
+		"unknown second":      {Attachments{Numbers{1, broken}, 11, 12, false}, Numbers{1, None}, syscall.EISDIR},
+		"unknown, and no one": {Attachments{Numbers{None, broken}, 11, 12, false}, noNumbers(), syscall.EISDIR},
 	} {
 		d.raw.byVolume[idA] = test.held
 
@@ -90,7 +90,7 @@ func TestGet(t *testing.T) {
 		}
 	}
 
-	d.raw.byVolume[idA] = Attachments{Numbers{1, broken}, 11, 12}
+	d.raw.byVolume[idA] = Attachments{Numbers{1, broken}, 11, 12, false}
 	require.ErrorIs(t, d.DetachAll(t.Context(), used(idA, rawVolume)), syscall.EISDIR)
 	require.Contains(t, d.raw.byVolume, idA, "want: what is unknown is not forgotten")
 

@@ -1,10 +1,12 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -104,38 +106,36 @@ func (d *Devices) Resize(numbers []int, asked *csi.CapacityRange) (int64, error)
 // CheckLength returns pool.ErrTruncated while the image of the volume is shorter than one of its devices:
 // a device that took its size would hide that data is lost.
 func (d *Devices) CheckLength(v *staged.Volume, numbers []int) error {
-	for _, number := range numbers {
-		if err := d.checkLength(v, number); err != nil {
-			return err
-		}
+	if len(numbers) == 0 {
+		return nil
 	}
 
-	return nil
-}
-
-func (d *Devices) checkLength(v *staged.Volume, number int) error {
 	image, err := d.config.Pools.OpenImage(v, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer image.Close()
 
-	device, attached, err := d.config.Loops.Status(number)
-	if err != nil || !attached {
-		return err
+	for _, number := range numbers {
+		device, attached, err := d.config.Loops.Status(number)
+		if err != nil {
+			return err
+		}
+
+		// Read after the size of the device, which another process may let grow with the image.
+		info, statErr := image.Stat()
+		found, err := loop.IdentityOf(image)
+
+		if err := cmp.Or(statErr, err); err != nil {
+			return err
+		}
+
+		if attached && found == device.Backing && info.Size() < device.SizeBytes {
+			return fmt.Errorf("its image has %d bytes, and its device %d: %w", info.Size(), device.SizeBytes, pool.ErrTruncated)
+		}
 	}
 
-	info, err := image.Stat()
-	if err != nil {
-		return err
-	}
-
-	found, err := loop.IdentityOf(image)
-	if err != nil || found != device.Backing || info.Size() >= device.SizeBytes {
-		return err
-	}
-
-	return fmt.Errorf("its image has %d bytes, and its device %d: %w", info.Size(), device.SizeBytes, pool.ErrTruncated)
+	return nil
 }
 
 // DetachAll detaches all devices of a volume that is not staged any more.
@@ -172,17 +172,15 @@ func (d *Devices) DetachUnusedReader(ctx context.Context, v *staged.Volume) erro
 		return err
 	}
 
-	for _, publication := range v.Publications {
-		if publication.ReadOnly {
-			return nil
-		}
+	if slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.ReadOnly }) {
+		return nil
 	}
 
 	if err := d.Detach(ctx, v, numbers.ReadOnly); err != nil {
 		return err
 	}
 
-	d.raw.dropReader(v.VolumeID)
+	d.raw.Add(v.VolumeID, None, 0, true)
 
 	return nil
 }
