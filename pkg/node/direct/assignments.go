@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -179,13 +178,45 @@ func readPlugin(target *mount.Target) ([]byte, error) {
 	}
 	defer root.Close()
 
-	fd, err := unix.Openat(int(root.Fd()), kata.PluginFile, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	file, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d/%s", root.Fd(), kata.PluginFile), unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", filepath.Join(target.Path(), kata.PluginFile), err)
+		return nil, err
 	}
-
-	file := os.NewFile(uintptr(fd), kata.PluginFile)
 	defer file.Close()
 
 	return io.ReadAll(io.LimitReader(file, enough))
+}
+
+// GuestUsage asks the guest of a published direct volume for the usage of its filesystem. The
+// guest's answer is not trusted: it may be more than the device has.
+func (a *Assignments) GuestUsage(ctx context.Context, v *staged.Volume, deviceBytes int64) (mount.Usage, error) {
+	entry, err := a.assignmentOf(v)
+	if err != nil {
+		return mount.Usage{}, err
+	}
+
+	usage, err := a.config.Runtimes.Guest.Stats(ctx, entry)
+	if err == nil && usage.Bytes.Total > deviceBytes {
+		err = fmt.Errorf("%w: the guest reports a filesystem of %d bytes on a device of %d",
+			kata.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
+	}
+
+	if err != nil {
+		a.config.Log.Debug("a guest gave no statistics", "volume", v.VolumeID, "error", err)
+	}
+
+	return usage, err
+}
+
+// assignmentOf returns the assignment of the volume's one publication.
+func (a *Assignments) assignmentOf(v *staged.Volume) (kata.Entry, error) {
+	publication := v.Publications[0]
+
+	entry, ok, err := a.config.Runtimes.Root.Get(publication.TargetPath)
+	if err != nil || ok {
+		return entry, err
+	}
+
+	return entry, fmt.Errorf("%w: the assignment of %s is gone; publish it there again",
+		kata.ErrNoSandbox, publication.TargetPath)
 }

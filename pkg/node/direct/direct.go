@@ -34,7 +34,7 @@ type Config struct {
 // New returns the access of direct volumes.
 func New(config Config) *Access {
 	raw := access.NewRawDevice(config.Shared.Targets, config.Loops)
-	guard := &Guard{root: config.Runtimes.Root, pools: config.Pools, observe: config.Observer, log: config.Log}
+	guard := &Guard{config: &config}
 
 	return &Access{
 		RawDevice: raw, Guard: guard,

@@ -67,11 +67,7 @@ func (d *Access) growInGuest(ctx context.Context, v *staged.Volume, size int64) 
 // guestCause returns the part of a guest's failure that the answer contains. The message of a
 // guest or a runtime is only logged.
 func guestCause(failure error) error {
-	if errors.Is(failure, errReadOnlyGuest) {
-		return errReadOnlyGuest
-	}
-
-	for _, cause := range []error{kata.ErrUnimplemented, kata.ErrNoSandbox, kata.ErrNoAnswer} {
+	for _, cause := range []error{errReadOnlyGuest, kata.ErrUnimplemented, kata.ErrNoSandbox, kata.ErrNoAnswer} {
 		if errors.Is(failure, cause) {
 			return cause
 		}

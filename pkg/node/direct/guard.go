@@ -3,7 +3,6 @@ package direct
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 
@@ -19,12 +18,7 @@ import (
 )
 
 // Guard keeps the host out of the filesystems of volumes that a guest may have.
-type Guard struct {
-	root    *kata.Root
-	pools   staged.Pools
-	observe *observe.Observer
-	log     *slog.Logger
-}
+type Guard struct{ config *Config }
 
 // CheckNoGuest returns FAILED_PRECONDITION where a guest may have the volume: it is published,
 // also without a record, or its device is assigned.
@@ -39,7 +33,7 @@ func (g *Guard) CheckNoGuest(v *staged.Volume) error {
 			"it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
 	}
 
-	assigned, err := g.root.List()
+	assigned, err := g.config.Runtimes.Root.List()
 	if err != nil {
 		return err
 	}
@@ -54,9 +48,9 @@ func (g *Guard) CheckNotAssigned(v *staged.Volume) error {
 		return nil // not attached anywhere: no need to read all assignments
 	}
 
-	assigned, err := g.root.List()
+	assigned, err := g.config.Runtimes.Root.List()
 	if errors.Is(err, kata.ErrUnsafeRoot) {
-		g.log.Debug("the assignments to virtual machines are unknown", "volume", v.VolumeID, "error", err)
+		g.config.Log.Debug("the assignments to virtual machines are unknown", "volume", v.VolumeID, "error", err)
 
 		return nil
 	}
@@ -92,7 +86,7 @@ func (g *Guard) isDeviceOf(v *staged.Volume, device string) (bool, error) {
 		return false, nil
 	}
 
-	found, err := g.observe.HasImage(v, number)
+	found, err := g.config.Observer.HasImage(v, number)
 	if errors.Is(err, loop.ErrBackingUnresponsive) {
 		// The image has another name: those of other programs are ignored (decision 0025).
 		return false, nil
@@ -117,7 +111,7 @@ func (g *Guard) checkNotAttached(v *staged.Volume) error {
 
 // lockImage locks the image exclusively and unlocks it at once. An attached image is locked.
 func (g *Guard) lockImage(v *staged.Volume, lock func(image *os.File, how int) error) error {
-	image, err := g.pools.OpenImage(v, os.O_RDWR)
+	image, err := g.config.Pools.OpenImage(v, os.O_RDWR)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,6 @@ func (m *machine) unsafe(t *testing.T) {
 // unreadable has the assignments in a directory that cannot be opened.
 func (m *machine) unreadable() {
 	m.config.Runtimes.Root = kata.NewRoot("/" + strings.Repeat("x", 300))
-	m.Guard.root = m.config.Runtimes.Root
 }
 
 // TestAFailedPublicationAssignsNothing: a runtime would give the device to a guest.
