@@ -141,7 +141,8 @@ func (v *Volumes) create(ctx context.Context, r *staged.Inline, stored *pool.Poo
 	}
 	defer tree.Close()
 
-	if err := access.SetGroup(ctx, r.Publication.Capability, options, tree, neverFrozen); err != nil {
+	// A filesystem that was just made is not frozen.
+	if err := access.SetGroup(ctx, r.Publication.Capability, options, tree, func() error { return nil }); err != nil {
 		return err
 	}
 
@@ -151,9 +152,6 @@ func (v *Volumes) create(ctx context.Context, r *staged.Inline, stored *pool.Poo
 
 	return tree.Attach(target)
 }
-
-// neverFrozen is the check of a filesystem that was just made.
-func neverFrozen() error { return nil }
 
 // store creates the pool object. It formats an image in place, unlike staging, which keeps the
 // old image until the new one is complete: if this is interrupted, the image is deleted and
