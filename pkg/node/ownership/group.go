@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -30,10 +29,6 @@ const (
 	anyExecute   = 0o111
 )
 
-func hasGroup(stat unix.Stat_t, group uint32) bool {
-	return stat.Gid == group && stat.Mode == modeFor(stat.Mode)
-}
-
 // ChangeGroup lets group own what is in the directory root, open for reading: the
 // group may read and write all of it and pass through directories, and what is
 // made in those belongs to it, too. Where root itself is like that already
@@ -42,14 +37,12 @@ func hasGroup(stat unix.Stat_t, group uint32) bool {
 func ChangeGroup(ctx context.Context, root *os.File, group uint32, prepare func() error) error {
 	w := &walk{ctx: ctx, group: group}
 
-	defer runtime.KeepAlive(root)
-
-	stat, err := w.stat(int(root.Fd()))
-	if err != nil {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &stat); err != nil {
 		return fmt.Errorf("stat %s: %w", root.Name(), err)
 	}
 
-	if hasGroup(stat, group) {
+	if stat.Gid == group && stat.Mode == modeFor(stat.Mode) {
 		return nil
 	}
 
@@ -114,8 +107,8 @@ func (w *walk) changeEntry(parent *os.File, name string, depth int) error {
 	}
 	defer unix.Close(fd)
 
-	stat, err := w.stat(fd)
-	if err != nil {
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
 		return fmt.Errorf("stat %q: %w", name, err)
 	}
 
@@ -174,14 +167,6 @@ func (w *walk) change(fd int, stat unix.Stat_t) error {
 	return nil
 }
 
-func (w *walk) stat(fd int) (unix.Stat_t, error) {
-	var stat unix.Stat_t
-
-	err := unix.Fstatat(fd, "", &stat, unix.AT_EMPTY_PATH)
-
-	return stat, err
-}
-
 // modeFor returns the mode with the group's permissions added. A file loses its setgid bit, which meant the group that it belonged to.
 func modeFor(mode uint32) uint32 {
 	switch {
@@ -201,8 +186,6 @@ func openEntry(directory *os.File, name string, flags uint64) (int, error) {
 		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	}
-
-	defer runtime.KeepAlive(directory)
 
 	return eintr.RetryValue(func() (int, error) { return unix.Openat2(int(directory.Fd()), name, &how) })
 }
