@@ -16,9 +16,6 @@ const earlyWriteback = "when the kernel starts to write has no effect on what is
 // usedAgain is the reason why a buffer need not be given back.
 const usedAgain = "only the garbage of a start grows"
 
-// closedLater is the reason why a file is alive during a call without a statement that says so.
-const closedLater = "the caller, or what has the file, closes it after the call"
-
 // equivalent are mutants of the operators that change no behaviour which a user or a caller can
 // observe, by name, with the reason. They are not drawn.
 var equivalent = map[string]string{
@@ -96,8 +93,6 @@ var equivalent = map[string]string{
 	"internal/health cache.put: swap: record.condition = string(encodeCondition(record.Entries))":                    anyOrder,
 	"internal/health cache.wake: swap: close(waiting)":                                                               lockedWake,
 	"internal/health/events blockErrors.Run: swap: background.Go(func() { sweepInstances(ctx, root, b.instance)…":    "both run in the background, in any order",
-	"pkg/node/ownership ChangeGroup: drop: defer runtime.KeepAlive(root)":                                            "its caller closes the file after the call",
-	"pkg/node/ownership openEntry: drop: defer runtime.KeepAlive(directory)":                                         "its callers use or close the directory after the call",
 	"pkg/node/fsck Checker.Check: swap: c.count(found)":                                                              anyOrder,
 	"pkg/node/fsck Results.Forget: swap: r.schedule.markChanged(volumeID)":                                           "both only request work of other goroutines, which is independent",
 	"pkg/node/fsck Checker.plan: swap: c.correctCleanAt(id, time.Now(), period)":                                     "the next check depends on the newest one, not on the last clean one",
@@ -251,7 +246,6 @@ var equivalent = map[string]string{
 	"pkg/node/probe probeState.probeBacking: drop error: errors.ErrUnsupported":                                     "the files of a pool have a Stat_t on Linux",
 	"pkg/node/probe probeState.probeBacking: never: !ok":                                                            "the files of a pool have a Stat_t on Linux",
 	"pkg/node/device Devices.await: swap: d.config.Tuner.ResetQueue(v.VolumeID, number)":                            anyOrder,
-	"pkg/node/device Raw.drop: swap: delete(r.byVolume, volumeID)":                                                  lockedOrder,
 	"pkg/node/tuning Watcher.Run: drop: defer poll.Stop()":                                                          "a ticker that is not stopped is collected with its channel",
 	"pkg/node/tuning Watcher.watch: drop: again.Stop()":                                                             "a timer that is not stopped is collected with its channel",
 	"pkg/node/tuning Tuner.Load: swap: t.schedulers.Load()":                                                         anyOrder,
@@ -272,24 +266,6 @@ var equivalent = map[string]string{
 	"internal/socket lockDirectory: drop: defer cancel()":                               "the context's timer ends by itself after lockTimeout",
 	"internal/socket ended: drop: defer cancel()":                                       "the context's timer ends by itself after exitTimeout",
 
-	"internal/linux/mount Target.open: drop: runtime.KeepAlive(p.parent)":               closedLater,
-	"internal/linux/mount Target.Unmount: drop: runtime.KeepAlive(p.parent)":            closedLater,
-	"internal/linux/mount Target.statx: drop: runtime.KeepAlive(p.parent)":              closedLater,
-	"internal/linux/mount Target.MakeFile: drop: runtime.KeepAlive(p.parent)":           closedLater,
-	"internal/linux/mount Target.MakeDir: drop: runtime.KeepAlive(p.parent)":            closedLater,
-	"internal/linux/mount Target.Remove: drop: runtime.KeepAlive(p.parent)":             closedLater,
-	"internal/linux/mount UsageOf: drop: runtime.KeepAlive(file)":                       closedLater,
-	"internal/linux/mount Bind: drop: runtime.KeepAlive(from)":                          closedLater,
-	"internal/linux/mount mountinfoIDOf: drop: runtime.KeepAlive(file)":                 closedLater,
-	"internal/linux/mount isDir: drop: runtime.KeepAlive(file)":                         closedLater,
-	"internal/linux/mount observer.idOf: drop: runtime.KeepAlive(file)":                 closedLater,
-	"internal/linux/mount Detached.Attach: drop: runtime.KeepAlive(onto)":               closedLater,
-	"internal/linux/mount Detached.Attach: drop: runtime.KeepAlive(t.root)":             closedLater,
-	"internal/linux/mount Detached.Attach: swap: runtime.KeepAlive(t.root)":             closedLater,
-	"internal/linux/mount Detached.makeReadOnly: drop: defer runtime.KeepAlive(t.root)": closedLater,
-	"internal/linux/mount Detached.writeFile: drop: runtime.KeepAlive(t.root)":          closedLater,
-	"internal/linux/mount Detached.OpenRoot: drop: runtime.KeepAlive(t.root)":           closedLater,
-	"internal/linux/ctxread Pause: drop: defer timer.Stop()":                            "a timer that is not used any more has no effect",
-	"internal/linux/loop backoff.wait: drop: defer timer.Stop()":                        "a timer that is not used any more has no effect",
-	"internal/kata Guest.ask: drop: defer cancel()":                                     "the context's timer ends by itself after the timeout",
+	"internal/linux/ctxread Pause: drop: defer timer.Stop()": "a timer that is not used any more has no effect",
+	"internal/kata Guest.ask: drop: defer cancel()":          "the context's timer ends by itself after the timeout",
 }
