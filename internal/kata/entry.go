@@ -173,7 +173,7 @@ func writeMountInfo(root, dir *os.File, entry string, content []byte) (err error
 	}
 
 	_, err = file.Write(content)
-	if err = errors.Join(err, file.Close()); err != nil {
+	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
 
