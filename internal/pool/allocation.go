@@ -142,12 +142,19 @@ func (a *Allocation) addFile(ctx context.Context, pinned *os.File, names uint32)
 
 // addExtents adds nothing on a filesystem without FIEMAP.
 func (a *Allocation) addExtents(ctx context.Context, file *os.File, links uint32) error {
-	err := extent.Allocated(ctx, file, func(found extent.Extent) { a.addExtent(found, links) })
-	if errors.Is(err, errors.ErrUnsupported) {
-		return nil
+	for found, err := range extent.Allocated(ctx, file) {
+		if errors.Is(err, errors.ErrUnsupported) {
+			return nil
+		}
+
+		if err != nil {
+			return err
+		}
+
+		a.addExtent(found, links)
 	}
 
-	return err
+	return nil
 }
 
 // addExtent adds an extent of a file with so many hard links.

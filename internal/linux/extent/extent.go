@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"os"
 	"unsafe"
@@ -33,28 +34,37 @@ func (e Extent) From(offset int64) Extent {
 	return e
 }
 
-// Reader returns the extents of a file in order, without overlap; ok is false behind the last.
-type Reader interface {
-	Next(ctx context.Context) (found Extent, ok bool, err error)
-}
-
 // Range is a part of a file in bytes. Its Length is more than 0.
 type Range struct{ Offset, Length int64 }
 
 // End is the offset behind the range.
 func (r Range) End() int64 { return r.Offset + r.Length }
 
-// Written returns the written extents between from and end: from FIEMAP or, on a filesystem without
-// it, from SEEK_DATA.
-func Written(file *os.File, from, end int64) Reader {
-	return &fiemapReader{file: file, offset: from, end: end}
+// Written yields the written extents between from and end, in order and without overlap: from FIEMAP
+// or, on a filesystem without it, from SEEK_DATA. It ends after the first error.
+func Written(ctx context.Context, file *os.File, from, end int64) iter.Seq2[Extent, error] {
+	return func(yield func(Extent, error) bool) {
+		reader := &fiemapReader{file: file, offset: from, end: end, flags: fiemapFlagSync}
+
+		for found, err := range reader.extents(ctx) {
+			if errors.Is(err, errors.ErrUnsupported) {
+				data(ctx, file, reader.offset, end)(yield)
+
+				return
+			}
+
+			if !yield(found, err) {
+				return
+			}
+		}
+	}
 }
 
-// Allocated calls visit for the extents of a file, reserved ones that were never written included.
-// It does not write dirty pages first, so the extents of recent writes may be missing. The error is
-// errors.ErrUnsupported on a filesystem without FIEMAP.
-func Allocated(ctx context.Context, file *os.File, visit func(Extent)) error {
-	return eachAllocated(ctx, &fiemapReader{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}, visit)
+// Allocated yields the extents of a file, reserved ones that were never written included. It does
+// not write dirty pages first, so the extents of recent writes may be missing. It ends after the first
+// error, which is errors.ErrUnsupported on a filesystem without FIEMAP.
+func Allocated(ctx context.Context, file *os.File) iter.Seq2[Extent, error] {
+	return (&fiemapReader{file: file, end: math.MaxInt64, unwritten: true}).extents(ctx)
 }
 
 // Holes returns the ranges of the file's first size bytes for which no blocks are allocated.
@@ -72,28 +82,18 @@ func Holes(file *os.File, size int64) ([]Range, error) {
 		}
 	}
 
-	err := eachAllocated(context.Background(), &fiemapReader{file: file, end: size, unwritten: true}, func(found Extent) {
+	for found, err := range (&fiemapReader{file: file, end: size, unwritten: true, flags: fiemapFlagSync}).extents(context.Background()) {
+		if err != nil {
+			return nil, err
+		}
+
 		add(found.Start)
 		at = found.End
-	})
+	}
+
 	add(size)
 
-	return holes, err
-}
-
-func eachAllocated(ctx context.Context, reader *fiemapReader, visit func(Extent)) error {
-	for {
-		found, ok, err := reader.Next(ctx)
-		if err == nil && reader.fallback != nil {
-			err = errors.ErrUnsupported
-		}
-
-		if err != nil || !ok {
-			return err
-		}
-
-		visit(found)
-	}
+	return holes, nil
 }
 
 // ComparablePhysical reports whether equal physical offsets mean equal bytes in both files. It is

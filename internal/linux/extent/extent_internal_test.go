@@ -3,6 +3,7 @@ package extent
 import (
 	"context"
 	"errors"
+	"iter"
 	"os"
 	"path/filepath"
 	"testing"
@@ -114,7 +115,7 @@ func TestCheckPage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			reader := &fiemapReader{file: os.Stdin, offset: block, end: 8 * block, request: &fiemapRequest{mapped: uint32(len(test.extents))}}
+			reader := &fiemapReader{file: os.Stdin, offset: block, end: 8 * block, request: fiemapRequest{mapped: uint32(len(test.extents))}}
 			copy(reader.request.extents[:], test.extents)
 			require.ErrorIs(t, reader.checkPage(), test.err)
 			require.Equal(t, test.done, reader.done, "want: the last extent ends the reader")
@@ -192,15 +193,8 @@ func TestReadersAgree(t *testing.T) {
 
 	var found []Range
 
-	reader := Written(file, 0, 16*block)
-
-	for {
-		each, ok, err := reader.Next(t.Context())
+	for each, err := range Written(t.Context(), file, 0, 16*block) {
 		require.NoError(t, err)
-
-		if !ok {
-			break
-		}
 
 		if last := len(found) - 1; last >= 0 && found[last].End() == each.Start {
 			found[last].Length += each.End - each.Start // one write may have several extents
@@ -220,9 +214,16 @@ func TestReadersAgree(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	for _, reader := range []Reader{Written(file, 0, 16*block), &seekReader{file: file, end: 16 * block}} {
-		_, _, err := reader.Next(cancelled)
-		require.ErrorIs(t, err, context.Canceled)
+	for _, extents := range []iter.Seq2[Extent, error]{Written(cancelled, file, 0, 16*block), data(cancelled, file, 0, 16*block)} {
+		reads := 0
+
+		for _, err := range extents {
+			reads++
+
+			require.ErrorIs(t, err, context.Canceled)
+		}
+
+		require.Equal(t, 1, reads, "want: the first error ends the extents")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"unsafe"
 
@@ -64,39 +65,31 @@ type fiemapReader struct {
 
 	// unwritten includes preallocated extents.
 	unwritten bool
-	// unsynced does not write dirty pages first.
-	unsynced bool
+	// flags are fiemapFlagSync or none.
+	flags uint32
 
-	request *fiemapRequest
-	index   uint32
+	request fiemapRequest
 	done    bool
-	// fallback is set on a filesystem without FIEMAP.
-	fallback Reader
 }
 
-func (m *fiemapReader) Next(ctx context.Context) (Extent, bool, error) {
-	for m.fallback == nil {
-		if m.request == nil || m.index == m.request.mapped {
-			if m.done || m.offset >= m.end {
-				return Extent{}, false, nil
-			}
-
+// extents yields the extents between offset and end, once. It ends after the first error, which is
+// errors.ErrUnsupported on a filesystem without FIEMAP.
+func (m *fiemapReader) extents(ctx context.Context) iter.Seq2[Extent, error] {
+	return func(yield func(Extent, error) bool) {
+		for !m.done && m.offset < m.end {
 			if err := m.load(ctx); err != nil {
-				return Extent{}, false, err
+				yield(Extent{}, err)
+
+				return
 			}
 
-			continue
-		}
-
-		raw := &m.request.extents[m.index]
-		m.index++
-
-		if found, ok := m.translate(raw); ok {
-			return found, true, nil
+			for i := range m.request.mapped {
+				if found, ok := m.translate(&m.request.extents[i]); ok && !yield(found, nil) {
+					return
+				}
+			}
 		}
 	}
-
-	return m.fallback.Next(ctx)
 }
 
 // load reads the next page.
@@ -105,31 +98,19 @@ func (m *fiemapReader) load(ctx context.Context) error {
 		return fmt.Errorf("map the extents of %s: %w", m.file.Name(), err)
 	}
 
-	if m.request == nil {
-		m.request = &fiemapRequest{}
-	}
-
 	m.request.start, m.request.length = uint64(m.offset), uint64(m.end-m.offset)
-	m.request.flags, m.request.extentCount, m.request.mapped = fiemapFlagSync, fiemapPage, 0
-	m.index = 0
+	m.request.flags, m.request.extentCount, m.request.mapped = m.flags, fiemapPage, 0
 
-	if m.unsynced {
-		m.request.flags = 0
-	}
-
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, m.file.Fd(), fsIocFiemap, uintptr(unsafe.Pointer(m.request)))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, m.file.Fd(), fsIocFiemap, uintptr(unsafe.Pointer(&m.request)))
 
 	switch errno {
 	case 0:
+		return m.checkPage()
 	case unix.EOPNOTSUPP, unix.ENOTTY, unix.EBADR:
-		m.fallback = &seekReader{file: m.file, offset: m.offset, end: m.end}
-
-		return nil
+		return errors.ErrUnsupported
 	default:
 		return fmt.Errorf("map the extents of %s from %d: %w", m.file.Name(), m.offset, errno)
 	}
-
-	return m.checkPage()
 }
 
 // checkPage decides whether the page was the last, and that the next begins

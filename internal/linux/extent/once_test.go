@@ -63,23 +63,30 @@ func onFile(find func(file *os.File) (ranges, error), want ...extent.Range) sysc
 }
 
 func readWritten(file *os.File) (found ranges, err error) {
-	for reader := extent.Written(file, 0, 8*part); ; {
-		each, ok, err := reader.Next(context.Background())
-		if err != nil || !ok {
+	for each, err := range extent.Written(context.Background(), file, 0, 8*part) {
+		if err != nil {
 			return found, err
 		}
 
 		found.add(each.Start, each.End)
 	}
+
+	return found, nil
 }
 
 // The file has data in its parts 1, 2 and 5, and part 6 is preallocated.
 var onceOperations = map[string]syscallfault.Operation{
 	"written": onFile(readWritten, extent.Range{Offset: part, Length: 2 * part}, extent.Range{Offset: 5 * part, Length: part}),
 	"allocated": onFile(func(file *os.File) (found ranges, err error) {
-		err = extent.Allocated(context.Background(), file, func(each extent.Extent) { found.add(each.Start, each.End) })
+		for each, err := range extent.Allocated(context.Background(), file) {
+			if err != nil {
+				return found, err
+			}
 
-		return found, err
+			found.add(each.Start, each.End)
+		}
+
+		return found, nil
 	}, extent.Range{Offset: part, Length: 2 * part}, extent.Range{Offset: 5 * part, Length: 2 * part}),
 	"holes": onFile(func(file *os.File) (ranges, error) { return extent.Holes(file, 8*part) },
 		extent.Range{Length: part}, extent.Range{Offset: 3 * part, Length: 2 * part}, extent.Range{Offset: 7 * part, Length: part}),
@@ -170,7 +177,10 @@ func TestFilesystemWithoutAMapIsRead(t *testing.T) {
 
 	_, err := extent.Holes(unmapped, part)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	require.ErrorIs(t, extent.Allocated(t.Context(), unmapped, func(extent.Extent) {}), errors.ErrUnsupported)
+
+	for _, err := range extent.Allocated(t.Context(), unmapped) {
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+	}
 
 	for other, want := range map[*os.File]bool{mapped: true, unmapped: false} {
 		same, err := extent.ComparablePhysical(mapped, other)

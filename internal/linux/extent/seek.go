@@ -4,50 +4,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// seekReader finds extents with SEEK_DATA, which reports no physical offsets.
-type seekReader struct {
-	file        *os.File
-	offset, end int64
-}
+// data yields the extents between from and end by SEEK_DATA, which reports no physical offsets. It ends
+// after the first error.
+func data(ctx context.Context, file *os.File, from, end int64) iter.Seq2[Extent, error] {
+	return func(yield func(Extent, error) bool) {
+		for at := from; at < end; {
+			start, err := file.Seek(at, unix.SEEK_DATA)
+			stop := start
 
-func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
-	if err := ctx.Err(); err != nil {
-		return Extent{}, false, fmt.Errorf("find data in %s: %w", s.file.Name(), err)
+			if err == nil && start < end {
+				stop, err = file.Seek(start, unix.SEEK_HOLE)
+			}
+
+			switch {
+			case ctx.Err() != nil:
+				err = ctx.Err()
+			case errors.Is(err, unix.EINVAL): // a block device can't be searched for data
+				start, stop, err = at, end, nil
+			case errors.Is(err, unix.ENXIO), err == nil && start >= end:
+				return // no data behind that offset, also where the file has become shorter meanwhile
+			}
+
+			if err != nil {
+				yield(Extent{}, fmt.Errorf("find data in %s from %d: %w", file.Name(), at, err))
+
+				return
+			}
+
+			at = min(stop, end)
+			if !yield(Extent{Start: start, End: at}, nil) {
+				return
+			}
+		}
 	}
-
-	if s.offset >= s.end {
-		return Extent{}, false, nil
-	}
-
-	start, err := s.file.Seek(s.offset, unix.SEEK_DATA)
-	end := start
-
-	if err == nil && start < s.end {
-		end, err = s.file.Seek(start, unix.SEEK_HOLE)
-	}
-
-	// A block device can't be searched for data.
-	if errors.Is(err, unix.EINVAL) {
-		start, end, err = s.offset, s.end, nil
-	}
-
-	// ENXIO means no data behind that offset, also where the file has become shorter meanwhile.
-	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
-		return Extent{}, false, nil
-	}
-
-	if err != nil {
-		return Extent{}, false, fmt.Errorf("find data in %s from %d: %w", s.file.Name(), s.offset, err)
-	}
-
-	s.offset = min(end, s.end)
-
-	return Extent{Start: start, End: s.offset}, true, nil
 }
 
 // DataBytes counts the bytes of DataRanges.
@@ -64,9 +59,8 @@ func DataBytes(file *os.File, size int64) (total int64, err error) {
 // DataRanges calls visit for every range of the file's first size bytes that is
 // no hole.
 func DataRanges(file *os.File, size int64, visit func(start, end int64) error) error {
-	for reader := (&seekReader{file: file, end: size}); ; {
-		found, ok, err := reader.Next(context.Background())
-		if err != nil || !ok {
+	for found, err := range data(context.Background(), file, 0, size) {
+		if err != nil {
 			return err
 		}
 
@@ -74,4 +68,6 @@ func DataRanges(file *os.File, size int64, visit func(start, end int64) error) e
 			return err
 		}
 	}
+
+	return nil
 }

@@ -70,14 +70,7 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 			return err
 		}
 
-		ofBase, stopBase := prefetch(ctx, extent.Written(base, from, both))
-		ofTarget, stopTarget := prefetch(ctx, extent.Written(target, from, both))
-		err := merge(ctx, ofBase, ofTarget, found.visitSegment)
-
-		stopBase()
-		stopTarget()
-
-		if err != nil {
+		if err := merge(ctx, extent.Written(ctx, base, from, both), extent.Written(ctx, target, from, both), found.visitSegment); err != nil {
 			return err
 		}
 	}
@@ -101,7 +94,7 @@ func related(ctx context.Context, base, target *os.File, end int64) (bool, error
 		return false, err
 	}
 
-	err = merge(ctx, extent.Written(base, 0, end), extent.Written(target, 0, end), func(_ context.Context, s segment) error {
+	err = merge(ctx, extent.Written(ctx, base, 0, end), extent.Written(ctx, target, 0, end), func(_ context.Context, s segment) error {
 		if s.shared() {
 			return errShared
 		}
@@ -119,9 +112,8 @@ func related(ctx context.Context, base, target *os.File, end int64) (bool, error
 var errShared = errors.New("a block is shared")
 
 func addAllocated(ctx context.Context, file *os.File, from int64, to *rangeJoiner) error {
-	for walked := extent.Written(file, from, to.size); ; {
-		found, ok, err := walked.Next(ctx)
-		if err != nil || !ok {
+	for found, err := range extent.Written(ctx, file, from, to.size) {
+		if err != nil {
 			return err
 		}
 
@@ -129,6 +121,8 @@ func addAllocated(ctx context.Context, file *os.File, from int64, to *rangeJoine
 			return err
 		}
 	}
+
+	return nil
 }
 
 // rangeJoiner rounds ranges, which it is given in order, and joins those that touch.

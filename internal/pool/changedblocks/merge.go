@@ -2,6 +2,7 @@ package changedblocks
 
 import (
 	"context"
+	"iter"
 	"math"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
@@ -25,23 +26,28 @@ func (s segment) located() bool {
 }
 
 // merge calls visit for the segments of two files, in order, except for holes in both.
-func merge(ctx context.Context, base, target extent.Reader, visit func(context.Context, segment) error) error {
-	of := [2]cursor{{Reader: base}, {Reader: target}}
+func merge(ctx context.Context, base, target iter.Seq2[extent.Extent, error], visit func(context.Context, segment) error) error {
+	nextBase, stopBase := iter.Pull2(base)
+	defer stopBase()
+
+	nextTarget, stopTarget := iter.Pull2(target)
+	defer stopTarget()
+
+	of := [2]cursor{{next: nextBase}, {next: nextTarget}}
 
 	for position := int64(0); ; {
 		for i := range of {
-			if err := of[i].advance(ctx, position); err != nil {
+			if err := of[i].advance(position); err != nil {
 				return err
 			}
 		}
 
-		if !of[0].ok && !of[1].ok {
+		position = max(position, min(of[0].current.Start, of[1].current.Start))
+		if position == behindLast.Start {
 			return nil
 		}
 
-		position = max(position, min(of[0].start(), of[1].start()))
 		end := min(of[0].boundary(position), of[1].boundary(position))
-
 		if err := visit(ctx, segment{position, end, of[0].at(position), of[1].at(position)}); err != nil {
 			return err
 		}
@@ -50,51 +56,44 @@ func merge(ctx context.Context, base, target extent.Reader, visit func(context.C
 	}
 }
 
-// cursor is a position before or in one extent; ok is false behind the last.
+// cursor is a position before or in one extent.
 type cursor struct {
-	extent.Reader
-
+	next    func() (extent.Extent, error, bool)
 	current extent.Extent
-	ok      bool
-	ended   bool
 }
 
+// behindLast is the current extent of a cursor behind the last one.
+var behindLast = extent.Extent{Start: math.MaxInt64, End: math.MaxInt64}
+
 // advance skips the extents that end at position or before.
-func (c *cursor) advance(ctx context.Context, position int64) error {
-	for !c.ended && (!c.ok || c.current.End <= position) {
-		var err error
-		if c.current, c.ok, err = c.Next(ctx); err != nil {
+func (c *cursor) advance(position int64) error {
+	for c.current.End <= position {
+		found, err, ok := c.next()
+		if err != nil {
 			return err
 		}
 
-		c.ended = !c.ok
+		if !ok {
+			found = behindLast
+		}
+
+		c.current = found
 	}
 
 	return nil
 }
 
-func (c *cursor) start() int64 {
-	if !c.ok {
-		return math.MaxInt64
-	}
-
-	return c.current.Start
-}
-
 // boundary returns where the extent or hole at position ends.
 func (c *cursor) boundary(position int64) int64 {
-	switch {
-	case !c.ok:
-		return math.MaxInt64
-	case position < c.current.Start:
+	if position < c.current.Start {
 		return c.current.Start
-	default:
-		return c.current.End
 	}
+
+	return c.current.End
 }
 
 func (c *cursor) at(position int64) *extent.Extent {
-	if !c.ok || position < c.current.Start {
+	if position < c.current.Start {
 		return nil
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,18 +12,15 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
-// listed are extents that were made up.
-type listed []extent.Extent
-
-func (l *listed) Next(context.Context) (extent.Extent, bool, error) {
-	if len(*l) == 0 {
-		return extent.Extent{}, false, nil
+// listed yields extents that were made up.
+func listed(extents ...extent.Extent) iter.Seq2[extent.Extent, error] {
+	return func(yield func(extent.Extent, error) bool) {
+		for _, each := range extents {
+			if !yield(each, nil) {
+				return
+			}
+		}
 	}
-
-	first := (*l)[0]
-	*l = (*l)[1:]
-
-	return first, true, nil
 }
 
 // located is data of which the filesystem says where it is.
@@ -93,8 +91,7 @@ func TestMerge(t *testing.T) {
 
 			var got []string
 
-			base, target := listed(c.base), listed(c.target)
-			require.NoError(t, merge(t.Context(), &base, &target, func(_ context.Context, s segment) error {
+			require.NoError(t, merge(t.Context(), listed(c.base...), listed(c.target...), func(_ context.Context, s segment) error {
 				verdict := "differs"
 
 				switch {
@@ -158,27 +155,40 @@ func TestMergeEnds(t *testing.T) {
 	t.Parallel()
 
 	failure := errors.New("failure")
-	base, target := listed{located(0, 10, 0), located(20, 30, 0)}, listed{}
 	visits := 0
 
-	require.ErrorIs(t, merge(t.Context(), &base, &target, func(context.Context, segment) error {
+	require.ErrorIs(t, merge(t.Context(), listed(located(0, 10, 0), located(20, 30, 0)), listed(), func(context.Context, segment) error {
 		visits++
 
 		return failure
 	}), failure)
 	require.Equal(t, 1, visits, "want: a failure ends the merge")
 
-	base = listed{located(0, 10, 0)}
-	require.ErrorIs(t, merge(t.Context(), &base, broken{failure}, func(context.Context, segment) error {
+	require.ErrorIs(t, merge(t.Context(), listed(located(0, 10, 0)), broken(failure), func(context.Context, segment) error {
 		visits++
 
 		return nil
 	}), failure)
 	require.Equal(t, 1, visits, "want: a failure ends the merge")
+
+	// An end without an error would be an incomplete backup.
+	require.ErrorIs(t, merge(t.Context(), broken(failure, located(0, 10, 0), located(20, 30, 0)), listed(), func(context.Context, segment) error {
+		visits++
+
+		return nil
+	}), failure)
+	require.Equal(t, 3, visits, "want: what is read before the failure is visited")
 }
 
-type broken struct{ err error }
+// broken yields the extents, and then an error.
+func broken(err error, extents ...extent.Extent) iter.Seq2[extent.Extent, error] {
+	return func(yield func(extent.Extent, error) bool) {
+		for each := range listed(extents...) {
+			if !yield(each, nil) {
+				return
+			}
+		}
 
-func (b broken) Next(context.Context) (extent.Extent, bool, error) {
-	return extent.Extent{}, false, b.err
+		yield(extent.Extent{}, err)
+	}
 }
