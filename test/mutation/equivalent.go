@@ -148,7 +148,7 @@ var equivalent = map[string]string{
 	"pkg/node ownOperations.run: drop: defer unlink()":                                                    "what it cancels has ended",
 	"pkg/node ownOperations.run: drop: defer cancel(nil)":                                                 "the context that it is made of ends with the operation",
 	"internal/pool/quota subvolumes.release: swap: delete(s.seen.inside, id)":                             lockedOrder,
-	"internal/pool/tree visitor.enter: swap: _ = pinned.Close()":                                          anyOrder,
+	"internal/pool/tree walker.enter: swap: _ = pinned.Close()":                                           anyOrder,
 	"internal/pool/tree remover.moveUp: swap: r.spill = r.area":                                           anyOrder,
 	"pkg/node/persistent Set: drop error: fmt.Errorf(\"encode the request: %w\", err)":                    "two strings and a bool are always encoded",
 	"pkg/node/persistent Set: never: err != nil":                                                          "two strings and a bool are always encoded",

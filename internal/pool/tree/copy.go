@@ -184,7 +184,7 @@ func (t *Copier) file(ctx context.Context, source, to *os.File, name string, fou
 		return err
 	}
 
-	return syscallError("linkat", unix.Linkat(int(to.Fd()), name, int(t.links.Fd()), inodeOf(found).name(), 0))
+	return syscallError("linkat", unix.Linkat(int(to.Fd()), name, int(t.links.Fd()), linkName(found), 0))
 }
 
 // Close closes the copier's descriptors. The caller removes the directory of links.

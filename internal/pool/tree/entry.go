@@ -126,20 +126,6 @@ func openWithin(parent *os.File, name string) (*os.File, error) {
 	return openHow(parent, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
-func openHow(parent *os.File, name string, flags uint64) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS,
-	}
-
-	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(parent.Fd()), name, &how) })
-	if err != nil {
-		return nil, syscallError("openat2", err)
-	}
-
-	return os.NewFile(uintptr(descriptor), name), nil
-}
-
 // removalError adds the current path of the file, and ErrMounted if the cause is a mount.
 func removalError(directory *os.File, name string, err error) error {
 	if err == nil {

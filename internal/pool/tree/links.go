@@ -8,20 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inode identifies a file, also if its number is reused while the tree is copied.
-type inode struct {
-	major, minor uint32
-	number       uint64
-	born         unix.StatxTimestamp
-}
-
-// name returns a file name for the inode.
-func (i inode) name() string {
-	return fmt.Sprintf("%d:%d-%d-%d.%d", i.major, i.minor, i.number, i.born.Sec, i.born.Nsec)
-}
-
-func inodeOf(found *unix.Statx_t) inode {
-	return inode{major: found.Dev_major, minor: found.Dev_minor, number: found.Ino, born: found.Btime}
+// linkName returns the name of a file in the directory of links. It identifies the file also if its
+// number is reused while the tree is copied.
+func linkName(found *unix.Statx_t) string {
+	return fmt.Sprintf("%d:%d-%d-%d.%d", found.Dev_major, found.Dev_minor, found.Ino, found.Btime.Sec, found.Btime.Nsec)
 }
 
 // link adds a name to a file that is copied already. It returns false for one that is not.
@@ -37,7 +27,7 @@ func (t *Copier) link(to *os.File, name string, found *unix.Statx_t) (bool, erro
 		return false, err
 	}
 
-	first := inodeOf(found).name()
+	first := linkName(found)
 
 	err := unix.Linkat(int(t.links.Fd()), first, int(to.Fd()), name, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -44,6 +44,17 @@ func OpenIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error)
 	return OpenAt(directory, name, flag, mode)
 }
 
+// InDirectory calls do with the directory opened as a file, for system calls that os.Root does not make.
+func InDirectory(root *os.Root, do func(directory *os.File) error) error {
+	directory, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	return do(directory)
+}
+
 // OpenAt opens a name in an open directory without following a symlink.
 func OpenAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
 	path := filepath.Join(directory.Name(), name)
@@ -62,16 +73,22 @@ func OpenAt(directory *os.File, name string, flag int, mode uint32) (*os.File, e
 // no symlink is followed and no device or FIFO is opened. Mounts are refused: they do not belong to
 // the volume.
 func openPath(directory *os.File, name string) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
-	}
-
-	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(directory.Fd()), name, &how) })
+	file, err := openHow(directory, name, unix.O_PATH)
 	if errors.Is(err, unix.EXDEV) {
 		return nil, fmt.Errorf("something is mounted there; unmount it: %w", err)
 	}
 
+	return file, err
+}
+
+// openHow opens a name on the same mount, without following symlinks.
+func openHow(parent *os.File, name string, flags uint64) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS,
+	}
+
+	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(parent.Fd()), name, &how) })
 	if err != nil {
 		return nil, syscallError("openat2", err)
 	}

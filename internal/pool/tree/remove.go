@@ -87,50 +87,34 @@ func Remove(ctx context.Context, parent *os.File, name string) error {
 			return err
 		}
 
-		pass, err := removeContent(ctx, parent, name)
+		pass := &remover{}
+		err = pass.below(ctx, parent, name, 0)
+
+		if pass.spill != nil && pass.spill != pass.area {
+			_ = pass.spill.Close()
+		}
+
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 
 		// Directories that were moved up remain for the next pass.
-		if pass.removed == 0 {
+		if pass.removed == 0 && (err != nil || pass.area != nil) {
 			return cmp.Or(err, removalError(parent, name, errNotEmpty))
 		}
 	}
 }
 
-// remover makes one pass over a directory.
+// remover makes one pass over a directory. It removes all but directories more than maxLevels deep, which
+// it moves to the top.
 type remover struct {
+	// area is the directory; nil until it is open, or if it is missing.
 	area *os.File
 	// spill is a directory in area for directories that are too deep for this pass; nil until it is
 	// needed.
 	spill *os.File
 	// removed counts the names that were removed or moved.
 	removed int
-}
-
-// removeContent removes the content of a directory, except directories more than maxLevels deep,
-// which it moves to the top.
-func removeContent(ctx context.Context, parent *os.File, name string) (*remover, error) {
-	r := &remover{}
-
-	var err error
-	if r.area, err = openWithin(parent, name); err != nil {
-		return r, removalError(parent, name, err)
-	}
-	defer r.area.Close()
-
-	if err := makeWritable(r.area); err != nil {
-		return r, removalError(parent, name, err)
-	}
-
-	err = r.content(ctx, r.area, 0)
-
-	if r.spill != nil && r.spill != r.area {
-		_ = r.spill.Close()
-	}
-
-	return r, err
 }
 
 // each removes names of a directory. It continues after an error and returns the first.
@@ -189,6 +173,10 @@ func (r *remover) below(ctx context.Context, parent *os.File, name string, level
 		return removalError(parent, name, err)
 	}
 	defer directory.Close()
+
+	if r.area == nil {
+		r.area = directory
+	}
 
 	if err := makeWritable(directory); err != nil {
 		return removalError(parent, name, err)

@@ -34,85 +34,27 @@ type FileVisitor func(ctx context.Context, pinned *os.File, links uint32) error
 // Measure walks a directory and returns what it has allocated, without following symlinks or
 // crossing mounts. visit, unless nil, is called for each regular file that has blocks.
 func Measure(ctx context.Context, directory *os.File, visit FileVisitor) (Usage, error) {
-	found, err := Stat(directory)
-	if err != nil {
-		return Usage{}, err
-	}
+	// A file with several links adds an equal part for each of them, which needs no list of the files
+	// already counted: a link never leaves its volume.
+	var bytes, inodes float64
 
-	counter := usageCounter{visit: visit}
-
-	counter.add(found, 1)
-
-	// The caller keeps its own descriptor.
-	opened, err := openForReading(directory, unix.O_DIRECTORY)
-	if err != nil {
-		return Usage{}, err
-	}
-	defer opened.Close()
-
-	err = counter.within(ctx, opened, "")
-
-	return Usage{Bytes: int64(math.Round(counter.bytes)), Inodes: int64(math.Round(counter.inodes))}, err
-}
-
-// usageCounter adds up a tree. A file with several links adds an equal part for each of them, which
-// needs no list of the files already counted: a link never leaves its volume.
-type usageCounter struct {
-	bytes, inodes float64
-	visit         FileVisitor
-}
-
-func (c *usageCounter) add(found *unix.Statx_t, links uint32) {
-	c.bytes += float64(found.Blocks) * statBlock / float64(links)
-	c.inodes += 1 / float64(links)
-}
-
-// within counts the content of a directory.
-func (c *usageCounter) within(ctx context.Context, directory *os.File, path string) error {
-	return eachName(ctx, directory, path, func(name, path string) error {
-		pinned, err := openPath(directory, name)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
-			return nil // removed since, or a mount
+	err := walk(ctx, directory, func(file *os.File, found *unix.Statx_t) error {
+		kind, links := found.Mode&unix.S_IFMT, max(found.Nlink, 1)
+		if kind == unix.S_IFDIR {
+			links = 1
 		}
 
-		if err != nil {
-			return copyError(path, err)
-		}
-		defer pinned.Close()
-
-		found, err := Stat(pinned)
-		if err != nil {
-			return copyError(path, err)
+		if visit != nil && kind == unix.S_IFREG && found.Blocks > 0 {
+			return visit(ctx, file, links)
 		}
 
-		if found.Mode&unix.S_IFMT == unix.S_IFDIR {
-			c.add(found, 1)
-
-			return c.enter(ctx, pinned, path)
-		}
-
-		links := max(found.Nlink, 1)
-		if c.visit != nil && found.Mode&unix.S_IFMT == unix.S_IFREG && found.Blocks > 0 {
-			return copyError(path, c.visit(ctx, pinned, links))
-		}
-
-		c.add(found, links)
+		bytes += float64(found.Blocks) * statBlock / float64(links)
+		inodes += 1 / float64(links)
 
 		return nil
 	})
-}
 
-func (c *usageCounter) enter(ctx context.Context, pinned *os.File, path string) error {
-	opened, err := openForReading(pinned, unix.O_DIRECTORY)
-	if err != nil {
-		return copyError(path, err)
-	}
-	defer opened.Close()
-
-	// Bound the descriptors to one per level.
-	_ = pinned.Close()
-
-	return c.within(ctx, opened, path)
+	return Usage{Bytes: int64(math.Round(bytes)), Inodes: int64(math.Round(inodes))}, err
 }
 
 // eachName calls visit for the names in a directory and their paths relative to the root of the

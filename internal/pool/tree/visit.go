@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -12,39 +13,68 @@ import (
 // without following symlinks or crossing mounts. It continues after an error and returns the first. A
 // file that a process keeps a lease on is left out.
 func Visit(ctx context.Context, directory *os.File, visit func(file *os.File, isDirectory bool) error) error {
+	return walk(ctx, directory, func(file *os.File, found *unix.Statx_t) error {
+		kind := found.Mode & unix.S_IFMT
+		if kind == unix.S_IFDIR {
+			return visit(file, true)
+		}
+
+		if kind != unix.S_IFREG {
+			return nil
+		}
+
+		opened, err := openForReading(file, 0)
+		if errors.Is(err, ErrLeased) {
+			return nil
+		}
+
+		if err != nil {
+			return err
+		}
+		defer opened.Close()
+
+		return visit(opened, false)
+	})
+}
+
+// walk calls visit for a directory and for all that is below it but mounts: a directory is open for
+// reading, anything else with O_PATH. It continues after an error and returns the first.
+func walk(ctx context.Context, directory *os.File, visit func(file *os.File, found *unix.Statx_t) error) error {
+	found, err := Stat(directory)
+	if err != nil {
+		return err
+	}
+
+	// The caller keeps its own descriptor.
 	opened, err := openForReading(directory, unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
 	defer opened.Close()
 
-	v := visitor{visit: visit}
-	v.keep("", visit(opened, true))
-	v.keep("", v.within(ctx, opened, ""))
+	w := walker{visit: visit, failure: copyError("", visit(opened, found))}
+	w.within(ctx, opened, "")
 
-	return v.failure
+	return w.failure
 }
 
-type visitor struct {
-	visit   func(file *os.File, isDirectory bool) error
+type walker struct {
+	visit   func(file *os.File, found *unix.Statx_t) error
 	failure error
 }
 
-func (v *visitor) keep(path string, err error) {
-	if v.failure == nil {
-		v.failure = copyError(path, err)
-	}
-}
+func (w *walker) keep(err error) { w.failure = cmp.Or(w.failure, err) }
 
-func (v *visitor) within(ctx context.Context, directory *os.File, path string) error {
-	return eachName(ctx, directory, path, func(name, path string) error {
-		v.keep(path, v.enter(ctx, directory, name, path))
+// within walks what is below a directory.
+func (w *walker) within(ctx context.Context, directory *os.File, path string) {
+	w.keep(eachName(ctx, directory, path, func(name, path string) error {
+		w.keep(copyError(path, w.enter(ctx, directory, name, path)))
 
 		return nil
-	})
+	}))
 }
 
-func (v *visitor) enter(ctx context.Context, parent *os.File, name, path string) error {
+func (w *walker) enter(ctx context.Context, parent *os.File, name, path string) error {
 	pinned, err := openPath(parent, name)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
 		return nil // removed since, or a mount
@@ -60,16 +90,11 @@ func (v *visitor) enter(ctx context.Context, parent *os.File, name, path string)
 		return err
 	}
 
-	isDirectory := found.Mode&unix.S_IFMT == unix.S_IFDIR
-	if !isDirectory && found.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil
+	if found.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return w.visit(pinned, found)
 	}
 
-	opened, err := openForReading(pinned, 0)
-	if errors.Is(err, ErrLeased) {
-		return nil
-	}
-
+	opened, err := openForReading(pinned, unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -78,11 +103,8 @@ func (v *visitor) enter(ctx context.Context, parent *os.File, name, path string)
 	// Bound the descriptors to one per level.
 	_ = pinned.Close()
 
-	v.keep(path, v.visit(opened, isDirectory))
+	w.keep(copyError(path, w.visit(opened, found)))
+	w.within(ctx, opened, path)
 
-	if !isDirectory {
-		return nil
-	}
-
-	return v.within(ctx, opened, path)
+	return nil
 }
