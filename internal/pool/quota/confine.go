@@ -157,31 +157,26 @@ func (s *subvolumes) removeForeign(group btrfs.Group, inside []uint64) error {
 // being made or removed is nowhere, and not foreign. Those around a foreign one have evaded their
 // limits.
 func (s *subvolumes) isForeign(id, volume uint64) (foreign, exists bool, err error) {
-	var around []uint64
-
-	for at := id; ; {
-		place, found, err := btrfs.PlaceOf(s.pool, at)
-
-		switch {
-		case err != nil:
-			return false, false, err
-		case !found && at == id:
-			exists, err := btrfs.Exists(s.pool, id)
-
-			return false, exists, err
-		case !found:
-			for _, each := range around {
-				s.seen.evaded[each] = true
-			}
-
-			return true, true, nil
-		case place.Outer == volume:
-			return false, true, nil
-		}
-
-		at = place.Outer
-		around = append(around, at)
+	around, found, err := s.around(id)
+	if err != nil {
+		return false, false, err
 	}
+
+	if !found {
+		exists, err := btrfs.Exists(s.pool, id)
+
+		return false, exists, err
+	}
+
+	if slices.ContainsFunc(around, func(each enclosing) bool { return each.id == volume }) {
+		return false, true, nil
+	}
+
+	for _, each := range around {
+		s.seen.evaded[each.id] = true
+	}
+
+	return true, true, nil
 }
 
 // release ends all memberships of a volume that is removed, and of the subvolumes inside, but those in
@@ -246,7 +241,13 @@ func (s *subvolumes) Grown() ([]string, error) {
 			return nil, err
 		}
 
-		names, next = append(names, around...), id+1
+		next = id + 1
+
+		for _, each := range around {
+			if each.name != "" {
+				names = append(names, each.name)
+			}
+		}
 
 		if !found && being == 0 {
 			being = id // It is being made or removed: seen again until it is somewhere, or gone.
@@ -263,22 +264,27 @@ func (s *subvolumes) Grown() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// around returns the names of the subvolumes around one. It returns false for one that is being made or
-// removed.
-func (s *subvolumes) around(id uint64) ([]string, bool, error) {
-	var names []string
+// enclosing is a subvolume that contains another one. The filesystem's own has no name.
+type enclosing struct {
+	id   uint64
+	name string
+}
 
+// around returns the subvolumes around one, the innermost first. It returns false for one that is being made or
+// removed.
+func (s *subvolumes) around(id uint64) (found []enclosing, exists bool, err error) {
 	for at := id; ; {
-		place, found, err := btrfs.PlaceOf(s.pool, at)
-		if err != nil || !found {
-			return names, at != id, err
+		place, placed, err := btrfs.PlaceOf(s.pool, at)
+		if err != nil || !placed {
+			return found, at != id, err
 		}
 
 		if at != id {
-			names = append(names, place.Name)
+			found[len(found)-1].name = place.Name
 		}
 
 		at = place.Outer
+		found = append(found, enclosing{id: at})
 	}
 }
 

@@ -3,66 +3,57 @@ package quota
 import (
 	"errors"
 	"io/fs"
-	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 )
 
-// groups are the quota groups of a filesystem.
-type groups struct {
-	// pool is an open directory of the filesystem, for requests about quota groups: the kernel
-	// reserves their metadata in the subvolume of the directory, which fails in a full volume.
-	pool   *os.File
-	quotas *btrfs.Quotas
-}
-
 // join makes the subvolume's own group a member of the group that limits it.
-func (g groups) join(group btrfs.Group) error {
+func (s *subvolumes) join(group btrfs.Group) error {
 	if group.Level() == 0 {
 		return nil
 	}
 
-	return btrfs.Assign(g.pool, ownGroup(group), group)
+	return btrfs.Assign(s.pool, ownGroup(group), group)
 }
 
 // leave ends the membership of a group in another, which may be that of another volume. A group whose
 // count that has spoilt is made again with the members and the limit that it has: for a moment it has
 // no limit, and the kernel logs a warning about its count.
-func (g groups) leave(member, group btrfs.Group) error {
-	times, err := btrfs.Unassign(g.pool, member, group)
+func (s *subvolumes) leave(member, group btrfs.Group) error {
+	times, err := btrfs.Unassign(s.pool, member, group)
 	if err != nil || times < 2 {
 		return err
 	}
 
-	counted, err := g.quotas.Read(group)
+	counted, err := s.quotas.Read(group)
 	if err != nil {
 		return ignore(err, fs.ErrNotExist)
 	}
 
-	members, err := btrfs.Members(g.pool, group)
+	members, err := btrfs.Members(s.pool, group)
 	if err != nil {
 		return err
 	}
 
 	// EBUSY: another subvolume becomes a member meanwhile.
-	if err := ignore(btrfs.RemoveGroup(g.pool, group), unix.EBUSY); err != nil {
+	if err := ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
 		return err
 	}
 
-	if err := btrfs.CreateGroup(g.pool, group); err != nil {
+	if err := btrfs.CreateGroup(s.pool, group); err != nil {
 		return err
 	}
 
 	if counted.Limit > 0 {
-		if err := btrfs.Limit(g.pool, group, counted.Limit); err != nil {
+		if err := btrfs.Limit(s.pool, group, counted.Limit); err != nil {
 			return err
 		}
 	}
 
 	for _, each := range members {
-		if err := btrfs.Assign(g.pool, each, group); err != nil {
+		if err := btrfs.Assign(s.pool, each, group); err != nil {
 			return err
 		}
 	}
@@ -72,13 +63,13 @@ func (g groups) leave(member, group btrfs.Group) error {
 
 // stale returns the groups without space of subvolumes, and of volumes, that do not exist any
 // more. Groups of administrators are not among them.
-func (g groups) stale() ([]btrfs.Group, error) {
-	groups, err := btrfs.Groups(g.pool)
+func (s *subvolumes) stale() ([]btrfs.Group, error) {
+	groups, err := btrfs.Groups(s.pool)
 	if err != nil {
 		return nil, err
 	}
 
-	ids, err := btrfs.From(g.pool, firstNumber)
+	ids, err := btrfs.From(s.pool, firstNumber)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +86,7 @@ func (g groups) stale() ([]btrfs.Group, error) {
 			continue
 		}
 
-		counted, err := g.quotas.Read(group)
+		counted, err := s.quotas.Read(group)
 
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

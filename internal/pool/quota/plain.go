@@ -8,7 +8,8 @@ import (
 	"os"
 )
 
-// plain makes directories without limits, on a filesystem that supports none.
+// plain makes directories without limits, on a filesystem that supports none. What it does not support, it
+// does nothing for.
 type plain struct{ reason string }
 
 func (p plain) Support() Support { return Support{Kind: Plain, Reason: p.reason} }

@@ -44,8 +44,11 @@ func kernelProjects() projectCalls {
 // The kernel's count of inodes decides whether an id is in use, so there is no list of them that
 // could differ from the directories. A directory joins its project while it is empty and before it
 // has a limit, and the limit is cleared before the directory is removed: no interruption leaves a
-// limit without a directory.
+// limit without a directory. That also leaves plain's RemoveStale nothing to do. Only a walk finds the files
+// that have another project, so Confine and Grown are plain's, too, and so is Seal, because snapshots are
+// not mounted.
 type projects struct {
+	plain
 	projectCalls
 
 	// pool is an open directory of the filesystem.
@@ -128,20 +131,12 @@ func (*projects) Support() Support { return Support{Kind: Project, Limited: true
 
 // Make also completes a directory whose making was interrupted, before it returns fs.ErrExist.
 func (p *projects) Make(parent *os.Root, name string, mode os.FileMode) error {
-	err := parent.Mkdir(name, mode)
-	if errors.Is(err, fs.ErrExist) {
-		return cmp.Or(p.joinIn(parent, name), err)
-	}
-
-	if err != nil {
+	err := p.plain.Make(parent, name, mode)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 
-	if err := setMode(parent, name, mode); err != nil {
-		return err
-	}
-
-	return p.joinIn(parent, name)
+	return cmp.Or(p.joinIn(parent, name), err)
 }
 
 // joinIn makes a directory belong to a project, if it has none and is empty. Files that it has would
@@ -226,12 +221,6 @@ func (p *projects) Limit(directory *os.File, bytes int64) error {
 	return p.setLimits(p.pool, project, limit)
 }
 
-// Confine does nothing: only a walk finds the files that have another project.
-func (*projects) Confine(*os.File) (bool, error) { return false, nil }
-
-// Grown returns nothing: see Confine.
-func (*projects) Grown() ([]string, error) { return nil, nil }
-
 // Sweep gives files that their owner has moved to another project, or that were made in a directory
 // which does not give its project to them, the project of the directory.
 func (p *projects) Sweep(ctx context.Context, directory *os.File) (bool, error) {
@@ -302,15 +291,6 @@ func (p *projects) Allocated(directory *os.File) (int64, bool, error) {
 	return counted.Used.Bytes, found, err
 }
 
-func (*projects) CanSnapshot(*os.File) bool { return false }
-
-func (*projects) Snapshot(source *os.File, _ *os.Root, _ string) error {
-	return fmt.Errorf("snapshot of %s: %w", source.Name(), errors.ErrUnsupported)
-}
-
-// Seal does nothing: snapshots are not mounted.
-func (*projects) Seal(*os.File) error { return nil }
-
 // Sync changes the directory, by setting the project that it has, and syncs it: fsync waits for the
 // last transaction that changed the directory, which is not before the one that changed the limit.
 func (p *projects) Sync(directory *os.File) error {
@@ -354,8 +334,5 @@ func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool
 	// EPERM: an immutable directory, whose flag the caller clears.
 	return false, ignore(p.leave(directory), unix.EPERM)
 }
-
-// RemoveStale has nothing to do: no interruption leaves a limit without its directory.
-func (*projects) RemoveStale(context.Context) error { return nil }
 
 func (p *projects) Close() error { return p.pool.Close() }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
 // groupLevel is the level of the quota group that limits a volume. It has the number of the volume's
@@ -27,8 +28,10 @@ const abandoned = 1<<62 + 1
 
 // subvolumes makes a subvolume for each directory, on btrfs.
 type subvolumes struct {
-	groups
-
+	// pool is an open directory of the filesystem, for requests about quota groups: the kernel
+	// reserves their metadata in the subvolume of the directory, which fails in a full volume.
+	pool   *os.File
+	quotas *btrfs.Quotas
 	mode   btrfs.Mode
 	reason string
 	// inspect means that quotas are not turned on.
@@ -58,7 +61,7 @@ func openSubvolumes(pool *os.File, inspect bool) (Directories, bool, error) {
 		return nil, false, err
 	}
 
-	s := &subvolumes{groups: groups{pool, btrfs.QuotasOf(id)}, inspect: inspect, seen: newSightings()}
+	s := &subvolumes{pool: pool, quotas: btrfs.QuotasOf(id), inspect: inspect, seen: newSightings()}
 	if s.mode, err = s.quotas.Mode(); err != nil {
 		return nil, false, err
 	}
@@ -121,13 +124,8 @@ func (s *subvolumes) Support() Support {
 }
 
 func (*subvolumes) Make(parent *os.Root, name string, mode os.FileMode) error {
-	directory, err := parent.Open(".")
+	err := tree.InDirectory(parent, func(directory *os.File) error { return btrfs.Create(directory, name) })
 	if err != nil {
-		return err
-	}
-	defer directory.Close()
-
-	if err := btrfs.Create(directory, name); err != nil {
 		return err
 	}
 
@@ -222,13 +220,7 @@ func (*subvolumes) CanSnapshot(source *os.File) bool {
 }
 
 func (*subvolumes) Snapshot(source *os.File, parent *os.Root, name string) error {
-	directory, err := parent.Open(".")
-	if err != nil {
-		return err
-	}
-	defer directory.Close()
-
-	return btrfs.Snapshot(source, directory, name)
+	return tree.InDirectory(parent, func(directory *os.File) error { return btrfs.Snapshot(source, directory, name) })
 }
 
 func (*subvolumes) Seal(directory *os.File) error {
