@@ -175,12 +175,11 @@ var equivalent = map[string]string{
 	"internal/pool imageCopy.prepare: negate: c.pointInTime()":                                             earlyWriteback,
 	"internal/pool imageCopy.prepare: drop: _ = unix.SyncFileRange(int(c.opened.Fd()), 0, 0, unix.SYNC_F…": earlyWriteback,
 
-	"internal/pool/embedded ensure: swap: made.unprivileged = !s.privileged": anyOrder,
-	"internal/pool/embedded mounter.unmount: drop: defer cancel()":           "the context's timer ends by itself after detachLimit",
-	"internal/pool/embedded mounter.unmountOnceFree: drop: defer cancel()":   "the context's timer ends by itself after freeLimit",
-	"internal/pool/removal Queue.Run: drop: defer cancel()":                  "the context's timer ends by itself after stopLimit",
-	"internal/pool/removal Queue.Run: swap: workers.Wait()":                  "both groups are awaited in any order",
-	"internal/pool/removal Queue.conclude: swap: q.entries[at] = done":       "both are set while the mutex is held",
+	"internal/pool/embedded mounter.unmount: drop: defer cancel()":         "the context's timer ends by itself after detachLimit",
+	"internal/pool/embedded mounter.unmountOnceFree: drop: defer cancel()": "the context's timer ends by itself after freeLimit",
+	"internal/pool/removal Queue.Run: drop: defer cancel()":                "the context's timer ends by itself after stopLimit",
+	"internal/pool/removal Queue.Run: swap: workers.Wait()":                "both groups are awaited in any order",
+	"internal/pool/removal Queue.conclude: swap: q.entries[at] = done":     "both are set while the mutex is held",
 
 	"pkg/controller New: swap: watched.Monitor.Forget(id)":                                                               anyOrder,
 	"pkg/controller/catalog New: swap: c.Collections = record.Register(store, record.Options{ Volum…":                    anyOrder,

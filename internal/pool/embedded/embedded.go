@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
@@ -67,23 +68,16 @@ type Pool struct {
 // reflinks. What is there is checked before it is mounted, and never formatted
 // when it holds anything. Errors: ErrForeign, ErrDamaged, ErrPrivilege, ErrHostFull, ErrBusy,
 // filesystem.ErrUnknown, those of internal/linux/filesystem and internal/linux/loop, or ctx's.
-func Ensure(ctx context.Context, options Options) (*Pool, error) {
+func Ensure(ctx context.Context, options Options) (made *Pool, err error) {
+	defer errdefs.Wrapf(&err, "embedded pool in %s", options.Directory)
+
 	if options.Bytes > 0 {
 		if err := os.MkdirAll(options.Directory, directoryMode); err != nil {
-			return nil, fmt.Errorf("make the directory of an embedded pool: %w", err)
+			return nil, fmt.Errorf("make the directory: %w", err)
 		}
 	}
 
-	made, err := ensure(ctx, options)
-	if err != nil {
-		return nil, fmt.Errorf("embedded pool in %s: %w", options.Directory, err)
-	}
-
-	return made, nil
-}
-
-func ensure(ctx context.Context, options Options) (*Pool, error) {
-	made := &Pool{options: options}
+	made = &Pool{options: options}
 
 	// An ordinary pool is left alone, locks included.
 	if options.Bytes == 0 {
@@ -114,9 +108,11 @@ func ensure(ctx context.Context, options Options) (*Pool, error) {
 	defer image.Close()
 
 	made.unprivileged = !s.privileged
-	made.root, err = s.adoptOrMount(ctx, image)
+	if made.root, err = s.adoptOrMount(ctx, image); err != nil {
+		return nil, err
+	}
 
-	return made, err
+	return made, nil
 }
 
 // Directory returns the directory with the pool's objects.
@@ -140,7 +136,7 @@ func (p *Pool) Image() string {
 
 // Close unmounts the filesystem, unless volumes or other processes use it: then
 // it stays for the next Ensure. A second call does nothing.
-func (p *Pool) Close(ctx context.Context) error {
+func (p *Pool) Close(ctx context.Context) (err error) {
 	if p.root == nil {
 		return nil
 	}
@@ -152,14 +148,8 @@ func (p *Pool) Close(ctx context.Context) error {
 		return nil
 	}
 
-	if err := p.release(ctx); err != nil {
-		return fmt.Errorf("embedded pool in %s: %w", p.options.Directory, err)
-	}
+	defer errdefs.Wrapf(&err, "embedded pool in %s", p.options.Directory)
 
-	return nil
-}
-
-func (p *Pool) release(ctx context.Context) error {
 	s, err := open(p.options)
 	defer s.close()
 

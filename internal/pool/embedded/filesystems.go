@@ -55,12 +55,7 @@ var imageTypes = []imageType{
 
 // Filesystems returns the names of the filesystems that an image may have.
 func Filesystems() []string {
-	names := make([]string, 0, len(imageTypes))
-	for _, each := range imageTypes {
-		names = append(names, each.name)
-	}
-
-	return names
+	return texts(func(t imageType) string { return t.name })
 }
 
 // typeByName returns the row of a filesystem. Error: filesystem.ErrUnknown.
@@ -93,20 +88,20 @@ func (t imageType) withQuotas(do func(flags []string) error) error {
 
 // titles returns the names of the filesystems for a message about one that is none of them.
 func titles() string {
-	return join(func(t imageType) string { return t.title })
+	return strings.Join(texts(func(t imageType) string { return t.title }), " or ")
 }
 
 // findSuperblock returns the commands that repair an image whose superblock is overwritten, for it
 // does not show which filesystem it had.
 func findSuperblock(image string) string {
-	return join(func(t imageType) string { return fmt.Sprintf(t.findSuperblock, image) + " (" + t.title + ")" })
+	return strings.Join(texts(func(t imageType) string { return fmt.Sprintf(t.findSuperblock, image) + " (" + t.title + ")" }), " or ")
 }
 
-func join(text func(imageType) string) string {
-	texts := make([]string, 0, len(imageTypes))
+func texts(text func(imageType) string) []string {
+	made := make([]string, 0, len(imageTypes))
 	for _, each := range imageTypes {
-		texts = append(texts, text(each))
+		made = append(made, text(each))
 	}
 
-	return strings.Join(texts, " or ")
+	return made
 }

@@ -7,38 +7,34 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
-	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
-// host is the directory of a pool, in the filesystem that carries its image.
-type host struct {
+// mounter mounts the image in the directory of a pool.
+type mounter struct {
 	Options
 
-	// root is the directory, and directory the same as a file, to be locked and synced.
+	// root is the directory, in the filesystem that carries the image, and directory the same as a file,
+	// to be locked and synced.
 	root      *os.Root
 	directory *os.File
 	// privileged says that this process may attach and mount.
 	privileged bool
-}
-
-// mounter mounts the image in the directory of a pool.
-type mounter struct {
-	host
-
-	target *mount.Target
-	loops  *loop.Loops
+	target     *mount.Target
+	loops      *loop.Loops
 	// kind is the filesystem of the image: that of a new one until a mount or a superblock has
 	// shown another.
 	kind imageType
@@ -51,7 +47,7 @@ const numbers = 1024
 // open opens the pool's directory. The caller closes the mounter, also after an error.
 func open(options Options) (*mounter, error) {
 	s := &mounter{
-		host:  host{Options: options, privileged: privileged()},
+		Options: options, privileged: privileged(),
 		loops: loop.NewLoops(loop.LoopsOptions{First: loop.MaxNumber - numbers + 1}),
 	}
 
@@ -100,66 +96,52 @@ func privileged() bool {
 	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// lockPause is the time between two attempts at a lock that another driver holds while it
-// makes or checks the image: there is no event for it that ctx could end.
-const lockPause = 10 * time.Millisecond
+// lock is held until close. It waits for another driver that makes or checks the image until ctx ends: no event
+// reports the end of that.
+func (s *mounter) lock(ctx context.Context) error {
+	err := fork.RetryWhile(ctx, unix.EWOULDBLOCK, math.MaxInt, func() error { return flock.TryLock(s.directory, unix.LOCK_EX) })
 
-// lock is held until close.
-func (h *host) lock(ctx context.Context) error {
-	for {
-		err := flock.TryLock(h.directory, unix.LOCK_EX)
-
-		switch {
-		case err == nil, flock.Unsupported(err):
-			// Without locks it is up to the kernel, which mounts an image once.
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock it: %w", err)
-		}
-
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the driver that is at work on it: %w", context.Cause(ctx))
-		case <-time.After(lockPause):
-		}
+	switch {
+	case err == nil, flock.Unsupported(err):
+		return nil // without locks it is up to the kernel, which mounts an image once
+	case ctx.Err() != nil:
+		return fmt.Errorf("wait for the driver that is at work on it: %w", err)
+	default:
+		return fmt.Errorf("lock it: %w", err)
 	}
 }
 
 // openImage returns nil where there is none. An unprivileged process gets a
 // descriptor that only identifies the file.
-func (h *host) openImage() (*os.File, error) {
-	path := h.path(layout.EmbeddedImage)
-
+func (s *mounter) openImage() (*os.File, error) {
 	// Examined before it is opened: opening a device or a pipe has effects.
-	known, err := unix.Openat(int(h.directory.Fd()), layout.EmbeddedImage, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
+	known, err := tree.OpenAt(s.directory, layout.EmbeddedImage, unix.O_PATH, 0)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // that there is none is no failure
 	}
 
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
 
-	image := os.NewFile(uintptr(known), path)
-
-	info, err := image.Stat()
-	if err == nil && !h.privileged && info.Mode().IsRegular() {
-		return image, nil
+	info, err := known.Stat()
+	if err == nil && !s.privileged && info.Mode().IsRegular() {
+		return known, nil
 	}
-	defer image.Close()
+	defer known.Close()
 
 	if err != nil {
 		return nil, err
 	}
 
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file but %s: %w; remove it", path, info.Mode().Type(), ErrForeign)
+		return nil, fmt.Errorf("%s is no regular file but %s: %w; remove it", known.Name(), info.Mode().Type(), ErrForeign)
 	}
 
 	// Through /proc it is the very same file.
-	writable, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(known), os.O_RDWR, 0)
+	writable, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", known.Fd()), os.O_RDWR, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, fmt.Errorf("open %s: %w", known.Name(), err)
 	}
 
 	return writable, nil
@@ -284,16 +266,16 @@ func (s *mounter) needsPrivilege() error {
 }
 
 // refuseVolumes refuses a directory with volumes that the image would hide.
-func (h *host) refuseVolumes() error {
+func (s *mounter) refuseVolumes() error {
 	for _, directory := range layout.VolumeDirectories() {
-		name, err := h.firstEntry(directory)
+		name, err := s.firstEntry(directory)
 		if err != nil {
-			return fmt.Errorf("search for volumes in %s: %w", h.path(directory), err)
+			return fmt.Errorf("search for volumes in %s: %w", s.path(directory), err)
 		}
 
 		if name != "" {
 			return fmt.Errorf("%s is in the way: %w; an ordinary pool with volumes stays one, so leave --pool-image-size out, "+
-				"or move the volumes into the embedded pool (docs/embedded-pool.md)", h.path(filepath.Join(directory, name)), ErrForeign)
+				"or move the volumes into the embedded pool (docs/embedded-pool.md)", s.path(filepath.Join(directory, name)), ErrForeign)
 		}
 	}
 
@@ -301,8 +283,8 @@ func (h *host) refuseVolumes() error {
 }
 
 // firstEntry returns the name of something in the directory, "" when there is nothing.
-func (h *host) firstEntry(directory string) (string, error) {
-	entries, err := fs.ReadDir(h.root.FS(), directory)
+func (s *mounter) firstEntry(directory string) (string, error) {
+	entries, err := fs.ReadDir(s.root.FS(), directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

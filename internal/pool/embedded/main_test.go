@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
@@ -60,7 +61,7 @@ func hold(directory string) {
 	}
 
 	fmt.Fprintln(os.Stdout, childReady)
-	select {}
+	time.Sleep(time.Hour) // not select: without another goroutine the runtime would end the process
 }
 
 // onEach runs a test once for each filesystem that an image may have.
