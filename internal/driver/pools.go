@@ -233,8 +233,7 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 		return nil, err
 	}
 
-	opened, err := pool.Open(name, directory, pool.EmbeddedIn(image), pool.WithIdentity(known),
-		pool.WithRemovalQueue(o.removals))
+	opened, err := pool.Open(name, directory, pool.Options{HostImage: image, Identity: &known, Removals: o.removals})
 	if errors.Is(err, pool.ErrNotDirectory) {
 		err = fmt.Errorf("%w: %w", ErrConfig, err)
 	}

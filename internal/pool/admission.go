@@ -72,32 +72,32 @@ func (a *Admission) Admit(ctx context.Context, record func(check Check) error) e
 	known, measured := map[*Pool]Capacity{}, map[*Pool]bool{}
 
 	for {
-		var unread, refused *Pool
+		var lacking *Pool
 
 		err := record(func(pool *Pool, bytes int64, allocated bool) error {
 			capacity, ok := known[pool]
 			if !ok {
-				unread = pool
+				lacking = pool
 
 				return errUnread
 			}
 
 			err := a.check(pool, capacity, bytes, allocated)
 			if err != nil && !measured[pool] {
-				refused = pool
+				lacking = pool
 			}
 
 			return err
 		})
-
-		switch {
-		case err != nil && unread != nil:
-			known[unread], err = unread.Capacity()
-		case err != nil && refused != nil:
-			measured[refused] = true
-			known[refused], err = a.measure(ctx, refused)
-		default:
+		if err == nil || lacking == nil {
 			return err
+		}
+
+		if _, read := known[lacking]; read {
+			measured[lacking] = true
+			known[lacking], err = a.measure(ctx, lacking)
+		} else {
+			known[lacking], err = lacking.Capacity()
 		}
 
 		if err != nil {

@@ -53,14 +53,8 @@ func (a *attributes) replaceMutable(id string, wanted volume.Mutable) error {
 		return err
 	}
 
-	file, err := a.mutable.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, imageMode)
-	if err != nil {
+	if err := writeSynced(a.mutable, fresh, os.O_TRUNC|unix.O_NOFOLLOW, imageMode, text); err != nil {
 		return err
-	}
-
-	_, err = file.Write(append(text, '\n'))
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return errors.Join(err, a.mutable.Remove(fresh))
 	}
 
 	return a.mutable.Rename(fresh, id+layout.MutableSuffix)
@@ -88,11 +82,9 @@ func (a *attributes) Mutable(id string) (found volume.Mutable, err error) {
 		return volume.Mutable{}, err
 	}
 
-	if err := json.Unmarshal(text, &found); err != nil {
-		return volume.Mutable{}, err
-	}
+	err = json.Unmarshal(text, &found)
 
-	return found, nil
+	return found, err
 }
 
 // RemoveUnusedMutable removes the mutable parameters of volumes that are neither known nor in the pool.
@@ -114,7 +106,7 @@ func (a *attributes) RemoveUnusedMutable(ctx context.Context, known func(id stri
 
 func (a *attributes) removeMutable(id string) error {
 	for _, name := range []string{id + layout.MutableSuffix, id + layout.MutableScratchSuffix} {
-		if err := a.mutable.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := removeMissing(a.mutable, name); err != nil {
 			return fmt.Errorf("remove the mutable parameters of volume %s from pool %q: %w", id, a.name, err)
 		}
 	}

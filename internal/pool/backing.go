@@ -48,16 +48,16 @@ func (p *Pool) Backing(of volume.Backing) Backing {
 	return p.Images
 }
 
-// RemoveEmptyOrphan removes an orphan that has no data: an image without blocks that is not
+// RemoveEmptyOrphan removes a volume without a record that has no data: an image without blocks that is not
 // attached, or an empty directory. It reports whether it did.
-func (p *Pool) RemoveEmptyOrphan(ctx context.Context, entry Entry) (bool, error) {
-	if err := checkID(entry.ID); err != nil {
+func (p *Pool) RemoveEmptyOrphan(ctx context.Context, orphan Object) (bool, error) {
+	if err := checkID(orphan.ID); err != nil {
 		return false, err
 	}
 
-	removed, err := p.Backing(entry.Backing).removeEmpty(ctx, entry.ID)
+	removed, err := p.Backing(orphan.Backing).removeEmpty(ctx, orphan.ID)
 	if err != nil {
-		return false, fmt.Errorf("orphan %s in pool %q: %w", entry.ID, p.name, err)
+		return false, fmt.Errorf("orphan %s in pool %q: %w", orphan.ID, p.name, err)
 	}
 
 	return removed, nil

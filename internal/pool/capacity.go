@@ -36,7 +36,7 @@ func (c Capacity) NearlyFull() bool {
 
 // Capacity returns the space of the pool's filesystem. For an embedded pool it is limited by the
 // space of the filesystem that has the pool's image.
-func (p *Pool) Capacity() (Capacity, error) { return CapacityOf(p.name, p.path, p.settings.hostImage) }
+func (p *Pool) Capacity() (Capacity, error) { return CapacityOf(p.name, p.path, p.options.HostImage) }
 
 // CapacityOf is Capacity of a pool that is not open, in a directory. hostImage is the image of an
 // embedded one.

@@ -33,7 +33,7 @@ func TestOnlyTheFileInPlaceIsClaimed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			p, err := Open("a", t.TempDir())
+			p, err := Open("a", t.TempDir(), Options{})
 			require.NoError(t, err)
 
 			path := filepath.Join(p.root.Name(), id+layout.ImageSuffix)
@@ -69,6 +69,14 @@ func TestAFailedUnlockIsReported(t *testing.T) {
 	require.NoError(t, lock.unlock(), "want: there is nothing to release any more")
 }
 
+// setOf returns a set of one pool.
+func setOf(opened *Pool) *Set {
+	set := NewSet(map[string]string{opened.name: opened.path})
+	set.Serve(opened)
+
+	return set
+}
+
 // TestAFailedUnlockIsReportedByEachClose of what has the lock.
 func TestAFailedUnlockIsReportedByEachClose(t *testing.T) {
 	t.Parallel()
@@ -82,12 +90,12 @@ func TestAFailedUnlockIsReportedByEachClose(t *testing.T) {
 		"a failed pool": func(p *Pool) error {
 			held(&p.controllerLock, p.LockAsController("the first"))
 
-			return SetOf(p).Fail(p.name, errClosed)
+			return setOf(p).Fail(p.name, errClosed)
 		},
 		"a set": func(p *Pool) error {
 			held(&p.controllerLock, p.LockAsController("the first"))
 
-			return SetOf(p).Close()
+			return setOf(p).Close()
 		},
 		"an ephemeral pool": func(p *Pool) error {
 			inner, err := p.Ephemeral()
@@ -107,7 +115,7 @@ func TestAFailedUnlockIsReportedByEachClose(t *testing.T) {
 			return inspected.Close()
 		},
 	} {
-		p, err := Open("a", t.TempDir())
+		p, err := Open("a", t.TempDir(), Options{})
 		require.NoError(t, err)
 		require.ErrorIs(t, end(p), unix.EBADF, "want: the close of %s reports that its lock is not released", name)
 	}
@@ -166,7 +174,7 @@ func TestARelativePathNeedsADirectory(t *testing.T) {
 	t.Chdir(gone)
 	require.NoError(t, os.Remove(gone))
 
-	_, err := Open("a", "relative")
+	_, err := Open("a", "relative", Options{})
 	errtext.Require(t, err, "getwd")
 
 	_, err = Inspect("a", "relative")

@@ -423,18 +423,22 @@ func TestSnapshotsOfAPool(t *testing.T) {
 	place := openPool(t, t.TempDir())
 	image, directory := newImage(t, place, mebi), newDirectory(t, place, 3, kibi)
 
-	var made []pool.Entry
+	var made []pool.Object
 
 	for _, source := range []pool.Object{image, directory} {
 		snapshot := snapshotOf(t, source)
 		copied(t, place, place, source, snapshot, pool.CopyOptions{})
 
-		made = append(made, pool.Entry{ID: snapshot.ID, Backing: snapshot.Backing})
+		made = append(made, snapshot)
 	}
 
-	list := func() (found []pool.Entry) {
-		require.NoError(t, place.ListSnapshots(t.Context(), func(entry pool.Entry) error {
-			found = append(found, entry)
+	list := func() (found []pool.Object) {
+		require.NoError(t, place.List(t.Context(), func(object pool.Object) error {
+			if object.Snapshot {
+				found = append(found, object)
+			} else {
+				require.False(t, slices.ContainsFunc(made, func(each pool.Object) bool { return each.ID == object.ID }), "a snapshot is no volume")
+			}
 
 			return nil
 		}))
@@ -443,11 +447,6 @@ func TestSnapshotsOfAPool(t *testing.T) {
 	}
 
 	require.ElementsMatch(t, made, list())
-	require.NoError(t, place.List(t.Context(), func(entry pool.Entry) error {
-		require.False(t, slices.Contains(made, entry), "a snapshot is no volume")
-
-		return nil
-	}))
 
 	file, err := place.OpenSnapshot(made[0].ID)
 	require.NoError(t, err)
@@ -456,8 +455,8 @@ func TestSnapshotsOfAPool(t *testing.T) {
 	require.NoError(t, file.Close())
 
 	for _, entry := range made {
-		require.NoError(t, place.Remove(t.Context(), pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: true}))
-		require.NoError(t, place.Remove(t.Context(), pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: true}), "it is gone already")
+		require.NoError(t, place.Remove(t.Context(), entry))
+		require.NoError(t, place.Remove(t.Context(), entry), "it is gone already")
 	}
 
 	require.Empty(t, list(), "want: no snapshot is listed")

@@ -165,15 +165,11 @@ func (c *treeCopy) removeSealed(ctx context.Context) error {
 		return nil
 	}
 
-	snapshots, err := c.into.Open(".")
-	if err != nil {
+	return tree.InDirectory(c.into, func(snapshots *os.File) error {
+		_, err := c.quotas.Remove(ctx, snapshots, c.target.ID)
+
 		return err
-	}
-	defer snapshots.Close()
-
-	_, err = c.quotas.Remove(ctx, snapshots, c.target.ID)
-
-	return err
+	})
 }
 
 // sync makes the content of a copy durable that was written file by file.

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -51,35 +50,40 @@ func (d *Directories) Create(id string, size int64, _ bool) error {
 
 // Limit raises the size limit of a volume's directory, where it can have one. It is
 // durable after Sync. Errors: ErrMissing.
-func (d *Directories) Limit(id string, size int64) (err error) {
-	directory, err := d.Open(id)
-	if err != nil {
-		return err
-	}
-	defer directory.Close()
-	defer errdefs.Wrapf(&err, "limit the size of volume %s in pool %q", id, d.name)
+func (d *Directories) Limit(id string, size int64) error {
+	return d.within(id, func(directory *os.File) error {
+		if err := d.quotas.Limit(directory, size); err != nil {
+			return fmt.Errorf("limit the size of volume %s in pool %q: %w", id, d.name, err)
+		}
 
-	if err := d.quotas.Limit(directory, size); err != nil {
-		return err
-	}
-
-	return d.confine(id, directory)
+		return d.confine(id, directory)
+	})
 }
 
 // Confine makes the size limit of a volume's directory count all files in it and no others.
 // LimitEvadedFor reports what it has found. Errors: ErrMissing.
 func (d *Directories) Confine(id string) error {
-	directory, err := d.Open(id)
-	if err != nil {
-		return err
-	}
-	defer directory.Close()
-
-	return d.confine(id, directory)
+	return d.within(id, func(directory *os.File) error { return d.confine(id, directory) })
 }
 
 func (d *Directories) confine(id string, directory *os.File) error {
 	evaded, err := d.quotas.Confine(directory)
+
+	return d.noteEvaded(id, evaded, err)
+}
+
+func (d *Directories) sweep(ctx context.Context, id string) (evaded bool, err error) {
+	err = d.within(id, func(directory *os.File) error {
+		evaded, err = d.quotas.Sweep(ctx, directory)
+
+		return d.noteEvaded(id, evaded, err)
+	})
+
+	return evaded, err
+}
+
+// noteEvaded takes what Confine or Sweep has returned of a volume.
+func (d *Directories) noteEvaded(id string, evaded bool, err error) error {
 	if evaded {
 		d.evaded.Store(id, time.Now())
 	}
@@ -91,23 +95,15 @@ func (d *Directories) confine(id string, directory *os.File) error {
 	return nil
 }
 
-func (d *Directories) sweep(ctx context.Context, id string) (bool, error) {
+// within calls do with the root of a volume's directory. Errors: ErrMissing, do's.
+func (d *Directories) within(id string, do func(directory *os.File) error) error {
 	directory, err := d.Open(id)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer directory.Close()
 
-	evaded, err := d.quotas.Sweep(ctx, directory)
-	if evaded {
-		d.evaded.Store(id, time.Now())
-	}
-
-	if err != nil {
-		return evaded, fmt.Errorf("confine volume %s in pool %q to its size limit: %w", id, d.name, err)
-	}
-
-	return evaded, nil
+	return do(directory)
 }
 
 // RemoveStaleQuotas releases what the kernel keeps for the limits of removed directories, once their
@@ -129,11 +125,7 @@ const evasionHold = 10 * time.Minute
 // LimitEvadedFor returns for how long it is still reported that files of the volume have evaded its
 // size limit; 0 if they have not.
 func (d *Directories) LimitEvadedFor(id string) time.Duration {
-	at, found := d.evaded.Load(id)
-	if !found {
-		return 0
-	}
-
+	at, _ := d.evaded.Load(id)
 	last, _ := at.(time.Time)
 
 	return max(0, evasionHold-time.Since(last))
@@ -150,13 +142,7 @@ func (d *Directories) Grow(id string, growth Growth) error {
 
 // Sync makes the name of the volume's directory and its size limit durable.
 func (d *Directories) Sync(id string) error {
-	directory, err := d.Open(id)
-	if err != nil {
-		return err
-	}
-	defer directory.Close()
-
-	if err := d.quotas.Sync(directory); err != nil {
+	if err := d.within(id, d.quotas.Sync); err != nil {
 		return d.spaceError(fmt.Errorf("sync the directory of volume %s in pool %q: %w", id, d.name, err))
 	}
 
@@ -172,23 +158,20 @@ func (d *Directories) Open(id string) (*os.File, error) {
 // Quota returns the limit of a volume's directory and its usage, as the kernel counts it.
 // It takes the same time for any number of files, and counts what has evaded the limit. It returns false if the size of the directory is
 // not limited. Errors: ErrMissing.
-func (d *Directories) Quota(id string) (quota.Usage, bool, error) {
-	directory, err := d.Open(id)
-	if err != nil {
-		return quota.Usage{}, false, err
-	}
-	defer directory.Close()
+func (d *Directories) Quota(id string) (usage quota.Usage, limited bool, err error) {
+	err = d.within(id, func(directory *os.File) error {
+		if err := d.confine(id, directory); err != nil {
+			return err
+		}
 
-	if err := d.confine(id, directory); err != nil {
-		return quota.Usage{}, false, err
-	}
+		if usage, limited, err = d.quotas.Usage(directory); err != nil {
+			return fmt.Errorf("usage of volume %s in pool %q: %w", id, d.name, err)
+		}
 
-	usage, limited, err := d.quotas.Usage(directory)
-	if err != nil {
-		return quota.Usage{}, false, fmt.Errorf("usage of volume %s in pool %q: %w", id, d.name, err)
-	}
+		return nil
+	})
 
-	return usage, limited, nil
+	return usage, limited, err
 }
 
 // Support returns how the sizes of new directories are limited, and whether they are copied
@@ -197,19 +180,16 @@ func (d *Directories) Support() quota.Support { return d.quotas.Support() }
 
 // Usage walks the directory of a volume. It takes time in proportion to the number of
 // files. Errors: ErrMissing, ctx's.
-func (d *Directories) Usage(ctx context.Context, id string) (tree.Usage, error) {
-	directory, err := d.Open(id)
-	if err != nil {
-		return tree.Usage{}, err
-	}
-	defer directory.Close()
+func (d *Directories) Usage(ctx context.Context, id string) (usage tree.Usage, err error) {
+	err = d.within(id, func(directory *os.File) error {
+		if usage, err = tree.Measure(ctx, directory, nil); err != nil {
+			return fmt.Errorf("usage of volume %s in pool %q: %w", id, d.name, err)
+		}
 
-	usage, err := tree.Measure(ctx, directory, nil)
-	if err != nil {
-		return tree.Usage{}, fmt.Errorf("usage of volume %s in pool %q: %w", id, d.name, err)
-	}
+		return nil
+	})
 
-	return usage, nil
+	return usage, err
 }
 
 // AllocatedBytes is that of Backing.

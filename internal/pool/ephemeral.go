@@ -17,7 +17,7 @@ type ephemeral struct {
 // Ephemeral returns a set with, inside each pool, a pool of the same name for ephemeral volumes.
 // Only their node knows these volumes, so listings of the outer pool, which search for orphans, do
 // not include them. Such a pool fails, is served again and is closed with the outer one.
-func (s *Set) Ephemeral() *Set { return &Set{parent: s} }
+func (s *Set) Ephemeral() *Set { return &Set{members: s.members, inner: true} }
 
 // Ephemeral returns the pool inside this one and opens it at the first call.
 func (p *Pool) Ephemeral() (*Pool, error) {
@@ -26,7 +26,7 @@ func (p *Pool) Ephemeral() (*Pool, error) {
 
 	if p.ephemeral.opened == nil {
 		opened, err := open(label{p.name, filepath.Join(p.path, layout.Ephemeral)},
-			settings{hostImage: p.settings.hostImage, removals: p.settings.removals})
+			Options{HostImage: p.options.HostImage, Removals: p.options.Removals})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

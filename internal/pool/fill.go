@@ -30,10 +30,6 @@ type FillOptions struct {
 // a half-made filesystem is never seen. See "Locks" in the package comment.
 // Errors: ErrMissing, ErrInProgress, ErrInUse, ErrNoLocks, ErrNoSpace.
 func (i *Images) Fill(ctx context.Context, id string, filling FillOptions) (bool, error) {
-	if err := checkID(id); err != nil {
-		return false, err
-	}
-
 	// Keep it open until the end: the lock keeps RemoveStaleScratch, and other nodes, from the id.
 	fresh, err := i.scratch.acquire(id)
 	if err != nil {
@@ -157,16 +153,12 @@ func reserve(old, fresh *os.File, size int64, thick bool) (taken bool, err error
 
 	// The old image is blank and locked: its only content is the reservation that the new one
 	// takes over. Its size stays, because an expansion may be changing it.
-	if err = punchHole(old, size); err == nil {
+	err = eintr.Retry(func() error {
+		return unix.Fallocate(int(old.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	})
+	if err == nil {
 		err = grow(fresh, size, true)
 	}
 
 	return true, err
-}
-
-// punchHole deallocates the first size bytes of the file.
-func punchHole(file *os.File, size int64) error {
-	return eintr.Retry(func() error {
-		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
-	})
 }

@@ -1,17 +1,18 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
 // ErrNoGroupCopy is returned if the pool cannot copy several images at one point in time.
@@ -98,13 +99,7 @@ func (g *GroupCopy) prepare() error {
 // Take fixes the point in time. It is one system call, which commits a transaction of the
 // filesystem. Errors: ErrNoGroupCopy, ErrNoSpace.
 func (g *GroupCopy) Take() error {
-	scratch, err := g.stored.scratch.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer scratch.Close()
-
-	err = btrfs.Snapshot(g.root, scratch, g.id)
+	err := tree.InDirectory(g.stored.scratch.root, func(scratch *os.File) error { return btrfs.Snapshot(g.root, scratch, g.id) })
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		err = fmt.Errorf("%w: only the owner of the subvolume %s and root can; run the driver as one of them: %w",
 			ErrNoGroupCopy, g.root.Name(), err)
@@ -149,11 +144,11 @@ func (g *GroupCopy) openImages() (*os.Root, error) {
 	// A snapshot keeps the numbers of inodes. A mount over a directory above the pool would have led to
 	// another subvolume.
 	live, err := statIn(g.stored.root, ".")
-	if err == nil {
-		var taken *syscall.Stat_t
-		if taken, err = statIn(images, "."); err == nil && taken.Ino != live.Ino {
-			err = fmt.Errorf("%w: %s in the snapshot is another directory; is a filesystem mounted over it?", ErrNoGroupCopy, g.images)
-		}
+	taken, takenErr := statIn(images, ".")
+
+	err = cmp.Or(err, takenErr)
+	if err == nil && taken.Ino != live.Ino {
+		err = fmt.Errorf("%w: %s in the snapshot is another directory; is a filesystem mounted over it?", ErrNoGroupCopy, g.images)
 	}
 
 	if err != nil {

@@ -34,12 +34,6 @@ type identityFile struct {
 	ID      string `json:"id"`
 }
 
-// WithIdentity opens the pool only if it has that identity. The empty identity is for a pool that
-// the state does not have yet: Open then adopts the identity that it finds, or makes one.
-func WithIdentity(known string) Option {
-	return func(s *settings) { s.identified, s.identity = true, known }
-}
-
 // identification compares the identity of a pool with the one that the state has.
 type identification struct {
 	label
@@ -48,7 +42,7 @@ type identification struct {
 	id string
 }
 
-// Identity returns the identity of a pool that was opened WithIdentity. It is empty for a new pool
+// Identity returns the identity of a pool that was opened with one required. It is empty for a new pool
 // without space to store one.
 func (i *identification) Identity() string { return i.id }
 
@@ -215,8 +209,8 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 	}
 
 	aside := "." + layout.Identity + "." + uuid.NewString()
-	if err := writeAside(root, aside, append(text, '\n')); err != nil {
-		return "", errors.Join(err, removeMissing(root, aside))
+	if err := writeSynced(root, aside, os.O_EXCL, identityMode, text); err != nil {
+		return "", err
 	}
 
 	if err := errors.Join(moveInto(root, aside, layout.Identity), removeMissing(root, aside)); err != nil {
@@ -230,15 +224,19 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 	return readIdentity(root)
 }
 
-func writeAside(root *os.Root, name string, text []byte) error {
-	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, identityMode)
+// writeSynced writes a line into a new file, and removes the file if that fails.
+func writeSynced(root *os.Root, name string, flag int, mode fs.FileMode, line []byte) error {
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|flag, mode)
 	if err != nil {
 		return err
 	}
 
-	_, err = file.Write(text)
+	_, err = file.Write(append(line, '\n'))
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return errors.Join(err, root.Remove(name))
+	}
 
-	return errors.Join(err, file.Sync(), file.Close())
+	return nil
 }
 
 // moveInto moves the file to its name, unless another process has done so. On a filesystem without
@@ -271,11 +269,4 @@ func removeMissing(root *os.Root, name string) error {
 	return nil
 }
 
-func syncDirectory(root *os.Root) error {
-	directory, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-
-	return errors.Join(directory.Sync(), directory.Close())
-}
+func syncDirectory(root *os.Root) error { return tree.InDirectory(root, (*os.File).Sync) }

@@ -41,7 +41,7 @@ func beAdopter() int {
 }
 
 func adopt() error {
-	opened, err := pool.Open("default", os.Getenv(adopterPool), pool.WithIdentity(""))
+	opened, err := pool.Open("default", os.Getenv(adopterPool), pool.Options{Identity: new("")})
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func adopt() error {
 // adoptOnce opens a pool of which the state has no identity, until it has one.
 func adoptOnce(directory string) (run, end func() error, err error) {
 	return func() error {
-		p, err := pool.Open("once", directory, pool.WithIdentity(""))
+		p, err := pool.Open("once", directory, pool.Options{Identity: new("")})
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func TestADirectoryThatCannotBeMadeIsNoPool(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 
-	_, err := pool.Open("default", filepath.Join(file, "pool"))
+	_, err := pool.Open("default", filepath.Join(file, "pool"), pool.Options{})
 	require.ErrorIs(t, err, unix.ENOTDIR)
 	require.NotErrorIs(t, err, pool.ErrIdentity, "want: the cause is named")
 }
@@ -119,7 +119,7 @@ func TestProcessesAgreeOnAnIdentity(t *testing.T) {
 	require.Eventually(t, func() bool { return served.Met(t) > 0 }, await.Limit, time.Millisecond,
 		"waited for the other process to write an identity")
 
-	first, err := pool.Open("default", path, pool.WithIdentity(""))
+	first, err := pool.Open("default", path, pool.Options{Identity: new("")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, first.Close()) })
 	require.NotEmpty(t, first.Identity(), "the identity of a new pool")

@@ -59,11 +59,11 @@ func (i *Images) Create(id string, size int64, thick bool) error {
 		return i.spaceError(fmt.Errorf("size image of volume %s: %w", id, err))
 	}
 
-	if !thick {
-		return nil
+	if thick {
+		return i.sync(id, file)
 	}
 
-	return i.sync(id, file)
+	return nil
 }
 
 // Grow grows the volume's image. Errors: ErrMissing, ErrTruncated, ErrNoSpace.
@@ -146,21 +146,14 @@ func (i *Images) lock(id string) (*os.File, error) {
 			return nil, err
 		}
 
-		err = flock.Lock(image, unix.LOCK_EX)
-
-		switch {
-		case errors.Is(err, unix.EWOULDBLOCK):
-			err = fmt.Errorf("%s: %w; detach it there first", image.Name(), ErrInUse)
-		case err != nil:
-			err = lockError(image.Name(), err)
-		}
-
 		current := false
+
+		err = lockError(image.Name(), flock.Lock(image, unix.LOCK_EX), fmt.Errorf("%w; detach it there first", ErrInUse))
 		if err == nil {
 			current, err = i.IsCurrent(id, image)
 		}
 
-		if current && err == nil {
+		if current {
 			return image, nil
 		}
 
@@ -191,16 +184,12 @@ func (i *Images) IsCurrent(id string, file *os.File) (bool, error) {
 // lstatNow is Lstat without what a network filesystem has cached of the directory: an NFS client
 // otherwise sees another client's rename after up to a minute (acdirmax).
 func lstatNow(directory *os.Root, name string) (os.FileInfo, error) {
-	opened, err := directory.Open(".")
-	if err != nil {
-		return nil, err
-	}
-	defer opened.Close()
-
 	var attributes unix.Statx_t
 
-	err = eintr.Retry(func() error {
-		return unix.Statx(int(opened.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_MTIME|unix.STATX_CTIME, &attributes)
+	err := tree.InDirectory(directory, func(opened *os.File) error {
+		return eintr.Retry(func() error {
+			return unix.Statx(int(opened.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_MTIME|unix.STATX_CTIME, &attributes)
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stat %s: %w", directory.Name(), err)
@@ -237,14 +226,11 @@ func (i *Images) CheckDetached(ctx context.Context, id string) error {
 
 	err = fork.RetryWhile(ctx, unix.EWOULDBLOCK, detachedAttempts, func() error { return flock.TryLock(image, unix.LOCK_EX) })
 
-	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("%s: %w", image.Name(), ErrInUse)
-	case err != nil && !flock.Unsupported(err):
-		return lockError(image.Name(), err)
-	default:
+	if flock.Unsupported(err) {
 		return nil // without locks no image can be attached
 	}
+
+	return lockError(image.Name(), err, ErrInUse)
 }
 
 // AllocatedBytes is that of Backing.
@@ -288,7 +274,7 @@ func (i *Images) removeUnused(id string) (bool, error) {
 	}
 
 	if err != nil {
-		return false, lockError(image.Name(), err)
+		return false, lockError(image.Name(), err, ErrInUse)
 	}
 
 	// It could be written before it was locked.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 )
 
 // ErrUnreachable means that a call into a pool was not made because it would hang there.
@@ -15,31 +14,17 @@ var ErrUnreachable = errors.New("the pool does not answer; see the health of the
 const MaxInPool = 16
 
 // Limiter is a counting semaphore for each pool, by its name.
-type Limiter struct {
-	mu     sync.Mutex
-	byPool map[string]chan struct{}
-}
+type Limiter struct{ pools *keyedSemaphores }
 
 // NewLimiter returns a limiter that nothing has acquired.
-func NewLimiter() *Limiter { return &Limiter{byPool: map[string]chan struct{}{}} }
+func NewLimiter() *Limiter { return &Limiter{newKeyedSemaphores(MaxInPool)} }
 
 // Acquire waits until fewer than MaxInPool calls are in the pool. Error:
 // ErrUnreachable with ctx's.
 func (l *Limiter) Acquire(ctx context.Context, poolName string) (release func(), err error) {
-	l.mu.Lock()
-
-	slots, ok := l.byPool[poolName]
-	if !ok {
-		slots = make(chan struct{}, MaxInPool)
-		l.byPool[poolName] = slots
+	if release, err = l.pools.acquire(ctx, poolName); err != nil {
+		return nil, fmt.Errorf("pool %q: %w: %w", poolName, ErrUnreachable, err)
 	}
 
-	l.mu.Unlock()
-
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("pool %q: %w: %w", poolName, ErrUnreachable, context.Cause(ctx))
-	}
+	return release, nil
 }

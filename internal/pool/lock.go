@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
@@ -29,18 +29,11 @@ type controllerLock struct {
 // process. To another controller the volumes of this one would be orphans. owner describes the
 // process in the error of the second one. Errors: ErrControllerRunning, ErrNoLocks.
 func (c *controllerLock) LockAsController(owner string) error {
-	file, err := c.openLock(os.O_RDWR | os.O_CREATE)
-	if err != nil {
+	if err := c.take(os.O_RDWR|os.O_CREATE, unix.LOCK_EX); err != nil {
 		return err
 	}
 
-	if err = c.flock(file, unix.LOCK_EX); err != nil {
-		return errors.Join(fmt.Errorf("take pool %q: %w", c.name, err), file.Close())
-	}
-
-	c.file = file
-
-	flock.WriteOwner(file, owner)
+	flock.WriteOwner(c.file, owner)
 
 	return nil
 }
@@ -48,17 +41,32 @@ func (c *controllerLock) LockAsController(owner string) error {
 // LockForReading excludes controllers until Close, while the pool is inspected. Errors:
 // ErrControllerRunning.
 func (c *controllerLock) LockForReading() error {
-	file, err := c.openLock(os.O_RDONLY)
+	err := c.take(os.O_RDONLY, unix.LOCK_SH)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it never had a controller of this version
 	}
 
+	return err
+}
+
+func (c *controllerLock) take(flag, how int) (err error) {
+	defer errdefs.Wrapf(&err, "lock pool %q", c.name)
+
+	root, err := os.OpenRoot(c.path)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	file, err := tree.OpenIn(root, layout.ControllerLock, flag, imageMode)
 	if err != nil {
 		return err
 	}
 
-	if err = c.flock(file, unix.LOCK_SH); err != nil {
-		return errors.Join(fmt.Errorf("stat pool %q: %w", c.name, err), file.Close())
+	if err = flock.Lock(file, how); err != nil {
+		running := fmt.Errorf("in use by %s: %w; stop that first or choose another directory", flock.ReadOwner(file), ErrControllerRunning)
+
+		return errors.Join(lockError(file.Name(), err, running), file.Close())
 	}
 
 	c.file = file
@@ -88,40 +96,16 @@ func (c *controllerLock) unlock() error {
 	return nil
 }
 
-func (c *controllerLock) openLock(flag int) (*os.File, error) {
-	root, err := os.OpenRoot(c.path)
-	if err != nil {
-		return nil, fmt.Errorf("lock pool %q: %w", c.name, err)
-	}
-	defer root.Close()
-
-	file, err := tree.OpenIn(root, layout.ControllerLock, flag, imageMode)
-	if err != nil {
-		return nil, fmt.Errorf("lock pool %q: %w", c.name, err)
-	}
-
-	return file, nil
-}
-
-func (c *controllerLock) flock(file *os.File, how int) error {
-	err := flock.Lock(file, how)
-
+// lockError wraps an error of flock: it is held if another process has the lock.
+func lockError(path string, err, held error) error {
 	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory",
-			c.path, flock.ReadOwner(file), ErrControllerRunning)
-	case err != nil:
-		return lockError(filepath.Join(c.path, layout.ControllerLock), err)
-	default:
+	case err == nil:
 		return nil
-	}
-}
-
-// lockError wraps an error of flock other than EWOULDBLOCK.
-func lockError(path string, err error) error {
-	if flock.Unsupported(err) {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("%s: %w", path, held)
+	case flock.Unsupported(err):
 		return fmt.Errorf("lock %s: %w: %w", path, ErrNoLocks, err)
+	default:
+		return fmt.Errorf("lock %s: %w", path, err)
 	}
-
-	return fmt.Errorf("lock %s: %w", path, err)
 }

@@ -20,7 +20,7 @@ import (
 func openAt(t *testing.T, directory string) *pool.Pool {
 	t.Helper()
 
-	opened, err := pool.Open("default", directory)
+	opened, err := pool.Open("default", directory, pool.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, opened.Close()) })
 
@@ -107,7 +107,7 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 	id := volume.NewID()
 	require.NoError(t, p.Images.Create(id, 1<<20, false))
 
-	entry := pool.Entry{ID: id, Backing: volume.BackingImage}
+	entry := pool.Object{ID: id, Backing: volume.BackingImage}
 
 	for name, how := range map[string]int{"by a writer": unix.LOCK_EX, "by a reader": unix.LOCK_SH} {
 		user, err := p.Images.Open(id, os.O_RDONLY)
@@ -149,7 +149,7 @@ func TestAFullPoolCanBeTaken(t *testing.T) {
 	require.ErrorIs(t, second.LockAsController("the second"), pool.ErrControllerRunning)
 
 	// It gets its identity as soon as there is space.
-	third, err := pool.Open("default", directory, pool.WithIdentity(""))
+	third, err := pool.Open("default", directory, pool.Options{Identity: new("")})
 	require.NoError(t, err)
 	require.Empty(t, third.Identity(), "want: there is no space for an identity")
 	require.NoError(t, os.Remove(filepath.Join(directory, "ballast")))
@@ -198,7 +198,7 @@ func TestScratchInUseIsNoLeftover(t *testing.T) {
 	file := p.VolumePath(id, volume.BackingDirectory)
 	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
 
-	removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Entry{ID: id, Backing: volume.BackingDirectory})
+	removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Object{ID: id, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
 	require.False(t, removed, "want: the object was not removed")
 	require.FileExists(t, file)

@@ -122,7 +122,7 @@ func TestProvisioned(t *testing.T) {
 func TestKeyedLocks(t *testing.T) {
 	t.Parallel()
 
-	locks := keyedLocks{held: map[string]*keyedLock{}}
+	locks := newKeyedSemaphores(1)
 
 	release, err := locks.acquire(t.Context(), "one")
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestKeyedLocks(t *testing.T) {
 
 	release()
 	(<-next)()
-	require.Empty(t, locks.held, "want: no lock is kept that is not held")
+	require.Empty(t, locks.used, "want: no lock is kept that is not held")
 }
 
 func TestSpaceErrors(t *testing.T) {
@@ -178,11 +178,15 @@ func TestLockErrors(t *testing.T) {
 	t.Parallel()
 
 	for cause, without := range map[error]bool{unix.EOPNOTSUPP: true, unix.ENOLCK: true, unix.ENOSYS: true, unix.EIO: false} {
-		err := lockError("/pool/images/one.img", cause)
+		err := lockError("/pool/images/one.img", cause, ErrInUse)
 		require.ErrorIs(t, err, cause)
 		errtext.Require(t, err, "/pool/images/one.img")
 		require.Equal(t, without, errors.Is(err, ErrNoLocks), "want: whether %s says that there are no locks", cause)
+		require.NotErrorIs(t, err, ErrInUse)
 	}
+
+	require.ErrorIs(t, lockError("/pool/images/one.img", unix.EWOULDBLOCK, ErrInUse), ErrInUse)
+	require.NoError(t, lockError("/pool/images/one.img", nil, ErrInUse))
 }
 
 // TestCheckFree compares what ranges need with the free space.

@@ -162,11 +162,6 @@ func (o *objects) VolumePath(id string, backing volume.Backing) string {
 	return o.ObjectPath(Object{ID: id, Backing: backing})
 }
 
-// SnapshotPath returns the absolute path of a snapshot's image or directory, for messages.
-func (o *objects) SnapshotPath(id string, backing volume.Backing) string {
-	return o.ObjectPath(Object{ID: id, Backing: backing, Snapshot: true})
-}
-
 // OpenSnapshot opens the image of a snapshot for reading, without following a symlink. Errors:
 // ErrMissing.
 func (o *objects) OpenSnapshot(id string) (*os.File, error) {
@@ -258,35 +253,26 @@ func checkID(id string) error {
 // listBatch bounds the memory that a pool with very many volumes takes.
 const listBatch = 4096
 
-// Entry is a file or directory in the pool that is named like a volume.
-type Entry struct {
-	ID      string
-	Backing volume.Backing
-}
+// List calls visit for every volume in the pool and then for every snapshot, otherwise in no order,
+// until visit returns an error.
+func (o *objects) List(ctx context.Context, visit func(Object) error) error {
+	for _, snapshot := range []bool{false, true} {
+		for _, form := range forms {
+			object := Object{Backing: form.backing, Snapshot: snapshot}
 
-// List calls visit for every volume in the pool, in no order, until visit returns an error.
-func (o *objects) List(ctx context.Context, visit func(Entry) error) error {
-	return o.list(ctx, false, visit)
-}
+			root, found := o.roots[object.directory()]
+			if !found {
+				continue
+			}
 
-// ListSnapshots calls visit for every snapshot in the pool, in no order, until visit returns an
-// error.
-func (o *objects) ListSnapshots(ctx context.Context, visit func(Entry) error) error {
-	return o.list(ctx, true, visit)
-}
+			err := listIDs(ctx, root, form.suffix, func(id string) error {
+				object.ID = id
 
-func (o *objects) list(ctx context.Context, snapshots bool, visit func(Entry) error) error {
-	for _, form := range forms {
-		directory := Object{Backing: form.backing, Snapshot: snapshots}.directory()
-
-		root, found := o.roots[directory]
-		if !found {
-			continue
-		}
-
-		err := listIDs(ctx, root, form.suffix, func(id string) error { return visit(Entry{ID: id, Backing: form.backing}) })
-		if err != nil {
-			return fmt.Errorf("list %s of pool %q: %w", directory, o.name, err)
+				return visit(object)
+			})
+			if err != nil {
+				return fmt.Errorf("list %s of pool %q: %w", object.directory(), o.name, err)
+			}
 		}
 	}
 

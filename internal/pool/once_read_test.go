@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,18 +21,12 @@ import (
 func listed(ctx context.Context, p *pool.Inspection) ([]string, error) {
 	var found []string
 
-	entry := func(kind string) func(pool.Entry) error {
-		return func(each pool.Entry) error {
-			found = append(found, fmt.Sprintf("%s %s %s", kind, each.Backing, each.ID))
+	err := p.List(ctx, func(each pool.Object) error {
+		kind, _, _ := strings.Cut(each.String(), " ")
+		found = append(found, fmt.Sprintf("%s %s %s", kind, each.Backing, each.ID))
 
-			return nil
-		}
-	}
-
-	err := p.List(ctx, entry("volume"))
-	if err == nil {
-		err = p.ListSnapshots(ctx, entry("snapshot"))
-	}
+		return nil
+	})
 
 	if err == nil {
 		err = p.ListForeign(ctx, func(path string) error {
@@ -147,12 +142,12 @@ var onceReads = map[string]syscallfault.Operation{
 	"detached image":   inPool(func(ctx context.Context, p *pool.Pool) error { return p.Images.CheckDetached(ctx, onceID) }),
 	"growth of a copy": inPool(func(_ context.Context, p *pool.Pool) error { return p.CheckGrowth(imageOf(onceID), 2*onceBytes) }),
 	"empty orphans": inPool(func(ctx context.Context, p *pool.Pool) error {
-		removed, err := p.RemoveEmptyOrphan(ctx, pool.Entry{ID: onceCopyID, Backing: volume.BackingImage})
+		removed, err := p.RemoveEmptyOrphan(ctx, pool.Object{ID: onceCopyID, Backing: volume.BackingImage})
 		if err != nil {
 			return err
 		}
 
-		kept, err := p.RemoveEmptyOrphan(ctx, pool.Entry{ID: onceID, Backing: volume.BackingImage})
+		kept, err := p.RemoveEmptyOrphan(ctx, pool.Object{ID: onceID, Backing: volume.BackingImage})
 		if err != nil {
 			return err
 		}
@@ -188,7 +183,7 @@ const onceIdentity = "01a20000-0000-4000-8000-0000000000ff"
 // openKnown opens a pool of which the state has the identity.
 func openKnown(directory string) (run, end func() error, err error) {
 	return func() error {
-		p, err := pool.Open("once", directory, pool.WithIdentity(onceIdentity))
+		p, err := pool.Open("once", directory, pool.Options{Identity: new(onceIdentity)})
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ const onceBytes = 8 * mebi
 // inPool returns an operation in a pool that is open.
 func inPool(run func(ctx context.Context, p *pool.Pool) error) syscallfault.Operation {
 	return func(directory string) (func() error, func() error, error) {
-		p, err := pool.Open("once", directory)
+		p, err := pool.Open("once", directory, pool.Options{})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -87,7 +87,7 @@ var onceMutable = volume.Mutable{volume.KeyIOScheduler: "none"}
 // openOnce opens the pool itself.
 func openOnce(directory string) (run, end func() error, err error) {
 	return func() error {
-		p, err := pool.Open("once", filepath.Join(directory, "pool"))
+		p, err := pool.Open("once", filepath.Join(directory, "pool"), pool.Options{})
 		if err != nil {
 			return err
 		}
@@ -199,7 +199,7 @@ func prepared(prepare func(t *testing.T, p *pool.Pool)) func(t *testing.T, direc
 	return func(t *testing.T, directory string) {
 		t.Helper()
 
-		p, err := pool.Open("once", directory)
+		p, err := pool.Open("once", directory, pool.Options{})
 		require.NoError(t, err)
 		prepare(t, p)
 		require.NoError(t, p.Close())
@@ -374,7 +374,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 				t.Helper()
 				require.NoError(t, os.Mkdir(filepath.Join(directory, "to"), 0o700))
 
-				p, err := pool.Open("once", filepath.Join(directory, "from"))
+				p, err := pool.Open("once", filepath.Join(directory, "from"), pool.Options{})
 				require.NoError(t, err)
 				onceRead(t, p)
 				require.NoError(t, p.Close())

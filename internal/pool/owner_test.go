@@ -68,7 +68,7 @@ func TestSubdirectoriesHaveThePoolsOwner(t *testing.T) {
 	directory := filepath.Join(above, "pool")
 	in := func(names ...string) string { return filepath.Join(append([]string{directory}, names...)...) }
 	open := func() {
-		opened, err := pool.Open("shared", directory)
+		opened, err := pool.Open("shared", directory, pool.Options{})
 		require.NoError(t, err)
 		require.NoError(t, opened.Close())
 	}

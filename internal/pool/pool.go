@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,56 +41,41 @@ type Pool struct {
 	Images      *Images
 	Directories *Directories
 
-	settings  settings
+	options   Options
 	ephemeral ephemeral
 }
 
-// settings are what the options of Open say.
-type settings struct {
-	// hostImage is the sparse file with the pool's filesystem, empty if there is none.
-	hostImage string
-	// removals is nil for a pool that completes each removal at once.
-	removals *removal.Queue
-	// identity is the expected one, if the pool must have one.
-	identified bool
-	identity   string
-	// keepQuotas means that quotas are not turned on.
-	keepQuotas bool
+// Options configure a pool that is opened. The zero value is a pool in an ordinary directory.
+type Options struct {
+	// HostImage is the sparse file that holds the filesystem of the pool, empty for a pool without one:
+	// the capacity of such a pool is limited by the space for its file.
+	HostImage string
+	// Removals retries, in the background, removals that take long or fail. Without it each removal is
+	// completed at once.
+	Removals *removal.Queue
+	// Identity, unless nil, is the one that the pool must have. The empty identity is for a pool that the
+	// state does not have yet: Open then adopts the identity that it finds, or makes one.
+	Identity *string
+	// KeepQuotas opens the pool, to repair it, without turning on quotas.
+	KeepQuotas bool
 }
 
-// Option configures a pool that is opened.
-type Option func(*settings)
-
-// EmbeddedIn gives the sparse file that holds the filesystem of the pool, empty for a pool without
-// one: the capacity of such a pool is limited by the space for its file.
-func EmbeddedIn(image string) Option { return func(s *settings) { s.hostImage = image } }
-
-// WithRemovalQueue has the queue retry, in the background, removals that take long or fail.
-func WithRemovalQueue(queue *removal.Queue) Option { return func(s *settings) { s.removals = queue } }
-
-// KeepQuotas opens the pool, to repair it, without turning on quotas.
-func KeepQuotas(s *settings) { s.keepQuotas = true }
-
-// Open opens the pool at directory. It creates a missing directory unless WithIdentity requires an
-// identity. Errors: ErrIdentity, ErrNotDirectory.
-func Open(name, directory string, options ...Option) (*Pool, error) {
+// Open opens the pool at directory. It creates a missing directory unless an identity is required. Errors:
+// ErrIdentity, ErrNotDirectory.
+func Open(name, directory string, options Options) (*Pool, error) {
 	at, err := labelOf(name, directory)
 	if err != nil {
 		return nil, err
 	}
 
-	var wanted settings
-	for _, option := range options {
-		option(&wanted)
-	}
-
-	return open(at, wanted)
+	return open(at, options)
 }
 
-func open(at label, wanted settings) (*Pool, error) {
-	known := identification{label: at, id: wanted.identity}
+func open(at label, options Options) (*Pool, error) {
+	known := identification{label: at}
 
-	if wanted.identified {
+	if options.Identity != nil {
+		known.id = *options.Identity
 		if err := known.identify(); err != nil {
 			return nil, fmt.Errorf("open pool %q: %w", at.name, err)
 		}
@@ -102,12 +88,12 @@ func open(at label, wanted settings) (*Pool, error) {
 
 	roots := stored.roots
 
-	quotas, err := quota.Open(at.path, wanted.keepQuotas)
+	quotas, err := quota.Open(at.path, options.KeepQuotas)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open pool %q: %w", at.name, err), stored.close())
 	}
 
-	removed := newTrash(stored, quotas, wanted.removals)
+	removed := newTrash(stored, quotas, options.Removals)
 	making := &scratch{label: at, root: roots[layout.Scratch], trash: removed}
 
 	// A pool that cannot be written holds no copies.
@@ -118,7 +104,7 @@ func open(at label, wanted settings) (*Pool, error) {
 		attributes:  attributes{label: at, mutable: roots[layout.Mutable], volumes: stored},
 		Images:      &Images{objects: stored, root: roots[layout.Images], scratch: making, reflinks: reflinks},
 		Directories: &Directories{objects: stored, root: roots[layout.Directories], quotas: quotas},
-		scratch:     making, settings: wanted,
+		scratch:     making, options: options,
 	}, nil
 }
 
@@ -228,12 +214,9 @@ func (p *Pool) Close() error {
 // any other error for one that cannot.
 func (p *Pool) Probe() error {
 	found, err := os.Stat(p.Images.root.Name())
-	if err != nil {
-		return fmt.Errorf("stat pool %q at %s: %w", p.name, p.path, err)
-	}
+	opened, openedErr := p.Images.root.Stat(".")
 
-	opened, err := p.Images.root.Stat(".")
-	if err != nil {
+	if err := cmp.Or(err, openedErr); err != nil {
 		return fmt.Errorf("stat pool %q at %s: %w", p.name, p.path, err)
 	}
 

@@ -89,7 +89,7 @@ func (f *fakeQuotas) RemoveStale(context.Context) error { return f.called("Remov
 func newQuotaPool(t *testing.T) (*Pool, *fakeQuotas) {
 	t.Helper()
 
-	p, err := Open("fake", t.TempDir())
+	p, err := Open("fake", t.TempDir(), Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 
@@ -194,7 +194,7 @@ func TestEachQuotaCallFails(t *testing.T) {
 			run: func(ctx context.Context, p *Pool) error {
 				require.NoError(t, os.Remove(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file")))
 
-				_, err := p.RemoveEmptyOrphan(ctx, Entry{ID: quotaID, Backing: volume.BackingDirectory})
+				_, err := p.RemoveEmptyOrphan(ctx, Object{ID: quotaID, Backing: volume.BackingDirectory})
 
 				return err
 			},
@@ -421,17 +421,17 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTDIR)
 	require.NotErrorIs(t, err, ErrMissing)
 
-	removed, err := p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaOtherID, Backing: volume.BackingDirectory})
+	removed, err := p.RemoveEmptyOrphan(t.Context(), Object{ID: quotaOtherID, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
 	require.False(t, removed, "want: a file in place of a directory is kept")
 	require.FileExists(t, p.VolumePath(quotaOtherID, volume.BackingDirectory))
 
 	require.NoError(t, os.Symlink("elsewhere", p.VolumePath(quotaOtherID, volume.BackingImage)))
-	removed, err = p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaOtherID, Backing: volume.BackingImage})
+	removed, err = p.RemoveEmptyOrphan(t.Context(), Object{ID: quotaOtherID, Backing: volume.BackingImage})
 	require.NoError(t, err)
 	require.False(t, removed, "want: a symlink in place of an image is kept")
 
-	removed, err = p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaID, Backing: volume.BackingDirectory})
+	removed, err = p.RemoveEmptyOrphan(t.Context(), Object{ID: quotaID, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
 	require.False(t, removed, "want: a directory with files is kept")
 
@@ -445,7 +445,7 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file")))
 
 	for range 2 {
-		removed, err = p.RemoveEmptyOrphan(t.Context(), Entry{ID: quotaID, Backing: volume.BackingDirectory})
+		removed, err = p.RemoveEmptyOrphan(t.Context(), Object{ID: quotaID, Backing: volume.BackingDirectory})
 		require.NoError(t, err)
 		require.True(t, removed, "want: an empty or a missing directory is removed")
 	}

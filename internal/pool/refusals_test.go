@@ -44,7 +44,7 @@ func TestAnotherPoolIsRefused(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(directory, "pool.json"), []byte(test.file), 0o600))
 			}
 
-			p, err := pool.Open("a", directory, pool.WithIdentity(onceIdentity))
+			p, err := pool.Open("a", directory, pool.Options{Identity: new(onceIdentity)})
 			if test.reason == "" {
 				require.NoError(t, err)
 				require.Equal(t, onceIdentity, p.Identity(), "want: the identity is the known one")
@@ -203,7 +203,7 @@ func TestEndedListsFail(t *testing.T) {
 	cancel()
 
 	visited := 0
-	err := p.List(ended, func(pool.Entry) error {
+	err := p.List(ended, func(pool.Object) error {
 		visited++
 
 		return nil
@@ -230,11 +230,19 @@ func TestListsEndWithTheirVisitor(t *testing.T) {
 
 		return refused
 	}
-	entry := func(pool.Entry) error { return visit() }
+	objects := func(snapshots bool) error {
+		return inspected.List(t.Context(), func(each pool.Object) error {
+			if each.Snapshot != snapshots {
+				return nil
+			}
+
+			return visit()
+		})
+	}
 
 	for name, list := range map[string]func() error{
-		"volumes":   func() error { return inspected.List(t.Context(), entry) },
-		"snapshots": func() error { return inspected.ListSnapshots(t.Context(), entry) },
+		"volumes":   func() error { return objects(false) },
+		"snapshots": func() error { return objects(true) },
 		"scratch": func() error {
 			return inspected.ListScratch(t.Context(), func(pool.ScratchObject) error { return visit() })
 		},
@@ -268,7 +276,7 @@ func TestDiscardedDirectoriesAreRemovedByTheQueue(t *testing.T) {
 	t.Parallel()
 
 	queue := removal.New(slog.New(slog.DiscardHandler))
-	p, err := pool.Open("a", t.TempDir(), pool.WithRemovalQueue(queue))
+	p, err := pool.Open("a", t.TempDir(), pool.Options{Removals: queue})
 	require.NoError(t, err)
 
 	discard := func() string {

@@ -127,7 +127,7 @@ func removed(done bool, err error) error {
 
 func emptyOrphan(backing volume.Backing) func(ctx context.Context, p *pool.Pool, id string) error {
 	return func(ctx context.Context, p *pool.Pool, id string) error {
-		return removed(p.RemoveEmptyOrphan(ctx, pool.Entry{ID: id, Backing: backing}))
+		return removed(p.RemoveEmptyOrphan(ctx, pool.Object{ID: id, Backing: backing}))
 	}
 }
 

@@ -129,7 +129,7 @@ func TestTheQueueCompletesWhatIsDiscarded(t *testing.T) {
 
 	require.NoError(t, p.Close())
 
-	p, err := pool.Open("queued", directory, pool.WithRemovalQueue(queue))
+	p, err := pool.Open("queued", directory, pool.Options{Removals: queue})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 

@@ -31,6 +31,10 @@ type scratch struct {
 // the image to be made, or stands for the directory of that id: not every filesystem can lock a
 // directory between machines.
 func (s *scratch) acquire(id string) (*os.File, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+
 	for {
 		file, err := s.lock(id)
 		if err != nil {
@@ -82,16 +86,7 @@ func (s *scratch) lock(id string) (*os.File, error) {
 		return nil, fmt.Errorf("make scratch of %s: %w", id, err)
 	}
 
-	err = flock.TryLock(file, unix.LOCK_EX)
-
-	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		err = fmt.Errorf("%s: %w", file.Name(), ErrInProgress)
-	case err != nil:
-		err = lockError(file.Name(), err)
-	}
-
-	if err != nil {
+	if err := lockError(file.Name(), flock.TryLock(file, unix.LOCK_EX), ErrInProgress); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 
@@ -172,20 +167,12 @@ func (s *scratch) unlink(ctx context.Context, id string) (moved bool, err error)
 		return false, err
 	}
 
-	if err := s.root.Remove(id + layout.ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-
-	return moved, nil
+	return moved, removeMissing(s.root, id+layout.ImageSuffix)
 }
 
 // RemoveStaleScratchOf removes what a crash left of an object in scratch. It returns false while
 // another process is making the object.
 func (s *scratch) RemoveStaleScratchOf(id string) (bool, error) {
-	if err := checkID(id); err != nil {
-		return false, err
-	}
-
 	file, err := s.acquire(id)
 	if errors.Is(err, ErrInProgress) {
 		return false, nil

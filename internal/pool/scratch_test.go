@@ -47,7 +47,7 @@ func beCopier() int {
 }
 
 func copyUntilTold(ctx context.Context) error {
-	place, err := pool.Open("other", os.Getenv(copierPool))
+	place, err := pool.Open("other", os.Getenv(copierPool), pool.Options{})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 func namesOf(pools []*pool.Pool) []string {
@@ -64,7 +65,7 @@ func TestSetServesOpenedPools(t *testing.T) {
 
 	changes := []<-chan struct{}{set.Changed(), inner.Changed()}
 	moved := filepath.Join(root, "moved")
-	opened, err := pool.Open("one", moved)
+	opened, err := pool.Open("one", moved, pool.Options{})
 	require.NoError(t, err)
 	require.False(t, isClosed(changes[0]) || isClosed(changes[1]), "a change without one")
 	set.Serve(opened)
@@ -111,11 +112,11 @@ func TestOpenSet(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) {
 		root := t.TempDir()
-		set, err := pool.OpenSet(map[string]string{"one": filepath.Join(root, "one"), "two": filepath.Join(root, "two")})
+		set, err := poolset.Open(map[string]string{"one": filepath.Join(root, "one"), "two": filepath.Join(root, "two")})
 		require.NoError(t, err)
 		require.Equal(t, []string{"one", "two"}, namesOf(set.Served()))
 
-		second, err := pool.OpenSet(map[string]string{"two": filepath.Join(root, "two")})
+		second, err := poolset.Open(map[string]string{"two": filepath.Join(root, "two")})
 		require.NoError(t, err)
 		require.NoError(t, second.Served()[0].LockAsController("another"))
 		require.ErrorIs(t, set.Served()[1].LockAsController("the first"), pool.ErrControllerRunning)
@@ -127,7 +128,7 @@ func TestOpenSet(t *testing.T) {
 		file := filepath.Join(root, "file")
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
 
-		_, err = pool.OpenSet(map[string]string{"one": filepath.Join(root, "one"), "bad": file})
+		_, err = poolset.Open(map[string]string{"one": filepath.Join(root, "one"), "bad": file})
 		require.ErrorIs(t, err, pool.ErrNotDirectory)
 	})
 }
@@ -192,7 +193,7 @@ func TestCapacityOfAnEmbeddedPool(t *testing.T) {
 			require.NoError(t, os.Truncate(image, int64(test.size)*mebi))
 			require.NoError(t, os.WriteFile(filepath.Join(inside, "ballast"), make([]byte, test.used*mebi), 0o600))
 
-			p, err := pool.Open("default", inside, pool.EmbeddedIn(image))
+			p, err := pool.Open("default", inside, pool.Options{HostImage: image})
 			require.NoError(t, err)
 
 			found, err := p.Capacity()

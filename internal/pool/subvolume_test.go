@@ -188,10 +188,10 @@ func TestARepairedPoolKeepsItsQuotas(t *testing.T) {
 	directory := testpool.On(t, 512*mebi, cow, "-q")
 
 	for _, test := range []struct {
-		options []pool.Option
+		options pool.Options
 		limited bool
-	}{{[]pool.Option{pool.KeepQuotas}, false}, {nil, true}, {[]pool.Option{pool.KeepQuotas}, true}} {
-		p, err := pool.Open("a", directory, test.options...)
+	}{{pool.Options{KeepQuotas: true}, false}, {pool.Options{}, true}, {pool.Options{KeepQuotas: true}, true}} {
+		p, err := pool.Open("a", directory, test.options)
 		require.NoError(t, err)
 		require.Equal(t, test.limited, p.Directories.Support().Limited, "want: sizes are limited once quotas are on")
 		require.NoError(t, p.Close())
@@ -226,7 +226,7 @@ func TestRemovalOfSubvolumesLeavesNoQuotaGroup(t *testing.T) {
 	t.Run("empty orphan", func(t *testing.T) {
 		object, path := newLimited(t, p)
 
-		removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Entry{ID: object.ID, Backing: object.Backing})
+		removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Object{ID: object.ID, Backing: object.Backing})
 		require.NoError(t, err)
 		require.True(t, removed, "want: the empty directory without a record is removed")
 		require.NoDirExists(t, path)

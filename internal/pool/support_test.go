@@ -60,7 +60,7 @@ func newPool(tb testing.TB, kind string, size int64) *pool.Pool {
 func openPool(tb testing.TB, directory string) *pool.Pool {
 	tb.Helper()
 
-	opened, err := pool.Open(filepath.Base(tb.Name()), directory)
+	opened, err := pool.Open(filepath.Base(tb.Name()), directory, pool.Options{})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, opened.Close()) })
 
@@ -91,11 +91,7 @@ func snapshotOf(tb testing.TB, source pool.Object) pool.Object {
 }
 
 func placeOf(p *pool.Pool, object pool.Object) string {
-	if object.Snapshot {
-		return p.SnapshotPath(object.ID, object.Backing)
-	}
-
-	return p.VolumePath(object.ID, object.Backing)
+	return p.ObjectPath(object)
 }
 
 // newImage makes a volume of extents with random data, one with zeros, and holes

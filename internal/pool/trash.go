@@ -25,40 +25,40 @@ type trash struct {
 
 	// removing is the directory of that name.
 	removing *os.Root
-	purging  keyedLocks
+	// purging has a mutex for each removing/<id>.
+	purging *keyedSemaphores
 	// quotas removes the directories that it can remove at once.
 	quotas quota.Directories
-	// complete removes removing/<id>: at once, or by the removal queue.
-	complete func(ctx context.Context, id string) error
+	// queue completes removals; nil completes each at once.
+	queue *removal.Queue
 	// unsynced are the directories of objects: whether names were removed in them since their last sync,
 	// during which syncing is held.
 	unsynced map[*os.Root]*atomic.Bool
 	syncing  sync.Mutex
 }
 
-// newTrash returns the trash of a pool. Without a queue it completes each removal at once.
+// newTrash returns the trash of a pool.
 func newTrash(of objects, quotas quota.Directories, queue *removal.Queue) *trash {
 	t := &trash{
-		label: of.label, removing: of.roots[layout.Removing], quotas: quotas, unsynced: map[*os.Root]*atomic.Bool{},
-		purging: keyedLocks{held: map[string]*keyedLock{}},
+		label: of.label, removing: of.roots[layout.Removing], quotas: quotas, queue: queue, unsynced: map[*os.Root]*atomic.Bool{},
+		purging: newKeyedSemaphores(1),
 	}
 	for _, root := range of.roots {
 		t.unsynced[root] = &atomic.Bool{}
 	}
 
-	t.complete = t.purge
-	if queue != nil {
-		t.complete = func(ctx context.Context, id string) error { return t.schedule(ctx, queue, id) }
-	}
-
 	return t
 }
 
-// schedule purges removing/<id> by the queue. It returns after discardWait at the latest; the removal
-// then continues in the background.
-func (t *trash) schedule(ctx context.Context, queue *removal.Queue, id string) error {
+// complete purges removing/<id>: at once, or by the queue. Then it returns after discardWait at the latest, and
+// the removal continues in the background.
+func (t *trash) complete(ctx context.Context, id string) error {
+	if t.queue == nil {
+		return t.purge(ctx, id)
+	}
+
 	object := "discarded files of " + id
-	done := queue.Start(removal.Task{ //nolint:contextcheck // the task outlives this call
+	done := t.queue.Start(removal.Task{ //nolint:contextcheck // the task outlives this call
 		Pool: t.name, Object: object,
 		Remove: func(ctx context.Context) error { return t.removeError(object, t.purge(ctx, id)) },
 	})
@@ -108,13 +108,7 @@ func (t *trash) move(ctx context.Context, directory *os.Root, name, id string) (
 		return false, err
 	}
 
-	to, err := t.removing.Open(".")
-	if err != nil {
-		return false, err
-	}
-	defer to.Close()
-
-	return true, tree.Move(from, name, to, id)
+	return true, tree.InDirectory(t.removing, func(to *os.File) error { return tree.Move(from, name, to, id) })
 }
 
 // purge removes removing/<id>. Errors: tree.ErrMounted, ctx's.
@@ -125,13 +119,7 @@ func (t *trash) purge(ctx context.Context, id string) error {
 	}
 	defer release()
 
-	removing, err := t.removing.Open(".")
-	if err != nil {
-		return err
-	}
-	defer removing.Close()
-
-	return tree.Remove(ctx, removing, id)
+	return tree.InDirectory(t.removing, func(removing *os.File) error { return tree.Remove(ctx, removing, id) })
 }
 
 func (l label) removeError(object string, err error) error {

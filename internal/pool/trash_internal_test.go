@@ -24,7 +24,7 @@ func TestADiscardWaitsForItsRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queue := removal.New(slog.New(slog.DiscardHandler))
 
-		p, err := Open("a", t.TempDir(), WithRemovalQueue(queue))
+		p, err := Open("a", t.TempDir(), Options{Removals: queue})
 		require.NoError(t, err)
 
 		running, stop := context.WithCancel(t.Context())

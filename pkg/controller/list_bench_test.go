@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 // BenchmarkListVolumes lists 10 000 volumes, and encodes the answer, with the
@@ -116,7 +117,7 @@ func open(b *testing.B, directory string, off ...string) (served *controller.Ser
 	left, err := capability.Without(off...)
 	require.NoError(b, err)
 
-	pools, err := pool.OpenSet(map[string]string{"default": directory + "/pool"})
+	pools, err := poolset.Open(map[string]string{"default": directory + "/pool"})
 	require.NoError(b, err)
 
 	log := slog.New(slog.DiscardHandler)

@@ -21,6 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
@@ -53,7 +54,7 @@ func openOnce(ctx context.Context, directory string) (*onceController, error) {
 	c := &onceController{store: state.New(filepath.Join(directory, "state"), state.Options{Log: log, LazyFlush: time.Hour})}
 
 	var err error
-	if c.pools, err = pool.OpenSet(map[string]string{"default": filepath.Join(directory, "pool")}); err != nil {
+	if c.pools, err = poolset.Open(map[string]string{"default": filepath.Join(directory, "pool")}); err != nil {
 		return nil, err
 	}
 

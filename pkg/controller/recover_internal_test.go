@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 // TestRecoverFreesNames: the first call after a crash does not find the name of an unfinished
@@ -21,7 +22,7 @@ func TestRecoverFreesNames(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()
-	pools, err := pool.OpenSet(map[string]string{"default": directory + "/pool"})
+	pools, err := poolset.Open(map[string]string{"default": directory + "/pool"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 

@@ -109,29 +109,26 @@ func allocateUnsynced(ctx context.Context, v *record.Volume, p *pool.Pool) error
 func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) (err error) {
 	defer errdefs.Wrapf(&err, "look for orphans")
 
-	err = p.List(ctx, func(entry pool.Entry) error {
-		if s.existsOrCreating(entry.ID) {
+	return p.List(ctx, func(object pool.Object) error {
+		if object.Snapshot {
+			if _, known := s.catalog.Snapshots.Get(object.ID); !known {
+				s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
+					"snapshot", object.ID, "path", p.ObjectPath(object))
+			}
+
 			return nil
 		}
 
-		removed, err := p.RemoveEmptyOrphan(ctx, entry)
-		if err != nil {
-			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
-		} else if !removed {
-			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
-				"volume", entry.ID, "path", p.VolumePath(entry.ID, entry.Backing))
+		if s.existsOrCreating(object.ID) {
+			return nil
 		}
 
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-
-	return p.ListSnapshots(ctx, func(entry pool.Entry) error {
-		if _, known := s.catalog.Snapshots.Get(entry.ID); !known {
-			s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
-				"snapshot", entry.ID, "path", p.SnapshotPath(entry.ID, entry.Backing))
+		removed, err := p.RemoveEmptyOrphan(ctx, object)
+		if err != nil {
+			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", object.ID, "error", err)
+		} else if !removed {
+			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
+				"volume", object.ID, "path", p.ObjectPath(object))
 		}
 
 		return nil

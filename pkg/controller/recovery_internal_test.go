@@ -205,7 +205,7 @@ func TestOrphansAreCollected(t *testing.T) {
 	}
 
 	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
-	require.NoError(t, os.WriteFile(p.SnapshotPath(unknown, volume.BackingImage), nil, 0o600))
+	require.NoError(t, os.WriteFile(p.ObjectPath(pool.Object{ID: unknown, Backing: volume.BackingImage, Snapshot: true}), nil, 0o600))
 	require.NoError(t, p.SetMutable(unknown, volume.Mutable{volume.KeyIOScheduler: "none"}))
 	s.creating.Store(creating, nil)
 
@@ -216,7 +216,7 @@ func TestOrphansAreCollected(t *testing.T) {
 		require.Equal(t, want, err == nil, "%v", err)
 	}
 
-	require.FileExists(t, p.SnapshotPath(unknown, volume.BackingImage))
+	require.FileExists(t, p.ObjectPath(pool.Object{ID: unknown, Backing: volume.BackingImage, Snapshot: true}))
 	require.Empty(t, s.inPool("default", "attributes"), "want: no parameters of a volume that is gone")
 	require.True(t, s.existsOrCreating(known), "want: it is recorded")
 	require.False(t, s.existsOrCreating(empty), "want: it is not recorded")

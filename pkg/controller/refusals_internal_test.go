@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/logs"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -152,7 +153,7 @@ func TestRefusedSnapshots(t *testing.T) {
 func TestDefaultsOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 
-	pools, err := pool.OpenSet(map[string]string{"default": t.TempDir()})
+	pools, err := poolset.Open(map[string]string{"default": t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 
@@ -219,7 +220,7 @@ func TestUnrecordedObjectsAreLogged(t *testing.T) {
 
 	require.NoError(t, p.Images.Create(empty, mib, false))
 	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
-	require.NoError(t, os.WriteFile(p.SnapshotPath(unknown, volume.BackingImage), nil, 0o600))
+	require.NoError(t, os.WriteFile(p.ObjectPath(pool.Object{ID: unknown, Backing: volume.BackingImage, Snapshot: true}), nil, 0o600))
 
 	before := len(log.String())
 	require.NoError(t, s.RecoverPool(t.Context(), p))

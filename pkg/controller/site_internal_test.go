@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 const (
@@ -99,7 +100,7 @@ func (s *site) start() {
 
 	log := slog.New(slog.DiscardHandler)
 	store := state.New(filepath.Join(s.directory, "state"), state.Options{Log: log, LazyFlush: time.Hour, FS: s.disk})
-	pools, err := pool.OpenSet(map[string]string{"default": s.pool("default"), "fast": s.pool("fast")})
+	pools, err := poolset.Open(map[string]string{"default": s.pool("default"), "fast": s.pool("fast")})
 	require.NoError(s.t, err)
 
 	config := Config{

@@ -107,7 +107,7 @@ func (n *onceNode) recover(ctx context.Context) error {
 		return err
 	}
 
-	opened, err := pool.Open("default", n.in("pool"))
+	opened, err := pool.Open("default", n.in("pool"), pool.Options{})
 	if err != nil {
 		return err
 	}

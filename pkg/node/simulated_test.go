@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/errtext"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -57,7 +58,7 @@ func newSimulated(t *testing.T, change func(*node.Config)) *simulated {
 func (s *simulated) start(t *testing.T, change func(*node.Config)) (stop func()) {
 	t.Helper()
 
-	pools, err := pool.OpenSet(map[string]string{"default": filepath.Join(s.directory, "pool")})
+	pools, err := poolset.Open(map[string]string{"default": filepath.Join(s.directory, "pool")})
 	require.NoError(t, err)
 	s.pool, err = pools.Get("default")
 	require.NoError(t, err)

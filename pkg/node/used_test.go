@@ -296,7 +296,7 @@ func TestCallsNeedThePool(t *testing.T) {
 func TestUnrecoverablePoolIsNotServed(t *testing.T) {
 	n := newNode(t, "image")
 	other := t.TempDir()
-	opened, err := pool.Open("other", other)
+	opened, err := pool.Open("other", other, pool.Options{})
 	require.NoError(t, err)
 
 	defer opened.Close()

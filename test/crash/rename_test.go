@@ -47,7 +47,7 @@ func TestRenamedImageIsWholeAfterAPowerFailure(t *testing.T) {
 			require.NoError(t, err)
 			t.Logf("%d names in scratch", len(scratch))
 
-			opened, err := pool.Open("default", filepath.Join(directory, "pool"))
+			opened, err := pool.Open("default", filepath.Join(directory, "pool"), pool.Options{})
 			require.NoError(t, err)
 			require.NoError(t, opened.RemoveStaleScratch(t.Context()))
 
@@ -66,7 +66,7 @@ func TestRenamedImageIsWholeAfterAPowerFailure(t *testing.T) {
 func copyCommittedInScratch(t *testing.T, path string, content []byte) pool.Object {
 	t.Helper()
 
-	made, err := pool.Open("default", path)
+	made, err := pool.Open("default", path, pool.Options{})
 	require.NoError(t, err)
 
 	source := pool.Object{ID: newID(t), Backing: volumes.BackingImage}

@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 // Toolbox is a Runner that asks the test first.
@@ -71,7 +72,7 @@ type NodeConfig struct {
 
 // OpenNode opens the node service on the state of a driver that is stopped.
 func OpenNode(ctx context.Context, config NodeConfig, log *slog.Logger) (*Node, error) {
-	pools, err := pool.OpenSet(map[string]string{"default": config.Pool})
+	pools, err := poolset.Open(map[string]string{"default": config.Pool})
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ const ShortCheckPeriod = 200 * time.Millisecond
 func SetCheckPeriod(t *testing.T, d *Driver, id, period string) {
 	t.Helper()
 
-	opened, err := pool.Open("default", d.Pool())
+	opened, err := pool.Open("default", d.Pool(), pool.Options{})
 	require.NoError(t, err)
 
 	defer opened.Close()

@@ -27,8 +27,8 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/unknown-data-deleted-at-start", in: "controller.Service.collectOrphans",
-			old:    `removed, err := p.RemoveEmptyOrphan(ctx, entry)`,
-			new:    `removed, err := true, p.Discard(ctx, pool.Object{ID: entry.ID, Backing: entry.Backing})`,
+			old:    `removed, err := p.RemoveEmptyOrphan(ctx, object)`,
+			new:    `removed, err := true, p.Discard(ctx, object)`,
 			breaks: "images that hold data but are not in the state are removed at the start",
 			tests:  in("test/driver/removal", "TestOrphansAtTheStart"),
 		},

@@ -83,17 +83,15 @@ func poolMutants() []regression {
 		},
 		{
 			name: "pool/two-controllers", in: "pool.controllerLock.LockAsController",
-			old:    `c.flock(file, unix.LOCK_EX)`,
-			new:    `c.flock(file, unix.LOCK_SH)`,
+			old:    `unix.LOCK_EX)`,
+			new:    `unix.LOCK_SH)`,
 			breaks: "two controllers serve one pool",
 			tests:  in("internal/pool", "TestAPoolHasOneController"),
 		},
 		{
-			name: "pool/served-without-locks", in: "pool.controllerLock.flock",
-			old: `	case err != nil:
-		return lockError(`,
-			new: `	case err != nil && !flock.Unsupported(err):
-		return lockError(`,
+			name: "pool/served-without-locks", in: "pool.controllerLock.take",
+			old:    `if err = flock.Lock(file, how); err != nil {`,
+			new:    `if err = flock.Lock(file, how); err != nil && !flock.Unsupported(err) {`,
 			breaks: "two controllers serve a pool on a filesystem without locks",
 			tests:  in("test/driver/pools", "TestAPoolWithoutLocksHasNoController"),
 		},
@@ -189,8 +187,8 @@ func poolMutants() []regression {
 		},
 		{
 			name: "pool/failed-measurement-is-zero", in: "pool.Admission.Admit",
-			old:    `known[refused], err = a.measure(ctx, refused)`,
-			new:    `known[refused], _ = a.measure(ctx, refused); err = nil`,
+			old:    `known[lacking], err = a.measure(ctx, lacking)`,
+			new:    `known[lacking], _ = a.measure(ctx, lacking); err = nil`,
 			breaks: "a pool that cannot be measured is taken for full",
 			tests:  in("internal/pool", "TestPoolIsMeasuredOnlyIfDecisive"),
 		},

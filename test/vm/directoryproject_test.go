@@ -29,7 +29,7 @@ func TestDirectoryProjects(t *testing.T) {
 			inMachine(t)
 
 			disk := mountQuotaDisk(t, fsType)
-			p, err := pool.Open("default", disk)
+			p, err := pool.Open("default", disk, pool.Options{})
 			require.NoError(t, err)
 
 			defer p.Close()
@@ -109,7 +109,7 @@ func TestDirectoriesMadeAtOnce(t *testing.T) {
 			)
 
 			for i := range ids {
-				p, err := pool.Open("default", disk)
+				p, err := pool.Open("default", disk, pool.Options{})
 				require.NoError(t, err)
 
 				t.Cleanup(func() { _ = p.Close() })
@@ -172,7 +172,7 @@ func TestDirectoryLimitsAfterPowerFailure(t *testing.T) {
 			inMachineWithErrors(t)
 
 			disk := mountQuotaDisk(t, fsType)
-			p, err := pool.Open("default", disk)
+			p, err := pool.Open("default", disk, pool.Options{})
 			require.NoError(t, err)
 
 			made, expanded := newID(t), newID(t)
@@ -193,7 +193,7 @@ func TestDirectoryLimitsAfterPowerFailure(t *testing.T) {
 			run(t, "umount", disk)
 			run(t, "mount", "-t", fsType, "-o", "prjquota", setting(t, "TOUCHSTONE_VM_DISK"), disk)
 
-			p, err = pool.Open("default", disk)
+			p, err = pool.Open("default", disk, pool.Options{})
 			require.NoError(t, err)
 
 			for id, size := range map[string]int64{made: 16 * mib, expanded: 32 * mib} {

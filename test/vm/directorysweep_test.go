@@ -22,7 +22,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			inMachine(t)
 
 			disk := mountQuotaDisk(t, fsType)
-			p, err := pool.Open("default", disk)
+			p, err := pool.Open("default", disk, pool.Options{})
 			require.NoError(t, err)
 
 			defer p.Close()

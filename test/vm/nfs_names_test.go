@@ -22,7 +22,7 @@ func TestNFSRenamedImage(t *testing.T) {
 	pools := map[*nfsNode]*pool.Pool{c.a: nil, c.b: nil}
 
 	for node := range pools {
-		opened, err := pool.Open("default", node.sees(node.pool))
+		opened, err := pool.Open("default", node.sees(node.pool), pool.Options{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, opened.Close()) })
 		pools[node] = opened

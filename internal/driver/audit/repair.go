@@ -53,13 +53,13 @@ func (c *comparison) fix(ctx context.Context, found Finding) (bool, error) {
 		return false, nil
 	}
 
-	options := []pool.Option{pool.KeepQuotas}
+	options := pool.Options{KeepQuotas: true}
 	// Another pool may have been mounted there since the comparison.
 	if known := c.records.identities[found.Pool]; known != "" {
-		options = append(options, pool.WithIdentity(known))
+		options.Identity = &known
 	}
 
-	p, err := pool.Open(found.Pool, c.Compared[found.Pool], options...)
+	p, err := pool.Open(found.Pool, c.Compared[found.Pool], options)
 	if err != nil {
 		return false, fmt.Errorf("repair %s: %w", found.ID, err)
 	}
@@ -69,5 +69,5 @@ func (c *comparison) fix(ctx context.Context, found Finding) (bool, error) {
 		return p.RemoveStaleScratchOf(found.ID)
 	}
 
-	return p.RemoveEmptyOrphan(ctx, pool.Entry{ID: found.ID, Backing: found.object.Backing})
+	return p.RemoveEmptyOrphan(ctx, found.object.Object)
 }

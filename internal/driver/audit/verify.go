@@ -196,24 +196,17 @@ func (c *comparison) compareIdentity(p *pool.Inspection) (bool, error) {
 
 func (c *comparison) note(path, reason string) { c.Notes = append(c.Notes, Note{path, reason}) }
 
-func (c *comparison) findOrphans(ctx context.Context, p *pool.Inspection) error {
-	for snapshot, list := range map[bool]func(context.Context, func(pool.Entry) error) error{
-		false: p.List, true: p.ListSnapshots,
-	} {
-		err := list(ctx, func(entry pool.Entry) error {
-			here := object{pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: snapshot}, p.Name()}
-			if c.records.objects[entry.ID].object == here {
-				return nil
-			}
+func (c *comparison) findOrphans(ctx context.Context, p *pool.Inspection) (err error) {
+	defer errdefs.Wrapf(&err, "look for orphans")
 
-			return c.orphan(ctx, p, here)
-		})
-		if err != nil {
-			return fmt.Errorf("look for orphans: %w", err)
+	return p.List(ctx, func(found pool.Object) error {
+		here := object{found, p.Name()}
+		if c.records.objects[found.ID].object == here {
+			return nil
 		}
-	}
 
-	return nil
+		return c.orphan(ctx, p, here)
+	})
 }
 
 // orphan adds a finding for an object without a record.

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 // TestOnlyReadyVolumesAreUpdated: one that the CO cannot see stays as it is. The name is freed of one that is not ready.
@@ -22,7 +23,7 @@ func TestOnlyReadyVolumesAreUpdated(t *testing.T) {
 
 	directory := t.TempDir()
 	store := state.New(filepath.Join(directory, "state"), state.Options{Log: slog.New(slog.DiscardHandler)})
-	pools, err := pool.OpenSet(map[string]string{"default": filepath.Join(directory, "default")})
+	pools, err := poolset.Open(map[string]string{"default": filepath.Join(directory, "default")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 

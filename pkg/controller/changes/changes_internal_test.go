@@ -65,7 +65,7 @@ func TestPublishedParametersAreNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()
-	p, err := pool.Open("default", directory)
+	p, err := pool.Open("default", directory, pool.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 

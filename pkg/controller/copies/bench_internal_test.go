@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 var errBroken = errors.New("broken")
@@ -42,7 +43,7 @@ func newBench(t *testing.T) *bench {
 	b.store = state.New(filepath.Join(directory, "state"), state.Options{Log: log, LazyFlush: time.Hour})
 
 	var err error
-	b.pools, err = pool.OpenSet(map[string]string{"default": filepath.Join(directory, "default")})
+	b.pools, err = poolset.Open(map[string]string{"default": filepath.Join(directory, "default")})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.pools.Close() })
 

@@ -101,7 +101,7 @@ func (stream[T]) Send(*T) error { return errWalk }
 func TestSnapshotsAreReleased(t *testing.T) {
 	t.Parallel()
 
-	p, err := pool.Open("default", t.TempDir())
+	p, err := pool.Open("default", t.TempDir(), pool.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 
@@ -110,7 +110,7 @@ func TestSnapshotsAreReleased(t *testing.T) {
 	m := New(held, held, 0, 0)
 
 	for _, each := range []string{base, target, other} {
-		require.NoError(t, os.WriteFile(p.SnapshotPath(each, volume.BackingImage), nil, 0o600))
+		require.NoError(t, os.WriteFile(p.ObjectPath(pool.Object{ID: each, Backing: volume.BackingImage, Snapshot: true}), nil, 0o600))
 	}
 
 	for name, test := range map[string]struct {

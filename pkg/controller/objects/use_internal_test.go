@@ -105,7 +105,7 @@ func TestOtherWritersAreFound(t *testing.T) {
 func TestGrowthIsCheckedOfImages(t *testing.T) {
 	t.Parallel()
 
-	p, err := pool.Open("default", t.TempDir())
+	p, err := pool.Open("default", t.TempDir(), pool.Options{})
 	require.NoError(t, err)
 
 	check := func(v record.Volume, parameters volume.Parameters) error {

@@ -30,6 +30,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 const size = 32 << 20
@@ -105,7 +106,7 @@ func newFixtureOf(t *testing.T, v staged.Volume, loops *loop.Loops) *fixture {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, each), 0o700))
 	}
 
-	pools, err := pool.OpenSet(map[string]string{"default": filepath.Join(dir, "pool")})
+	pools, err := poolset.Open(map[string]string{"default": filepath.Join(dir, "pool")})
 	require.NoError(t, err)
 
 	f := &fixture{Volume: &accesscontract.Volume{SizeBytes: size}, spy: &spy{}, ioMax: filepath.Join(dir, "cgroup", "kubepods", "pod"+podUID, "io.max")}

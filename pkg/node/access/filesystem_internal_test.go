@@ -21,6 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -84,7 +85,7 @@ func TestExplainMountFailure(t *testing.T) {
 func TestMakeExplainsItsFailure(t *testing.T) {
 	t.Parallel()
 
-	pools, err := pool.OpenSet(map[string]string{"default": t.TempDir()})
+	pools, err := poolset.Open(map[string]string{"default": t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 

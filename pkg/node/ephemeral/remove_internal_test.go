@@ -22,7 +22,7 @@ func stored(t *testing.T) (*Volumes, *pool.Pool) {
 	t.Helper()
 
 	v := volumes(t)
-	opened, err := pool.Open("default", t.TempDir())
+	opened, err := pool.Open("default", t.TempDir(), pool.Options{})
 	require.NoError(t, err)
 	v.config.Pools.Serve(opened)
 	t.Cleanup(func() { require.NoError(t, v.config.Pools.Close()) })

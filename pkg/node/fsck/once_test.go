@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
@@ -91,7 +92,7 @@ func (c *onceChecker) begin(ctx context.Context, directory string) error {
 	}
 
 	var err error
-	if c.pools, err = pool.OpenSet(map[string]string{"first": filepath.Join(directory, "pool")}); err != nil {
+	if c.pools, err = poolset.Open(map[string]string{"first": filepath.Join(directory, "pool")}); err != nil {
 		return err
 	}
 
@@ -146,7 +147,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 				Prepare: func(t *testing.T, directory string) {
 					t.Helper()
 
-					pools, err := pool.OpenSet(map[string]string{"first": filepath.Join(directory, "pool")})
+					pools, err := poolset.Open(map[string]string{"first": filepath.Join(directory, "pool")})
 					require.NoError(t, err)
 
 					defer pools.Close()

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/errtext"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 func TestOnlineChecksNeedAnImageInUse(t *testing.T) {
@@ -115,7 +116,7 @@ func (i identified) HasUUID(io.ReaderAt, string) (bool, error) { return i.comple
 func TestAnInterruptedChangeOfTheUUIDIsNotJudged(t *testing.T) {
 	t.Parallel()
 
-	pools, err := pool.OpenSet(map[string]string{"default": t.TempDir()})
+	pools, err := poolset.Open(map[string]string{"default": t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 

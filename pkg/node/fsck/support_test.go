@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 // node is the node of a fixture. Its fields are the same for each volume.
@@ -179,7 +180,7 @@ func newFixture(t *testing.T, period time.Duration) *fixture {
 	t.Helper()
 
 	f := &fixture{t: t, node: &node{}, registry: prometheus.NewRegistry(), stateDir: t.TempDir()}
-	pools, err := pool.OpenSet(map[string]string{"first": t.TempDir(), "second": t.TempDir()})
+	pools, err := poolset.Open(map[string]string{"first": t.TempDir(), "second": t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 

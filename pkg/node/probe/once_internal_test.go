@@ -31,6 +31,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
@@ -181,7 +182,7 @@ func (p *onceProbe) begin(ctx context.Context, directory string) error {
 		return err
 	}
 
-	p.pools, err = pool.OpenSet(map[string]string{"first": filepath.Join(directory, "pool")})
+	p.pools, err = poolset.Open(map[string]string{"first": filepath.Join(directory, "pool")})
 	if err != nil {
 		return err
 	}
@@ -326,7 +327,7 @@ func (k onceKind) prepare(t *testing.T, directory string) {
 		require.NoError(t, os.Mkdir(filepath.Join(directory, name), 0o700))
 	}
 
-	pools, err := pool.OpenSet(map[string]string{"first": filepath.Join(directory, "pool")})
+	pools, err := poolset.Open(map[string]string{"first": filepath.Join(directory, "pool")})
 	require.NoError(t, err)
 
 	defer pools.Close()

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 )
 
 // node has the volumes in use, of which it knows no device.
@@ -103,7 +104,7 @@ func newChecker(records *staged.Records[*fsck.Result], pools *pool.Set, log *slo
 func newFixture(t *testing.T, options ...func(*Config)) *fixture {
 	t.Helper()
 
-	pools, err := pool.OpenSet(map[string]string{"first": t.TempDir(), "second": t.TempDir()})
+	pools, err := poolset.Open(map[string]string{"first": t.TempDir(), "second": t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/poolset"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -41,7 +42,7 @@ func TestMountOptions(t *testing.T) {
 func TestPoolsOf(t *testing.T) {
 	t.Parallel()
 
-	pools, err := pool.OpenSet(map[string]string{"default": t.TempDir()})
+	pools, err := poolset.Open(map[string]string{"default": t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pools.Close()) })
 

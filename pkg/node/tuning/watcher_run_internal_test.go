@@ -169,7 +169,7 @@ func newPools(t *testing.T) (*pool.Set, func(name string) *pool.Pool) {
 	return pools, func(name string) *pool.Pool {
 		require.NoError(t, os.MkdirAll(directories[name], 0o700))
 
-		opened, err := pool.Open(name, directories[name])
+		opened, err := pool.Open(name, directories[name], pool.Options{})
 		require.NoError(t, err)
 		pools.Serve(opened)
 

@@ -130,7 +130,7 @@ func TestLimitsHoldAgainWhenANodeIsBack(t *testing.T) {
 	limits, err := volume.ParseMutable(map[string]string{volume.KeyReadBytesPerSecond: "1048576"})
 	require.NoError(t, err)
 
-	opened, err := pool.Open("default", d.Pool())
+	opened, err := pool.Open("default", d.Pool(), pool.Options{})
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(opened.SetMutable(claim.VolumeID, limits), opened.Close()))
 
