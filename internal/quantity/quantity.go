@@ -55,18 +55,24 @@ func Parse(text string) (int64, error) {
 	return parsed.Value(), nil
 }
 
+// ParseSize returns a quantity that is not negative. Errors: ErrSyntax, also for a negative one; ErrRange.
+func ParseSize(text string) (int64, error) {
+	size, err := Parse(text)
+	if size < 0 {
+		return 0, ErrSyntax
+	}
+
+	return size, err
+}
+
 // Bytes is a flag for a size that is not negative.
 type Bytes int64
 
 // Set implements pflag.Value.
 func (b *Bytes) Set(text string) error {
-	value, err := Parse(text)
+	value, err := ParseSize(text)
 	if err != nil {
 		return fmt.Errorf("%.100q %w", text, err)
-	}
-
-	if value < 0 {
-		return fmt.Errorf("%.100q %w", text, ErrSyntax)
 	}
 
 	*b = Bytes(value)

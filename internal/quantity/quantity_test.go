@@ -68,3 +68,26 @@ func TestBytes(t *testing.T) {
 		require.Equal(t, test.want, size.String(), "the size after %s", test.text)
 	}
 }
+
+// TestParseSize refuses what is negative.
+func TestParseSize(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		text string
+		want int64
+		err  error
+	}{
+		{"1Ki", 1024, nil},
+		{"-1", 0, quantity.ErrSyntax},
+		{"x", 0, quantity.ErrSyntax},
+		{"8Ei", 0, quantity.ErrRange},
+		{"-8Ei", 0, quantity.ErrRange},
+		{"-0", 0, nil},
+		{"1", 1, nil},
+	} {
+		got, err := quantity.ParseSize(test.text)
+		require.ErrorIs(t, err, test.err, test.text)
+		require.Equal(t, test.want, got, "the size of %s", test.text)
+	}
+}

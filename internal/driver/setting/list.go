@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/quantity"
 )
 
 // list is a Value that may be repeated. The first Set replaces the default, the others add to it.
@@ -98,7 +100,7 @@ func Map(at *map[string]string, initial map[string]string, shape string, check f
 //nolint:gocritic // the field is replaced
 func Sizes(at *map[string]int64) Value {
 	return pairs(at, nil, "NAME=SIZE", func(text string) (int64, error) {
-		size, err := parseSize(text)
+		size, err := quantity.ParseSize(text)
 		if err != nil {
 			return 0, fmt.Errorf("%.100q %w", text, err)
 		}

@@ -158,15 +158,5 @@ func Duration(at *time.Duration, initial time.Duration) Value {
 
 // Size is a number of bytes, with a suffix of Kubernetes' quantities or without.
 func Size(at *int64, initial int64) Value {
-	return number(at, initial, math.MaxInt64, "size", parseSize, func(value int64) string { return strconv.FormatInt(value, 10) })
-}
-
-// parseSize refuses a negative size as no size at all, with examples.
-func parseSize(text string) (int64, error) {
-	value, err := quantity.Parse(text)
-	if err == nil && value < 0 {
-		return 0, quantity.ErrSyntax
-	}
-
-	return value, err
+	return number(at, initial, math.MaxInt64, "size", quantity.ParseSize, func(value int64) string { return strconv.FormatInt(value, 10) })
 }
