@@ -3,10 +3,8 @@ package quantity
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -64,24 +62,3 @@ func ParseSize(text string) (int64, error) {
 
 	return size, err
 }
-
-// Bytes is a flag for a size that is not negative.
-type Bytes int64
-
-// Set implements pflag.Value.
-func (b *Bytes) Set(text string) error {
-	value, err := ParseSize(text)
-	if err != nil {
-		return fmt.Errorf("%.100q %w", text, err)
-	}
-
-	*b = Bytes(value)
-
-	return nil
-}
-
-// String implements pflag.Value.
-func (b *Bytes) String() string { return strconv.FormatInt(int64(*b), 10) }
-
-// Type implements pflag.Value.
-func (*Bytes) Type() string { return "size" }

@@ -46,29 +46,6 @@ func TestParse(t *testing.T) {
 	require.Less(t, time.Since(began), time.Minute, "want: parsing takes no long time")
 }
 
-// TestBytes is the flag: what is refused leaves its value.
-func TestBytes(t *testing.T) {
-	t.Parallel()
-
-	var size quantity.Bytes
-
-	for _, test := range []struct {
-		text, want string
-		err        error
-	}{
-		{"1Ki", "1024", nil},
-		{"-1", "1024", quantity.ErrSyntax},
-		{"x", "1024", quantity.ErrSyntax},
-		{"8Ei", "1024", quantity.ErrRange},
-		{"-8Ei", "1024", quantity.ErrRange},
-		{"-0", "0", nil},
-		{"1", "1", nil},
-	} {
-		require.ErrorIs(t, size.Set(test.text), test.err, test.text)
-		require.Equal(t, test.want, size.String(), "the size after %s", test.text)
-	}
-}
-
 // TestParseSize refuses what is negative.
 func TestParseSize(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
@@ -29,8 +28,8 @@ var (
 type callFilter struct {
 	calls.Filter
 
-	since string
-	jq    jqFlag
+	since   string
+	program *jq.Program
 }
 
 func (f *callFilter) register(flags *pflag.FlagSet) {
@@ -39,12 +38,15 @@ func (f *callFilter) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Object, "volume", "", "only calls about the volume, snapshot or group with this name or id")
 	flags.StringVar(&f.since, "since", "", "only calls that began at this time or later, or within this duration, such as 5m")
 	flags.Uint64Var(&f.SinceCall, "since-call", 0, "only calls with a greater number than this")
-	f.jq.register(flags)
+	defineJQ(flags, &f.program)
 }
 
 // filter returns the filter of the flags.
 func (f *callFilter) filter() (calls.Filter, error) {
-	f.JQ = f.jq.String()
+	if f.program != nil {
+		f.JQ = f.program.String()
+	}
+
 	if f.since == "" {
 		return f.Filter, nil
 	}
@@ -64,11 +66,11 @@ func (f *callFilter) filter() (calls.Filter, error) {
 	return f.Filter, nil
 }
 
-// newCallsCommand lists calls, and contains the other commands about them.
-func newCallsCommand(given *settings) *cobra.Command {
+// callsVerb lists calls, and contains the other commands about them.
+func callsVerb(given *settings) verb {
 	var selected callFilter
 
-	list := verb{
+	return verb{
 		name: "calls", short: "List the calls that the driver has recorded (Touchstone only)",
 		long: `List the CSI calls that the driver has recorded, in the order in which they ended:
 -o json has requests, responses, metadata and times. The driver records them with
@@ -89,31 +91,25 @@ func newCallsCommand(given *settings) *cobra.Command {
 			}
 
 			if s.watch {
-				return s.followCalls(ctx, filter, selected.jq.Program)
+				return s.followCalls(ctx, filter, selected.program)
 			}
 
 			found, err := calls.NewClient(s.Conn()).List(ctx, filter)
 
-			return s.showCalls(ctx, err, selected.jq.Program, found, found)
+			return s.showCalls(ctx, err, selected.program, found, found)
 		},
+		verbs: []verb{callWaitVerb(), {
+			name: "counts", nameless: true, short: "Count the calls since the driver's start, by method and code",
+			run: func(ctx context.Context, s *session) error {
+				counts, err := calls.NewClient(s.Conn()).Counts(ctx)
+
+				return countColumns.show(s.printer, err, counts, counts...)
+			},
+		}, {
+			name: "clear", short: "Forget the recorded calls and their counts; a file keeps its lines",
+			run: func(ctx context.Context, s *session) error { return calls.NewClient(s.Conn()).Clear(ctx) },
+		}},
 	}
-
-	cmd := list.command(given)
-	for _, each := range []verb{callWaitVerb(), {
-		name: "counts", nameless: true, short: "Count the calls since the driver's start, by method and code",
-		run: func(ctx context.Context, s *session) error {
-			counts, err := calls.NewClient(s.Conn()).Counts(ctx)
-
-			return countColumns.show(s.printer, err, counts, counts...)
-		},
-	}, {
-		name: "clear", short: "Forget the recorded calls and their counts; a file keeps its lines",
-		run: func(ctx context.Context, s *session) error { return calls.NewClient(s.Conn()).Clear(ctx) },
-	}} {
-		cmd.AddCommand(each.command(given))
-	}
-
-	return cmd
 }
 
 var countColumns = columns[calls.Count]{
@@ -153,7 +149,7 @@ the calls that there were are printed.`,
 
 			wanted.Filter = filter
 
-			return s.awaitCalls(ctx, wanted, selected.jq.Program)
+			return s.awaitCalls(ctx, wanted, selected.program)
 		},
 	}
 }
@@ -272,8 +268,8 @@ var violationColumns = columns[strict.Violation]{
 
 func violationsVerb() verb {
 	var (
-		forget bool
-		filter jqFlag
+		forget  bool
+		program *jq.Program
 	)
 
 	return verb{
@@ -283,11 +279,11 @@ The driver checks for them with --strict only. docs/strict.md explains each kind
 Exit code 0: there are none, 1: there are some (with --jq: something is printed).`,
 		flags: func(flags *pflag.FlagSet) {
 			flags.BoolVar(&forget, "clear", false, "forget them instead")
-			filter.register(flags)
+			defineJQ(flags, &program)
 		},
 		run: func(ctx context.Context, s *session) error {
 			switch {
-			case forget && filter.Program != nil:
+			case forget && program != nil:
 				return usage(errJQWithClear)
 			case forget:
 				return strict.Clear(ctx, s.Conn())
@@ -296,10 +292,10 @@ Exit code 0: there are none, 1: there are some (with --jq: something is printed)
 			found, err := strict.List(ctx, s.Conn())
 			count := len(found)
 
-			if err != nil || filter.Program == nil {
+			if err != nil || program == nil {
 				err = violationColumns.show(s.printer, err, found, found...)
 			} else {
-				count, err = printOutputs(ctx, s.printer, filter.Program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
+				count, err = printOutputs(ctx, s.printer, program, found, func(r strict.Violation) (any, error) { return jq.FromJSON(r) })
 			}
 
 			if err != nil || count == 0 {
@@ -311,30 +307,14 @@ Exit code 0: there are none, 1: there are some (with --jq: something is printed)
 	}
 }
 
-// jqFlag is the flag --jq. Its program is nil if it is not given.
-type jqFlag struct{ *jq.Program }
+// defineJQ defines the flag --jq. The program is nil if it is not given.
+func defineJQ(flags *pflag.FlagSet, to **jq.Program) {
+	flags.Var(&value{kind: "string", set: func(text string) (err error) {
+		*to, err = jq.Parse(text)
 
-func (f *jqFlag) register(flags *pflag.FlagSet) {
-	flags.Var(f, "jq", "print what this jq filter makes of each, instead, and leave out those of which it makes nothing, false or null")
+		return err //nolint:wrapcheck // pflag adds the flag and its value
+	}}, "jq", "print what this jq filter makes of each, instead, and leave out those of which it makes nothing, false or null")
 }
-
-func (f *jqFlag) String() string {
-	if f.Program == nil {
-		return ""
-	}
-
-	return f.Program.String()
-}
-
-// Set implements pflag.Value.
-func (f *jqFlag) Set(text string) (err error) {
-	f.Program, err = jq.Parse(text)
-
-	return err //nolint:wrapcheck // pflag adds the flag and its value
-}
-
-// Type implements pflag.Value.
-func (*jqFlag) Type() string { return "string" }
 
 // printOutputs prints what a jq program makes of each, a line for each output, and returns how many there are.
 // One for which it fails is left out, unless it fails for each.

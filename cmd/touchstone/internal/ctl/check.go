@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 )
 
 var (
@@ -22,18 +23,10 @@ var (
 	errNotChecked = errors.New("not checked")
 )
 
-// Verdicts and kinds of checks as the driver's node names them.
-const (
-	verdictDamaged = "damaged"
-	verdictFailed  = "failed"
-	howOffline     = "offline"
-	howOnline      = "online"
-)
-
 // NewCheckCommand returns `check`, a client of Touchstone's check service. Its errors have the
 // exit code as ExitCode.
 func NewCheckCommand() *cobra.Command {
-	given, run := &settings{output: outputTable}, &checking{checked: checked{[]*health.VolumeCheck{}, []passed{}}}
+	given, run := &settings{}, &checking{checked: checked{[]*health.VolumeCheck{}, []passed{}}}
 
 	check := verb{
 		name: "check", arguments: []argument{anyVolumes}, healthCode: true, short: "Check the filesystems of volumes now",
@@ -92,9 +85,9 @@ type checking struct {
 }
 
 func (c *checking) checkAll(ctx context.Context) error {
-	client, ids, how := health.NewClient(c.Conn()), c.args, howOffline
+	client, ids, how := health.NewClient(c.Conn()), c.args, fsck.HowOffline
 	if c.online {
-		how = howOnline
+		how = fsck.HowOnline
 	}
 
 	if c.all {
@@ -108,18 +101,20 @@ func (c *checking) checkAll(ctx context.Context) error {
 
 	for i, id := range ids {
 		began := time.Now()
-		stop := showBar(c.side, work{id, "check of " + c.names.of(id), int64(i), int64(len(ids)), func() string {
+		stop := showBar(c.side, work{id, "check of " + c.names.of(id), int64(i), int64(len(ids)), func(int64, int64) string {
 			return fmt.Sprintf("%d of %d, %s", i+1, len(ids), time.Since(began).Round(time.Second))
 		}})
 		found, err := client.Check(ctx, health.CheckRequest{VolumeID: id, How: how})
 
 		stop()
 
-		if err == nil {
-			c.add(id, found)
-		} else if err := c.fail(ctx, err, health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{
-			At: began, Took: time.Since(began), How: how, Verdict: verdictFailed, Detail: status.Convert(err).Message(),
-		}}); err != nil {
+		if err != nil {
+			found = &health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{
+				At: began, Took: time.Since(began), How: how, Verdict: fsck.VerdictFailed, Detail: status.Convert(err).Message(),
+			}}
+		}
+
+		if err := c.add(ctx, found, err); err != nil {
 			return errors.Join(c.finish(), err)
 		}
 	}
@@ -127,45 +122,36 @@ func (c *checking) checkAll(ctx context.Context) error {
 	return c.finish()
 }
 
-// fail adds a check that failed as a verdict, or as a volume that was passed over. It returns only
-// errors that apply to all volumes.
-func (c *checking) fail(ctx context.Context, failure error, found health.VolumeCheck) error {
-	switch status.Code(failure) {
-	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted:
-		c.pass(found)
-	case codes.Unavailable:
-		// Either the volume's pool is unavailable, or the driver.
-		if _, gone := c.Probe(ctx, &csi.ProbeRequest{}); status.Code(gone) == codes.Unavailable {
+// add adds a verdict, or a volume that was passed over, and prints it at once: the next check may take long. It
+// returns only errors that apply to all volumes.
+func (c *checking) add(ctx context.Context, found *health.VolumeCheck, failure error) error {
+	name, code := c.names.of(found.VolumeID), status.Code(failure)
+
+	if code == codes.Unavailable { // either the volume's pool is, or the driver
+		_, gone := c.Probe(ctx, &csi.ProbeRequest{})
+		if status.Code(gone) == codes.Unavailable {
 			return failure
 		}
+	}
 
-		c.pass(found)
+	switch code {
 	case codes.Unimplemented, codes.DeadlineExceeded, codes.Canceled:
 		return failure
+	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted, codes.Unavailable:
+		why := strings.TrimPrefix(found.Detail, "check volume "+found.VolumeID+": ") // the line begins with that
+		c.Passed = append(c.Passed, passed{found.VolumeID, why})
+		c.say(fmt.Sprintf("%s  %-8s  %s", name, dash, Printable(why)))
 	default:
-		c.add(found.VolumeID, &found)
+		line := fmt.Sprintf("%s  %-8s  %s, %s", name, found.Verdict, found.How, found.Took.Round(time.Millisecond))
+		if found.Detail != "" {
+			line += ": " + found.Detail
+		}
+
+		c.Checks = append(c.Checks, found)
+		c.say(Printable(line))
 	}
 
 	return nil
-}
-
-// add adds a verdict, and prints it at once: the next check may take long.
-func (c *checking) add(id string, found *health.VolumeCheck) {
-	c.Checks = append(c.Checks, found)
-
-	line := fmt.Sprintf("%s  %-8s  %s, %s", c.names.of(id), found.Verdict, found.How, found.Took.Round(time.Millisecond))
-	if found.Detail != "" {
-		line += ": " + found.Detail
-	}
-
-	c.say(Printable(line))
-}
-
-// pass leaves out of the driver's message what the line begins with.
-func (c *checking) pass(found health.VolumeCheck) {
-	why := strings.TrimPrefix(found.Detail, "check volume "+found.VolumeID+": ")
-	c.Passed = append(c.Passed, passed{found.VolumeID, why})
-	c.say(fmt.Sprintf("%s  %-8s  %s", c.names.of(found.VolumeID), dash, Printable(why)))
 }
 
 // say prints a line, unless the output is for programs.
@@ -188,20 +174,20 @@ func (c *checking) finish() error {
 	bad := 0
 
 	for _, found := range c.Checks {
-		if found.Verdict == verdictDamaged || found.Verdict == verdictFailed {
+		if found.Verdict == fsck.VerdictDamaged || found.Verdict == fsck.VerdictFailed {
 			bad++
 		}
 	}
 
-	var notClean, notChecked error
+	var failures []error
 
 	if bad > 0 {
-		notClean = unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, bad, len(c.Checks)))
+		failures = append(failures, unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, bad, len(c.Checks))))
 	}
 
 	if !c.all && len(c.Passed) > 0 {
-		notChecked = fmt.Errorf("%w: %d of %d volumes", errNotChecked, len(c.Passed), len(c.args))
+		failures = append(failures, fmt.Errorf("%w: %d of %d volumes", errNotChecked, len(c.Passed), len(c.args)))
 	}
 
-	return errors.Join(notClean, notChecked)
+	return errors.Join(failures...)
 }

@@ -34,7 +34,7 @@ var errBadEndpoint = errors.New("must be a socket's path, such as /run/touchston
 // settings are the flags of all commands.
 type settings struct {
 	endpoint string
-	output   outputFormat
+	output   string
 	timeout  time.Duration
 	wait     time.Duration
 	// watch and pageSize are flags of lists, progress is one of copies. Nothing that is watched has a deadline.
@@ -46,35 +46,38 @@ type settings struct {
 // NewCommand returns `ctl` with all its subcommands. Its errors have the exit code as
 // ExitCode; the caller prints them.
 func NewCommand() *cobra.Command {
-	given := &settings{output: outputTable}
-
-	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb, capacityVerb(), violationsVerb(), leaksVerb)
-	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
+	given := &settings{}
+	all := verb{
+		name: "ctl", short: "Talk to a CSI driver through its socket",
+		long: `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
 though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused
 or cannot be reached, 2: wrong usage. Those of "volume health", "node health" and
-"doctor" are their own.`
+"doctor" are their own.`,
+		verbs: []verb{
+			capabilitiesVerb, capacityVerb(), violationsVerb(), leaksVerb,
+			{name: "volume", aliases: []string{"volumes", "vol"}, short: "Make, use, grow and delete volumes", verbs: []verb{
+				createVerb(), volumeDeletion(), volumeListVerb, volumeVerb, expandVerb(), modifyVerb(),
+				publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb(), rescueVerb,
+			}},
+			{
+				name: "operation", aliases: []string{"operations"}, verbs: operationVerbs,
+				short: "Long copies: see, await and cancel them (Touchstone only)",
+			},
+			{
+				name: "snapshot", aliases: []string{"snapshots", "snap"},
+				short: "Take, list, restore and delete snapshots, and see what changed between them",
+				verbs: []verb{snapshotCreateVerb(), snapshotListVerb(), snapshotVerb, snapshotDeletion(), restoreVerb(), blocksVerb()},
+			},
+			{name: "group", short: "Snapshots of several volumes at one moment", verbs: []verb{groupCreateVerb(), groupVerb(), groupDeletion()}},
+			{name: "node", short: "The node behind the socket", verbs: []verb{nodeInfoVerb, storageHealthVerb}},
+			{name: "direct-volumes", short: "Volumes that virtual machines mount themselves", verbs: []verb{directVolumesVerb}},
+			callsVerb(given),
+			{name: "fault", short: "Fault rules, by which calls fail on purpose (--faults, --enable-faults)", verbs: faultVerbs},
+		},
+	}
 
-	volumes := given.group("volume", "Make, use, grow and delete volumes",
-		createVerb(), volumeDeletion(), volumeListVerb, volumeVerb, expandVerb(), modifyVerb(),
-		publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb(), rescueVerb)
-	volumes.Aliases = []string{"volumes", "vol"}
-
-	snapshots := given.group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
-		snapshotCreateVerb(), snapshotListVerb(), snapshotVerb, snapshotDeletion(), restoreVerb(), blocksVerb())
-	snapshots.Aliases = []string{"snapshots", "snap"}
-
-	operations := given.group("operation", "Long copies: see, await and cancel them (Touchstone only)", operationVerbs...)
-	operations.Aliases = []string{"operations"}
-
-	command.AddCommand(
-		volumes, operations, snapshots,
-		given.group("group", "Snapshots of several volumes at one moment", groupCreateVerb(), groupVerb(), groupDeletion()),
-		given.group("node", "The node behind the socket", nodeInfoVerb, storageHealthVerb),
-		given.group("direct-volumes", "Volumes that virtual machines mount themselves", directVolumesVerb),
-		newCallsCommand(given),
-		given.group("fault", "Fault rules, by which calls fail on purpose (--faults, --enable-faults)", faultVerbs...),
-		newDoctorCommand(given),
-	)
+	command := all.command(given)
+	command.AddCommand(newDoctorCommand(given))
 	given.define(command.PersistentFlags(), defaultTimeout)
 	given.completeFlags(command)
 
@@ -91,39 +94,15 @@ func reportsErrors(command *cobra.Command) *cobra.Command {
 
 func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 	flags.StringVar(&s.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+" or "+SpecEndpointVariable+")")
-	flags.VarP(&s.output, "output", "o", "table or wide for people, json or yaml for programs, name for names only")
+	flags.VarP(outputFormat(&s.output), "output", "o", "table or wide for people, json or yaml for programs, name for names only")
 	s.timeout = timeout
-	flags.Var((*span)(&s.timeout), "timeout", "give up after this time; 0 never does")
-	flags.Var((*span)(&s.wait), "wait", "wait so long for a driver that is starting, such as 10s")
+	flags.Var(span(&s.timeout), "timeout", "give up after this time; 0 never does")
+	flags.Var(span(&s.wait), "wait", "wait so long for a driver that is starting, such as 10s")
 }
-
-// group is a command that only contains others. By default, cobra prints help and succeeds
-// for a misspelt subcommand.
-func (s *settings) group(name, short string, verbs ...verb) *cobra.Command {
-	command := &cobra.Command{
-		Use:   name,
-		Short: short,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-
-			return UnknownCommand(cmd, args)
-		},
-	}
-	for _, each := range verbs {
-		command.AddCommand(each.command(s))
-	}
-
-	return command
-}
-
-// driver is what several commands ask the driver.
-type driver struct{ *csiclient.Client }
 
 // session is one run of one command.
 type session struct {
-	driver
+	*csiclient.Client
 	*printer
 
 	args []string
@@ -176,7 +155,7 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 			return usage(err)
 		}
 
-		session := &session{driver{co}, &printer{s, cmd.OutOrStdout(), knownNames{}}, args, cmd.ErrOrStderr()}
+		session := &session{co, &printer{s, cmd.OutOrStdout(), knownNames{}}, args, cmd.ErrOrStderr()}
 
 		if s.wait > 0 {
 			starting, cancel := context.WithTimeout(ctx, s.wait)

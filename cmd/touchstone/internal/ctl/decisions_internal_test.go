@@ -24,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
+	"github.com/touchstone-csi/touchstone/internal/quantity"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
@@ -116,7 +117,7 @@ func TestCapabilityFor(t *testing.T) {
 		"a filesystem":          {capabilityFlags{}, xfs, csiclient.MountCapability(writer, ""), nil},
 		"with flags":            {capabilityFlags{fs: "xfs", mountFlags: []string{"ro"}}, xfs, csiclient.MountCapability(writer, "xfs", "ro"), nil},
 		"as it is staged":       {capabilityFlags{}, directory, csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, ""), nil},
-		"a mode":                {capabilityFlags{mode: accessMode(writer)}, directory, csiclient.MountCapability(writer, ""), nil},
+		"a mode":                {capabilityFlags{mode: writer}, directory, csiclient.MountCapability(writer, ""), nil},
 		"of another driver":     {capabilityFlags{}, health.VolumeReport{}, csiclient.MountCapability(writer, ""), nil},
 		"a mode that is wrong":  {capabilityFlags{}, health.VolumeReport{AccessMode: "RWO"}, nil, errUnknownMode},
 		"block with filesystem": {capabilityFlags{block: true, fs: "xfs"}, xfs, nil, errBlockAndFS},
@@ -195,7 +196,6 @@ func TestExplainPath(t *testing.T) {
 func TestExpansionCommands(t *testing.T) {
 	t.Parallel()
 
-	answer := &csi.ControllerExpandVolumeResponse{CapacityBytes: 4096}
 	known := health.VolumeReport{ID: "v", Published: []string{"/mnt/a"}, AccessMode: "SINGLE_NODE_WRITER"}
 	readers := known
 	readers.AccessMode = "MULTI_NODE_READER_ONLY"
@@ -212,7 +212,8 @@ func TestExpansionCommands(t *testing.T) {
 		"touchstone ctl volume expand v --size 4096 --block":             {id: "v", known: known, use: capabilityFlags{block: true}},
 		"touchstone ctl volume expand w --size 4096 --path PATH --block": {id: "w", use: capabilityFlags{block: true}},
 	} {
-		require.Equal(t, want, e.command(answer))
+		e.answer = &csi.ControllerExpandVolumeResponse{CapacityBytes: 4096}
+		require.Equal(t, want, e.command())
 	}
 
 	again := "touchstone ctl volume umount v && touchstone ctl volume mount v /mnt/a"
@@ -298,7 +299,8 @@ func TestExpandDecidesTheNodesPart(t *testing.T) {
 			expansion{id: "v", caps: controller, known: health.VolumeReport{ID: "v"}}, needed, nil, "not needed", nil, "",
 		},
 	} {
-		grown, state, err := test.e.onNode(t.Context(), test.answer, nil, test.nodes)
+		test.e.answer, test.e.nodes = test.answer, test.nodes
+		grown, state, err := test.e.onNode(t.Context())
 		require.Nil(t, grown, "want: the node is not asked of %s", name)
 		require.Equal(t, test.want, state, name)
 		require.ErrorIs(t, err, test.err, name)
@@ -339,23 +341,31 @@ func TestFlagTexts(t *testing.T) {
 	t.Parallel()
 
 	var (
-		none, gibi size = 0, 1 << 30
-		pairs           = keyValues{"b": "2", "a": "1"}
-		noPairs    keyValues
+		bytes  int64
+		pairs  map[string]string
+		period = time.Minute
 	)
 
-	require.Empty(t, none.String(), "want: no size has no text")
-	require.Equal(t, "1.0 GiB", gibi.String())
-	require.Equal(t, "a=1,b=2", pairs.String())
-	require.Empty(t, noPairs.String(), "want: no pairs have no text")
-	require.ErrorIs(t, noPairs.Set("=value"), errNotPair)
-	require.ErrorIs(t, noPairs.Set("key"), errNotPair)
-	require.NoError(t, noPairs.Set("key="))
-	require.Equal(t, keyValues{"key": ""}, noPairs)
+	require.Empty(t, size(&bytes).String(), "want: no size has no text")
+	require.NoError(t, size(&bytes).Set("1Ki"))
+
+	for text, want := range map[string]error{"-1": quantity.ErrSyntax, "x": quantity.ErrSyntax, "8Ei": quantity.ErrRange, "-8Ei": quantity.ErrRange} {
+		require.ErrorIs(t, size(&bytes).Set(text), want, text)
+		require.EqualValues(t, 1024, bytes, "want: %s, which is refused, leaves the size", text)
+	}
+
+	require.Equal(t, "1m0s", span(&period).String(), "want: the default of a time is its text")
+	require.Equal(t, "1.0 GiB", formatBytes(1<<30))
+	require.Equal(t, "a=1,b=2", formatPairs(map[string]string{"b": "2", "a": "1"}))
+	require.Empty(t, keyValues(&pairs).String(), "want: no pairs have no text")
+	require.ErrorIs(t, keyValues(&pairs).Set("=value"), errNotPair)
+	require.ErrorIs(t, keyValues(&pairs).Set("key"), errNotPair)
+	require.NoError(t, keyValues(&pairs).Set("key="))
+	require.Equal(t, map[string]string{"key": ""}, pairs)
 
 	for _, is := range []bool{
-		(&createFlags{required: 1}).isGiven(), (&createFlags{limit: 1}).isGiven(), (&createFlags{parameters: keyValues{"a": "b"}}).isGiven(),
-		(&createFlags{mutable: keyValues{"a": "b"}}).isGiven(), (&createFlags{topology: []string{"a=b"}}).isGiven(),
+		(&createFlags{required: 1}).isGiven(), (&createFlags{limit: 1}).isGiven(), (&createFlags{parameters: map[string]string{"a": "b"}}).isGiven(),
+		(&createFlags{mutable: map[string]string{"a": "b"}}).isGiven(), (&createFlags{topology: []string{"a=b"}}).isGiven(),
 	} {
 		require.True(t, is, "want: a flag of a new volume is given")
 	}
@@ -373,10 +383,8 @@ func TestUnwritableChangesFail(t *testing.T) {
 	t.Parallel()
 
 	full := errors.New("no space left on device")
-	screen := &changes{to: failing{full}}
-	_, err := screen.Write([]byte("text"))
-	require.NoError(t, err)
-	require.ErrorIs(t, screen.flush(), full)
+	s := &session{printer: &printer{out: failing{full}}}
+	require.ErrorIs(t, s.watching(t.Context(), func(context.Context) error { return s.printLine("text") }), full)
 }
 
 // TestTimesHaveMilliseconds, and an unknown time is a dash.

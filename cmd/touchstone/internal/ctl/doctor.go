@@ -67,7 +67,7 @@ run. Warnings are printed, and do not change the exit code.`,
 		Example: `  touchstone ctl doctor --without-driver --pool default=/srv/pool
   kubectl exec -n touchstone ds/touchstone-node -- touchstone ctl doctor
   touchstone ctl doctor -o json pool socket`,
-		Args: func(cmd *cobra.Command, args []string) error { return cmp.Or(checkNames(args), refuseNames(cmd)) },
+		Args: func(_ *cobra.Command, args []string) error { return cmp.Or(checkNames(args), given.refuseNames()) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asked.examine {
 				return undetermined(doctor.ServeChild(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
@@ -112,7 +112,7 @@ func (f *doctorFlags) define(set *pflag.FlagSet) {
 	flags.Define(set, &f.driver, doctorSettings...)
 	set.BoolVar(&f.WithoutDriver, "without-driver", false, "no driver runs yet: skip the checks that need one")
 	f.Limit = doctor.DefaultLimit
-	set.Var((*span)(&f.Limit), "check-timeout", "time limit of each check")
+	set.Var(span(&f.Limit), "check-timeout", "time limit of each check")
 	set.BoolVar(&f.examine, examineFlag, false, "run the checks of standard input's configuration")
 
 	// Neither can fail: the flags are defined above.

@@ -197,14 +197,14 @@ func sortedPaths(known health.VolumeReport) []string {
 
 // umountCommands unmount the volume, from each of its paths: umount refuses one that has several.
 func umountCommands(known health.VolumeReport) []string {
-	if len(known.Published) > 1 {
-		commands := mapped(sortedPaths(known), func(path string) string { return "touchstone ctl volume umount " + shellWord(path) })
-		slices.Reverse(commands)
-
-		return commands
+	if len(known.Published) <= 1 {
+		return []string{"touchstone ctl volume umount " + nameOf(known)}
 	}
 
-	return []string{"touchstone ctl volume umount " + nameOf(known)}
+	paths := sortedPaths(known)
+	slices.Reverse(paths)
+
+	return mapped(paths, func(path string) string { return "touchstone ctl volume umount " + shellWord(path) })
 }
 
 // mountAgain returns the commands that stage the volume again, with others while it is not staged.

@@ -31,13 +31,17 @@ type expansion struct {
 	*session
 
 	id              string
-	required, limit size
+	required, limit int64
 	path, staging   string
 	use             capabilityFlags
-	isGiven         func(flag string) bool
 
-	caps  csiclient.Capabilities
-	known health.VolumeReport
+	caps       csiclient.Capabilities
+	known      health.VolumeReport
+	capability *csi.VolumeCapability
+	// nodes are those that the volume is attached to.
+	nodes []string
+	// answer is the controller's.
+	answer *csi.ControllerExpandVolumeResponse
 }
 
 func expandVerb() verb {
@@ -53,12 +57,11 @@ grows its filesystem when it is staged. Exit code 1: something remains to be don
 the command for it is printed. A smaller size is refused.`,
 		required: []string{"size"},
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&e.required, "size", "the new size, such as 2Gi")
-			flags.Var(&e.limit, "limit", "at most this large")
+			flags.Var(size(&e.required), "size", "the new size, such as 2Gi")
+			flags.Var(size(&e.limit), "limit", "at most this large")
 			flags.StringVar(&e.path, "path", "", "where the volume is published or staged (default: what the driver reports)")
 			flags.StringVar(&e.staging, "staging", "", "where it is staged")
 			e.use.register(flags)
-			e.isGiven = flags.Changed
 		},
 		run: func(ctx context.Context, s *session) error {
 			e.session, e.id = s, s.args[0]
@@ -77,73 +80,65 @@ func (e *expansion) run(ctx context.Context) (err error) {
 		return err
 	}
 
-	nodes, err := e.checkGrows(ctx)
-	if err != nil {
+	if err := e.checkGrows(ctx); err != nil {
 		return err
 	}
 
-	if !e.isGiven("access-mode") {
-		e.use.mode = unknownMode
-	}
-
-	capability, err := e.use.capabilityFor(e.known)
-	if err != nil {
+	if e.capability, err = e.use.capabilityFor(e.known); err != nil {
 		return fmt.Errorf("%s: %w", e.names.of(e.id), err)
 	}
 
-	answer := &csi.ControllerExpandVolumeResponse{CapacityBytes: int64(e.required), NodeExpansionRequired: true}
+	e.answer = &csi.ControllerExpandVolumeResponse{CapacityBytes: e.required, NodeExpansionRequired: true}
 	parts := answers{}
 
 	if e.caps.HasController {
-		answer, err = e.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
-			VolumeId: e.id, CapacityRange: capacityRange(e.required, e.limit), VolumeCapability: capability,
+		e.answer, err = e.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: e.id, CapacityRange: &csi.CapacityRange{RequiredBytes: e.required, LimitBytes: e.limit}, VolumeCapability: e.capability,
 		})
 		if err != nil {
 			return err
 		}
 
-		parts[keyController] = answer
+		parts[keyController] = e.answer
 	}
 
-	grown, onNode, err := e.onNode(ctx, answer, capability, nodes)
+	grown, onNode, err := e.onNode(ctx)
 	if grown != nil {
 		parts[keyNode] = grown
 	}
 
-	rows := [][]string{
-		{"Volume:", e.names.of(e.id)},
-		{"Capacity:", formatBytes(answer.GetCapacityBytes())},
-		{"Node's part:", onNode},
-	}
+	name, capacity := e.names.of(e.id), formatBytes(e.answer.GetCapacityBytes())
+
+	rows := [][]string{{"Volume:", name}, {"Capacity:", capacity}, {"Node's part:", onNode}}
 	if err == nil {
-		rows = titled("volume "+e.names.of(e.id)+" has "+formatBytes(answer.GetCapacityBytes())+" now", rows)
+		rows = titled("volume "+name+" has "+capacity+" now", rows)
 	}
 
 	return e.show(err, parts, rows, e.id)
 }
 
 // checkGrows refuses a size that is smaller than the volume's, where the driver says how large it is,
-// and returns the nodes that the volume is attached to.
-func (e *expansion) checkGrows(ctx context.Context) (nodes []string, err error) {
-	answer, err := e.getVolume(ctx, e.caps, e.id)
+// and keeps the nodes that the volume is attached to.
+func (e *expansion) checkGrows(ctx context.Context) error {
+	found, err := e.getVolume(ctx, e.caps, e.id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	capacity := cmp.Or(answer.GetVolume().GetCapacityBytes(), e.known.CapacityBytes)
-	if int64(e.required) < capacity {
-		return nil, fmt.Errorf("volume %s has %d bytes (%s), and --size is %d (%s): %w", e.id,
-			capacity, formatBytes(capacity), int64(e.required), formatBytes(int64(e.required)), errSmaller)
+	e.nodes = found.GetStatus().GetPublishedNodeIds()
+
+	capacity := cmp.Or(found.GetVolume().GetCapacityBytes(), e.known.CapacityBytes)
+	if e.required < capacity {
+		return fmt.Errorf("volume %s has %d bytes (%s), and --size is %d (%s): %w", e.id,
+			capacity, formatBytes(capacity), e.required, formatBytes(e.required), errSmaller)
 	}
 
-	return answer.GetStatus().GetPublishedNodeIds(), nil
+	return nil
 }
 
 // onNode does the node's part of an expansion, and returns its answer, if there is one, and its state in
 // words. The error has the command for what remains.
-func (e *expansion) onNode(
-	ctx context.Context, answer *csi.ControllerExpandVolumeResponse, capability *csi.VolumeCapability, nodes []string,
-) (*csi.NodeExpandVolumeResponse, string, error) {
+func (e *expansion) onNode(ctx context.Context) (*csi.NodeExpandVolumeResponse, string, error) {
 	paths := append(slices.Clone(e.known.Published), e.known.Staged)
 	if e.path != "" {
 		paths = []string{e.path}
@@ -153,13 +148,12 @@ func (e *expansion) onNode(
 	waits := e.known.Staged != "" && e.known.Backing == "image" && !e.caps.HasNodeRPC(csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
 
 	switch {
-	case !answer.GetNodeExpansionRequired() && waits:
-		return nil, needed, e.remains(answer, "its node does not advertise EXPAND_VOLUME; "+stageAgain(e.known))
-	case !answer.GetNodeExpansionRequired():
+	case !e.answer.GetNodeExpansionRequired() && waits:
+		return nil, needed, e.remains("its node does not advertise EXPAND_VOLUME; " + stageAgain(e.known))
+	case !e.answer.GetNodeExpansionRequired():
 		return nil, "not needed", nil
 	case paths[0] != "":
-		grown, err := e.expandAt(ctx, paths, answer, capability)
-
+		grown, err := e.expandAt(ctx, paths)
 		if err == nil {
 			return grown, "done", nil
 		}
@@ -168,27 +162,25 @@ func (e *expansion) onNode(
 			e.path = "" // it is not there
 		}
 
-		remedy := "run " + e.command(answer)
+		remedy := "run " + e.command()
 		if status.Code(err) == codes.FailedPrecondition && e.known.Staged != "" {
 			remedy = stageAgain(e.known)
 		}
 
-		return nil, "failed", e.remains(answer, fmt.Sprintf("%v; %s", err, remedy))
+		return nil, "failed", e.remains(fmt.Sprintf("%v; %s", err, remedy))
 	case !e.caps.HasController:
 		return nil, needed, fmt.Errorf("volume %s: %w", e.id, errNoPath)
 	default:
-		return e.elsewhere(ctx, answer, nodes)
+		return e.elsewhere(ctx)
 	}
 }
 
 // expandAt calls NodeExpandVolume at the first of the paths at which the volume still is.
-func (e *expansion) expandAt(
-	ctx context.Context, paths []string, answer *csi.ControllerExpandVolumeResponse, capability *csi.VolumeCapability,
-) (grown *csi.NodeExpandVolumeResponse, err error) {
+func (e *expansion) expandAt(ctx context.Context, paths []string) (grown *csi.NodeExpandVolumeResponse, err error) {
 	for _, path := range paths {
 		grown, err = e.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 			VolumeId: e.id, VolumePath: path, StagingTargetPath: cmp.Or(e.staging, e.known.Staged),
-			VolumeCapability: capability, CapacityRange: &csi.CapacityRange{RequiredBytes: answer.GetCapacityBytes()},
+			VolumeCapability: e.capability, CapacityRange: &csi.CapacityRange{RequiredBytes: e.answer.GetCapacityBytes()},
 		})
 		if status.Code(err) != codes.NotFound {
 			break
@@ -199,9 +191,7 @@ func (e *expansion) expandAt(
 }
 
 // elsewhere decides about a volume that is not in use here as far as the driver reports.
-func (e *expansion) elsewhere(
-	ctx context.Context, answer *csi.ControllerExpandVolumeResponse, nodes []string,
-) (*csi.NodeExpandVolumeResponse, string, error) {
+func (e *expansion) elsewhere(ctx context.Context) (*csi.NodeExpandVolumeResponse, string, error) {
 	here := ""
 
 	if e.caps.HasNode && e.known.ID != "" {
@@ -213,27 +203,27 @@ func (e *expansion) elsewhere(
 		here = info.GetNodeId()
 	}
 
-	others := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { return node == here })
+	others := slices.DeleteFunc(e.nodes, func(node string) bool { return node == here })
 
 	switch {
 	case len(others) > 0:
-		return nil, needed, e.remains(answer, fmt.Sprintf("on %s run %s", strings.Join(others, ", "), e.command(answer)))
+		return nil, needed, e.remains(fmt.Sprintf("on %s run %s", strings.Join(others, ", "), e.command()))
 	case e.known.ID != "" && e.known.FSType == "":
 		return nil, "not needed", nil
 	case e.known.ID != "":
 		return nil, "not in use: its filesystem grows when it is staged", nil
 	default:
-		return nil, needed, e.remains(answer, "where it is in use run "+e.command(answer))
+		return nil, needed, e.remains("where it is in use run " + e.command())
 	}
 }
 
-func (e *expansion) remains(answer *csi.ControllerExpandVolumeResponse, remedy string) error {
-	return fmt.Errorf("volume %s has %d bytes, but %w: %s", e.id, answer.GetCapacityBytes(), errNodePart, remedy)
+func (e *expansion) remains(remedy string) error {
+	return fmt.Errorf("volume %s has %d bytes, but %w: %s", e.id, e.answer.GetCapacityBytes(), errNodePart, remedy)
 }
 
 // command returns the command that does the part of the node.
-func (e *expansion) command(answer *csi.ControllerExpandVolumeResponse) string {
-	command := fmt.Sprintf("touchstone ctl volume expand %s --size %d", e.id, answer.GetCapacityBytes())
+func (e *expansion) command() string {
+	command := fmt.Sprintf("touchstone ctl volume expand %s --size %d", e.id, e.answer.GetCapacityBytes())
 
 	switch {
 	case e.path != "":

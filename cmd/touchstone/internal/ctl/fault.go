@@ -15,7 +15,7 @@ import (
 )
 
 // faults is the driver's service of fault rules.
-func (d driver) faults() faults.Client { return faults.Client{Connection: d.Conn()} }
+func (s *session) faults() faults.Client { return faults.Client{Connection: s.Conn()} }
 
 // faultVerbs are those of `ctl fault`.
 var faultVerbs = []verb{

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -29,115 +30,133 @@ var (
 	errBlockAndFS  = errors.New("--block has no filesystem: leave out --fs and --mount-flag")
 )
 
+// value is a flag of a type that pflag lacks. Its text is that of the default.
+type value struct {
+	kind, text string
+	set        func(text string) error
+}
+
+// Set implements pflag.Value.
+func (v *value) Set(text string) error { return v.set(text) }
+
+// String implements pflag.Value.
+func (v *value) String() string { return v.text }
+
+// Type implements pflag.Value.
+func (v *value) Type() string { return v.kind }
+
 // size is a flag in bytes, with the suffixes of Kubernetes quantities: Ki Mi
 // Gi Ti (of 1024) and k M G T (of 1000).
-type size int64
+func size(to *int64) *value {
+	return &value{kind: "size", set: func(text string) error {
+		parsed, err := quantity.ParseSize(text)
+		if err != nil {
+			return fmt.Errorf("%.100q %w", text, err)
+		}
 
-func (s *size) Set(text string) error {
-	return (*quantity.Bytes)(s).Set(text)
-}
-
-func (s *size) String() string {
-	if *s == 0 {
-		return ""
-	}
-
-	return formatBytes(int64(*s))
-}
-
-func (*size) Type() string { return "size" }
-
-// span is a flag of a time that is not negative.
-type span time.Duration
-
-func (s *span) Set(text string) error {
-	parsed, err := time.ParseDuration(text)
-
-	switch {
-	case err != nil:
-		return err
-	case parsed < 0:
-		return errNegative
-	default:
-		*s = span(parsed)
+		*to = parsed
 
 		return nil
-	}
+	}}
 }
 
-func (s *span) String() string {
-	if *s == 0 {
-		return ""
+// span is a flag of a time that is not negative.
+func span(to *time.Duration) *value {
+	initial := ""
+	if *to != 0 {
+		initial = to.String()
 	}
 
-	return time.Duration(*s).String()
+	return &value{"duration", initial, func(text string) error {
+		parsed, err := time.ParseDuration(text)
+		if parsed < 0 {
+			return errNegative
+		}
+
+		*to = parsed
+
+		return err
+	}}
 }
 
-func (*span) Type() string { return "duration" }
+// idKind is the type of flags that name an object, which are completed.
+const idKind = "id"
 
 // identifier is a flag that must not be empty: a script whose variable is empty by mistake
 // must not get the result of a missing flag, such as an empty volume instead of a copy.
-type identifier string
+func identifier(to *string) *value {
+	return &value{kind: idKind, set: func(text string) error {
+		if text == "" {
+			return errNoID
+		}
 
-func (i *identifier) Set(text string) error {
-	if text == "" {
-		return errNoID
-	}
+		*to = text
 
-	*i = identifier(text)
-
-	return nil
+		return nil
+	}}
 }
-
-func (i *identifier) String() string { return string(*i) }
-
-func (*identifier) Type() string { return "id" }
-
-type outputFormat string
 
 const (
-	outputTable outputFormat = "table"
-	outputWide  outputFormat = "wide"
-	outputJSON  outputFormat = "json"
-	outputYAML  outputFormat = "yaml"
-	outputName  outputFormat = "name"
+	outputTable = "table"
+	outputWide  = "wide"
+	outputJSON  = "json"
+	outputYAML  = "yaml"
+	outputName  = "name"
 )
 
-var outputFormats = []string{string(outputTable), string(outputWide), string(outputJSON), string(outputYAML), string(outputName)}
+var outputFormats = []string{outputTable, outputWide, outputJSON, outputYAML, outputName}
 
-func (f *outputFormat) Set(text string) error {
-	if !slices.Contains(outputFormats, text) {
-		return errBadFormat
-	}
+func outputFormat(to *string) *value {
+	*to = outputTable
 
-	*f = outputFormat(text)
+	return &value{strings.Join(outputFormats, "|"), *to, func(text string) error {
+		if !slices.Contains(outputFormats, text) {
+			return errBadFormat
+		}
 
-	return nil
+		*to = text
+
+		return nil
+	}}
 }
-
-func (f *outputFormat) String() string { return string(*f) }
-
-func (*outputFormat) Type() string { return strings.Join(outputFormats, "|") }
 
 // accessMode is a flag that accepts the spec's names, in any case and with dashes.
-type accessMode csi.VolumeCapability_AccessMode_Mode
+// The mode is UNKNOWN if it is not given.
+func accessMode(to *csi.VolumeCapability_AccessMode_Mode) *value {
+	return &value{"mode", defaultMode.String(), func(text string) (err error) {
+		*to, err = parseMode(text)
 
-func (m *accessMode) Set(text string) error {
-	name := strings.ToUpper(strings.ReplaceAll(text, "-", "_"))
-
-	number, known := csi.VolumeCapability_AccessMode_Mode_value[name]
-	if !known || number == 0 {
-		return fmt.Errorf("%w; known are %s", errUnknownMode, strings.Join(accessModes(), ", "))
-	}
-
-	*m = accessMode(number)
-
-	return nil
+		return err
+	}}
 }
 
-func (m *accessMode) String() string { return csi.VolumeCapability_AccessMode_Mode(*m).String() }
+func parseMode(text string) (csi.VolumeCapability_AccessMode_Mode, error) {
+	name := strings.ToUpper(strings.ReplaceAll(text, "-", "_"))
+	if !slices.Contains(accessModes(), name) {
+		return 0, fmt.Errorf("%w; known are %s", errUnknownMode, strings.Join(accessModes(), ", "))
+	}
 
-func (*accessMode) Type() string { return "mode" }
+	return csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[name]), nil
+}
+
+// keyValues is a repeatable flag of one KEY=VALUE each. (pflag's own splits at
+// commas, which mkfs options have.)
+func keyValues(to *map[string]string) *value {
+	return &value{kind: "key=value", set: func(text string) error {
+		key, val, found := strings.Cut(text, "=")
+		if !found || key == "" {
+			return errNotPair
+		}
+
+		if *to == nil {
+			*to = map[string]string{}
+		}
+
+		(*to)[key] = val
+
+		return nil
+	}}
+}
 
 // accessModes returns the names of all modes but UNKNOWN.
 func accessModes() []string {
@@ -146,26 +165,21 @@ func accessModes() []string {
 	return slices.DeleteFunc(all, func(name string) bool { return csi.VolumeCapability_AccessMode_Mode_value[name] == 0 })
 }
 
-const (
-	unknownMode = accessMode(csi.VolumeCapability_AccessMode_UNKNOWN)
-	defaultMode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-)
+const defaultMode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 
 // capabilityFlags are the flags of a volume capability.
 type capabilityFlags struct {
 	block      bool
 	fs         string
 	mountFlags []string
-	mode       accessMode
+	mode       csi.VolumeCapability_AccessMode_Mode
 }
 
 func (f *capabilityFlags) register(flags *pflag.FlagSet) {
-	f.mode = accessMode(defaultMode)
-
 	flags.BoolVar(&f.block, "block", false, "a raw device instead of a filesystem")
 	flags.StringVar(&f.fs, "fs", "", "filesystem: one of "+strings.Join(filesystem.Names(), ", ")+" (default: the driver's choice)")
 	flags.StringArrayVar(&f.mountFlags, mountFlag, nil, "a mount option, such as noatime (repeatable)")
-	flags.Var(&f.mode, "access-mode", "one of the spec's access modes")
+	flags.Var(accessMode(&f.mode), "access-mode", "one of the spec's access modes")
 }
 
 // completeFlags completes the flags of a command that have a fixed set of values, and those that name objects.
@@ -193,14 +207,14 @@ func (s *settings) completeFlags(cmd *cobra.Command) {
 	for name, kind := range map[string]names.Kind{
 		"from-snapshot": names.Snapshot, "since": names.Snapshot, "from-volume": names.Volume, "volume": names.Volume,
 	} {
-		if flag := cmd.Flags().Lookup(name); flag != nil && flag.Value.Type() == (*identifier)(nil).Type() {
+		if flag := cmd.Flags().Lookup(name); flag != nil && flag.Value.Type() == idKind {
 			_ = cmd.RegisterFlagCompletionFunc(name, s.completeNames(kind))
 		}
 	}
 }
 
 func (f *capabilityFlags) capability() (*csi.VolumeCapability, error) {
-	mode := csi.VolumeCapability_AccessMode_Mode(f.mode)
+	mode := cmp.Or(f.mode, defaultMode)
 
 	if !f.block {
 		return csiclient.MountCapability(mode, f.fs, f.mountFlags...), nil
@@ -213,49 +227,19 @@ func (f *capabilityFlags) capability() (*csi.VolumeCapability, error) {
 	return csiclient.BlockCapability(mode), nil
 }
 
-// keyValues is a repeatable flag of one KEY=VALUE each. (pflag's own splits at
-// commas, which mkfs options have.)
-type keyValues map[string]string
-
-func (m *keyValues) Set(text string) error {
-	key, value, found := strings.Cut(text, "=")
-	if !found || key == "" {
-		return errNotPair
-	}
-
-	if *m == nil {
-		*m = keyValues{}
-	}
-
-	(*m)[key] = value
-
-	return nil
-}
-
-func (m *keyValues) String() string {
-	if len(*m) == 0 {
-		return ""
-	}
-
-	return formatPairs(*m)
-}
-
-func (*keyValues) Type() string { return "key=value" }
-
 // topologies parses one set of segments per flag: --topology zone=a,rack=1.
 func topologies(given []string) ([]*csi.Topology, error) {
 	all := make([]*csi.Topology, len(given))
 
 	for i, text := range given {
-		var segments keyValues
+		all[i] = &csi.Topology{}
+		segments := keyValues(&all[i].Segments)
 
 		for pair := range strings.SplitSeq(text, ",") {
-			if segments.Set(pair) != nil {
+			if segments.set(pair) != nil {
 				return nil, usage(fmt.Errorf("--topology %q: %w", text, errNotSegments))
 			}
 		}
-
-		all[i] = &csi.Topology{Segments: segments}
 	}
 
 	return all, nil

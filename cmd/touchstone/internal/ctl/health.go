@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
@@ -33,7 +32,7 @@ func healthVerb() verb {
 		name: "health", arguments: []argument{anyVolumes}, healthCode: true, short: "Show volumes' conditions, and since when",
 		long: `Show the conditions of all or the given volumes, as the driver's node and controller
 observe them; for a driver other than Touchstone the answers of
-ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth.
+ControllerGetVolumeHealth and NodeGetVolumeHealth.
 Exit code 0: all of them are healthy, 1: one is not, 2: that is unknown.`,
 		example: `  touchstone ctl volume health
   touchstone ctl volume health --abnormal -o json`,
@@ -151,14 +150,6 @@ func (s *session) ownReport(ctx context.Context) (*health.Report, error) {
 	return report, nil
 }
 
-// healthOf returns the health of one volume, or none if it is not available: commands with
-// another purpose show it in addition.
-func (s *session) healthOf(ctx context.Context, id string) health.VolumeReport {
-	report, err := s.report(ctx, []string{id})
-
-	return only(report, err, id)
-}
-
 // known returns Touchstone's own report of a volume, which has the paths at which the node uses it;
 // none of a driver of another kind, or if the driver does not know the volume.
 func (s *session) known(ctx context.Context, id string) (health.VolumeReport, error) {
@@ -170,7 +161,7 @@ func (s *session) known(ctx context.Context, id string) (health.VolumeReport, er
 	return only(report, err, id), err
 }
 
-// only returns the part of one volume, or none.
+// only returns the part of one volume, or none, also if the report is not available.
 func only(report *health.Report, err error, id string) health.VolumeReport {
 	if err != nil || filterVolumes(report, []string{id}) != nil {
 		return health.VolumeReport{}
@@ -234,121 +225,90 @@ Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
 	},
 }
 
-// The views of the report, as Touchstone names them.
-const (
-	viewController = "controller"
-	viewNode       = "node"
-)
-
 // standardReport makes a report with the calls of CSI v1.13: of the given volumes, or of all
 // that can be listed. It contains no times.
-func (d driver) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
-	caps, err := d.Capabilities(ctx)
+func (s *session) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
+	caps, err := s.Capabilities(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	info, err := d.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
 		return nil, err
 	}
 
-	getting := caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
-	listing := caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
 	onNode := caps.HasNodeRPC(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+	onController := slices.ContainsFunc([]csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH, // with which the spec requires the other
+	}, caps.HasControllerRPC)
 
-	if !getting && !listing && !onNode {
+	if !onController && !onNode {
 		return nil, errNoHealth
 	}
 
-	collected := &standardHealth{
+	report := &health.Report{
 		Driver: info.GetName(), Version: info.GetVendorVersion(), At: time.Now(), Volumes: []health.VolumeReport{},
 		Sources: map[string][]health.SourceStatus{}, Storage: []health.StorageReport{}, Changes: []health.Change{},
 	}
-	all := len(ids) == 0
 
-	if all && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
-		entries, err := collect(d.Volumes(ctx, 0))
-		if err != nil {
-			return nil, err
+	for _, id := range ids {
+		report.Volumes = append(report.Volumes, health.VolumeReport{ID: id})
+	}
+
+	if len(ids) == 0 && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
+		for entry, err := range s.Volumes(ctx, 0) {
+			if err != nil {
+				return nil, err
+			}
+
+			report.Volumes = append(report.Volumes, health.VolumeReport{
+				ID: entry.GetVolume().GetVolumeId(), CapacityBytes: entry.GetVolume().GetCapacityBytes(), Conditions: []health.ConditionReport{},
+			})
+		}
+	}
+
+	for i := range report.Volumes {
+		volume := &report.Volumes[i]
+
+		if onController {
+			answer, err := s.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: volume.ID})
+			if err := addConditions(volume, keyController, answer, err); err != nil {
+				return nil, err
+			}
 		}
 
-		ids = mapped(entries, func(entry *csi.ListVolumesResponse_Entry) string {
-			id := entry.GetVolume().GetVolumeId()
-			collected.volume(id).CapacityBytes = entry.GetVolume().GetCapacityBytes()
-
-			return id
-		})
-	}
-
-	switch {
-	case all && listing:
-		err = collected.add(viewController, d.AbnormalVolumes(ctx))
-	case getting || listing: // the spec requires GET of drivers with LIST
-		err = collected.add(viewController, each(ids, func(id string) (healthAnswer, error) {
-			return d.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
-		}))
-	}
-
-	if err != nil || !onNode {
-		return (*health.Report)(collected), err
-	}
-
-	err = collected.add(viewNode, each(ids, func(id string) (healthAnswer, error) {
-		return d.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
-	}))
-
-	return (*health.Report)(collected), err
-}
-
-// standardHealth is a report of the answers of controller and node.
-type standardHealth health.Report
-
-type healthAnswer interface{ GetVolumeHealth() *csi.VolumeHealth }
-
-// each gets the health of one volume after the other. NOT_FOUND is no error: the other view may
-// know the volume.
-func each(ids []string, get func(id string) (healthAnswer, error)) iter.Seq2[*csi.VolumeHealth, error] {
-	return func(yield func(*csi.VolumeHealth, error) bool) {
-		for _, id := range ids {
-			answer, err := get(id)
-			statuses := answer.GetVolumeHealth().GetHealthStatuses()
-			if status.Code(err) != codes.NotFound && !yield(&csi.VolumeHealth{VolumeId: id, HealthStatuses: statuses}, err) {
-				return
+		if onNode {
+			answer, err := s.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: volume.ID})
+			if err := addConditions(volume, keyNode, answer, err); err != nil {
+				return nil, err
 			}
 		}
 	}
+
+	report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return v.Conditions == nil })
+
+	return report, nil
 }
 
-// add adds what one view knows of volumes.
-func (h *standardHealth) add(view string, answers iter.Seq2[*csi.VolumeHealth, error]) error {
-	for answer, err := range answers {
-		if err != nil {
-			return err
-		}
-
-		volume := h.volume(answer.GetVolumeId())
-
-		for _, entry := range answer.GetHealthStatuses() {
-			condition := health.ConditionReport{View: view, Entry: health.Entry{
-				Reason: health.Reason(entry.GetReason()), Message: entry.GetMessage(),
-			}}
-			_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it accepts any text
-
-			volume.Conditions = append(volume.Conditions, condition)
-		}
+// addConditions adds what one view knows of a volume, whose conditions are nil until a view knows it. NOT_FOUND is
+// no error: the other view may know the volume.
+func addConditions(volume *health.VolumeReport, view string, answer interface{ GetVolumeHealth() *csi.VolumeHealth }, err error) error {
+	if status.Code(err) == codes.NotFound {
+		return nil
 	}
 
-	return nil
-}
+	volume.Conditions = append([]health.ConditionReport{}, volume.Conditions...)
 
-// volume returns a volume's entry of the report; the pointer is valid until the next call.
-func (h *standardHealth) volume(id string) *health.VolumeReport {
-	at := slices.IndexFunc(h.Volumes, func(v health.VolumeReport) bool { return v.ID == id })
-	if at < 0 {
-		at = len(h.Volumes)
-		h.Volumes = append(h.Volumes, health.VolumeReport{ID: id, Conditions: []health.ConditionReport{}})
+	for _, entry := range answer.GetVolumeHealth().GetHealthStatuses() {
+		condition := health.ConditionReport{View: view, Entry: health.Entry{
+			Reason: health.Reason(entry.GetReason()), Message: entry.GetMessage(),
+		}}
+		_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it accepts any text
+
+		volume.Conditions = append(volume.Conditions, condition)
 	}
 
-	return &h.Volumes[at]
+	return err
 }

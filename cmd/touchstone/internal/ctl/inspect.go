@@ -49,13 +49,14 @@ func statsVerb() verb {
 					return err
 				}
 
-				if request.VolumePath = cmp.Or(append(known.Published, known.Staged)...); request.GetVolumePath() == "" && known.ID != "" {
+				request.VolumePath = cmp.Or(append(known.Published, known.Staged)...)
+
+				switch {
+				case known.ID == "":
+					return usage(fmt.Errorf("%w: --path, as the driver does not report where the volume is", errMissingFlag))
+				case request.GetVolumePath() == "":
 					return fmt.Errorf("%s: %w", s.names.of(s.args[0]), errNotMounted)
 				}
-			}
-
-			if request.GetVolumePath() == "" {
-				return usage(fmt.Errorf("%w: --path, as the driver does not report where the volume is", errMissingFlag))
 			}
 
 			answer, err := s.NodeGetVolumeStats(ctx, request)
@@ -86,7 +87,7 @@ func capacityVerb() verb {
 	return verb{
 		name: "capacity", short: "GetCapacity", nameless: true,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&what.parameters, "param", "a StorageClass parameter (repeatable)")
+			flags.Var(keyValues(&what.parameters), "param", "a StorageClass parameter (repeatable)")
 			flags.StringArrayVar(&what.topology, "topology", nil, "the segments of one place, KEY=VALUE[,KEY=VALUE…]")
 			what.use.register(flags)
 		},

@@ -78,10 +78,6 @@ driver restarts; with --persist each start of the driver makes it again, also af
 				return err
 			}
 
-			if !isGiven("access-mode") {
-				what.use.mode = unknownMode
-			}
-
 			wanted := &persist
 			if !isGiven("persist") {
 				wanted = nil
@@ -149,12 +145,7 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 	// It stays where it is staged. Else it is staged at a hidden directory beside the path.
 	claim.StagingPath = cmp.Or(known.Staged, filepath.Join(filepath.Dir(claim.TargetPath), stagingPrefix+claim.VolumeID))
 
-	caps, err := s.completePublication(ctx, claim)
-	if err != nil {
-		return err
-	}
-
-	if err := s.publishOrUndo(ctx, claim, caps, known.Staged != ""); err != nil {
+	if err := s.publishOrUndo(ctx, claim, known.Staged != ""); err != nil {
 		return explainPath(err, known, claim.TargetPath)
 	}
 
@@ -186,13 +177,13 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 const notAgain = ", and no start of the driver mounts it again"
 
 // setPersistent makes a mount persistent or ends that, unless wanted is nil, and returns what is said of it.
-func (d driver) setPersistent(ctx context.Context, claim *csiclient.Publication, was bool, wanted *bool) (string, error) {
+func (s *session) setPersistent(ctx context.Context, claim *csiclient.Publication, was bool, wanted *bool) (string, error) {
 	is := was
 
 	if wanted != nil {
 		is = *wanted
 
-		err := persistent.Set(ctx, d.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: is})
+		err := persistent.Set(ctx, s.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: is})
 		if err != nil {
 			return "", fmt.Errorf("it is mounted at %s, but --persist failed: %w", claim.TargetPath, err)
 		}
@@ -217,11 +208,13 @@ func (f *capabilityFlags) capabilityFor(known health.VolumeReport) (*csi.VolumeC
 		}
 	}
 
-	if f.mode == unknownMode {
-		// A driver of another kind reports no mode.
-		if err := f.mode.Set(cmp.Or(known.AccessMode, defaultMode.String())); err != nil {
+	if f.mode == 0 && known.AccessMode != "" { // a driver of another kind reports none
+		mode, err := parseMode(known.AccessMode)
+		if err != nil {
 			return nil, err
 		}
+
+		f.mode = mode
 	}
 
 	return f.capability()
@@ -229,13 +222,13 @@ func (f *capabilityFlags) capabilityFor(known health.VolumeReport) (*csi.VolumeC
 
 // publishOrUndo makes the calls of a mount. If one fails, it undoes those before it, but neither an
 // attachment nor a staging that existed before.
-func (d driver) publishOrUndo(ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, staged bool) error {
-	volume, err := d.getVolume(ctx, caps, claim.VolumeID)
+func (s *session) publishOrUndo(ctx context.Context, claim *csiclient.Publication, staged bool) error {
+	caps, attached, err := s.completePublication(ctx, claim)
 	if err != nil {
 		return err
 	}
 
-	steps, err := d.PublishSteps(caps, claim)
+	steps, err := s.PublishSteps(caps, claim)
 	if err != nil {
 		return err
 	}
@@ -244,26 +237,28 @@ func (d driver) publishOrUndo(ctx context.Context, claim *csiclient.Publication,
 		return err
 	}
 
-	inverse, _ := d.UnpublishSteps(caps, claim) // its error would be that of PublishSteps
+	inverse, _ := s.UnpublishSteps(caps, claim) // its error would be that of PublishSteps
 
 	for made, step := range steps {
-		err := step.Call(ctx, claim)
-		if err != nil && !staged {
-			// What was done last is undone first, so it stands at the end of inverse.
-			undo := slices.DeleteFunc(slices.Clone(inverse[len(inverse)-made:]), func(step csiclient.Step) bool {
-				return step.RPC == "ControllerUnpublishVolume" && slices.Contains(volume.GetStatus().GetPublishedNodeIds(), claim.NodeID)
-			})
-			err = errors.Join(err, takeDown(context.WithoutCancel(ctx), undo, claim))
-		}
+		if err = step.Call(ctx, claim); err != nil {
+			inverse = inverse[len(inverse)-made:] // what was done last is undone first
 
-		if err != nil {
-			removeParents(claim.TargetPath)
-
-			return err
+			break
 		}
 	}
 
-	return nil
+	if err != nil && !staged {
+		undo := slices.DeleteFunc(inverse, func(step csiclient.Step) bool {
+			return step.RPC == "ControllerUnpublishVolume" && slices.Contains(attached, claim.NodeID)
+		})
+		err = errors.Join(err, takeDown(context.WithoutCancel(ctx), undo, claim))
+	}
+
+	if err != nil {
+		removeParents(claim.TargetPath)
+	}
+
+	return err
 }
 
 // noMount is the id of no mount.
@@ -385,7 +380,7 @@ func (s *session) umount(ctx context.Context, given string) error {
 
 	claim := &csiclient.Publication{VolumeID: known.ID, StagingPath: known.Staged, TargetPath: path}
 
-	caps, err := s.completePublication(ctx, claim)
+	caps, _, err := s.completePublication(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -437,7 +432,7 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 		case slices.Contains(known.Published, path):
 			return known, path, nil
 		case known.ID != given && known.Name != given:
-		case len(known.Published) == 0 && filepath.Base(known.Staged) == stagingPrefix+known.ID:
+		case len(known.Published) == 0 && mountedByHand(*known):
 			return known, known.Staged, nil
 		case len(known.Published) == 0:
 			return nil, "", fmt.Errorf("%s: %w%s", s.names.of(known.ID), errNotMounted, s.attachment(ctx, known))

@@ -140,16 +140,12 @@ func find(listed []names.Object, kind names.Kind, text string) (string, error) {
 		return listed[at].ID, nil
 	}
 
-	return text, fmt.Errorf("%w: no %s has the name or id %s%s", errNoObject, kind, Printable(text), suggestion(listed, text))
-}
-
-// suggestion returns "; did you mean …?" where an object has a similar name.
-func suggestion(listed []names.Object, text string) string {
+	hint := ""
 	if similar := similarName(listed, text); similar != "" {
-		return "; did you mean " + Printable(similar) + "?"
+		hint = "; did you mean " + Printable(similar) + "?"
 	}
 
-	return ""
+	return text, fmt.Errorf("%w: no %s has the name or id %s%s", errNoObject, kind, Printable(text), hint)
 }
 
 // similarName returns a name that is similar to the text, or none. Cobra has the comparison, for commands.
@@ -164,20 +160,4 @@ func similarName(listed []names.Object, text string) string {
 	similar := append(command.SuggestionsFor(text), "")
 
 	return similar[0]
-}
-
-// complete returns the names and ids that begin with the text, each with a description. It omits
-// names that are arguments already.
-func (s *session) complete(ctx context.Context, kind names.Kind, begun string) (found []string, err error) {
-	listed, _, err := s.objects(ctx, kind)
-
-	for _, each := range listed {
-		if name := strings.TrimSpace(each.Name); name != "" && strings.HasPrefix(name, begun) && !slices.Contains(s.args, name) {
-			found = append(found, name+"\t"+each.ID)
-		} else if strings.HasPrefix(each.ID, begun) && begun != "" {
-			found = append(found, each.ID+"\t"+name)
-		}
-	}
-
-	return found, err
 }

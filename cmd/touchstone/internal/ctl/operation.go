@@ -11,11 +11,9 @@ import (
 	"os/signal"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/spf13/pflag"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
@@ -80,15 +78,8 @@ has passed.`,
 
 			ids := s.copyIDs(waited)
 
-			ctx, release := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
-			defer release()
-
-			stop := s.follow(ctx, func(ctx context.Context) ([]progress.Entry, error) { return s.copies(ctx, ids) })
-			err = s.awaitEnd(ctx, waited, ids)
-
-			stop()
-
-			if err != nil {
+			list := func(ctx context.Context) ([]progress.Entry, error) { return s.copies(ctx, ids) }
+			if err := s.following(ctx, list, func(ctx context.Context) error { return s.awaitEnd(ctx, waited, ids) }); err != nil {
 				return err
 			}
 
@@ -120,8 +111,8 @@ may repeat it, and so begin the copy again.`,
 }
 
 // copies returns the copies that are running: those of which the name or id is given, or all.
-func (d driver) copies(ctx context.Context, given []string) ([]progress.Entry, error) {
-	entries, err := progress.NewClient(d.Conn()).List(ctx)
+func (s *session) copies(ctx context.Context, given []string) ([]progress.Entry, error) {
+	entries, err := progress.NewClient(s.Conn()).List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,15 +132,15 @@ func (p *printer) copyIDs(entries []progress.Entry) []string {
 }
 
 // awaitEnd returns when none of the copies is running.
-func (d driver) awaitEnd(ctx context.Context, running []progress.Entry, ids []string) error {
+func (s *session) awaitEnd(ctx context.Context, running []progress.Entry, ids []string) error {
 	for len(running) > 0 {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s of %s: %w%s", running[0].Kind, copyName(running[0]), ctx.Err(), d.continuing(ctx, running[0].Name))
+			return fmt.Errorf("%s of %s: %w%s", running[0].Kind, copyName(running[0]), ctx.Err(), s.continuing(ctx, running[0].Name))
 		case <-time.After(terminalInterval):
 		}
 
-		now, err := d.copies(ctx, ids)
+		now, err := s.copies(ctx, ids)
 
 		switch {
 		case err == nil:
@@ -214,8 +205,8 @@ func (s *session) checkComplete(ctx context.Context, id string) error {
 }
 
 // cancelCopies cancels the copies of a name or id. A snapshot that a CO knows already is deleted, too.
-func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entry, error) {
-	ended, err := progress.NewClient(d.Conn()).Cancel(ctx, given)
+func (s *session) cancelCopies(ctx context.Context, given string) ([]progress.Entry, error) {
+	ended, err := progress.NewClient(s.Conn()).Cancel(ctx, given)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +220,7 @@ func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entr
 			continue
 		}
 
-		if _, err := d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object}); err != nil {
+		if _, err := s.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object}); err != nil {
 			return nil, err
 		}
 	}
@@ -237,44 +228,38 @@ func (d driver) cancelCopies(ctx context.Context, given string) ([]progress.Entr
 	return ended, nil
 }
 
-func (s *settings) defineProgress(flags *pflag.FlagSet) {
-	flags.Var((*span)(&s.progress), "progress",
-		"print a long copy's progress on stderr, a line each time (on a terminal it is always shown)")
-	flags.Lookup("progress").NoOptDefVal = lineInterval
-}
-
 // copying makes a call in which the driver may copy for long, and shows the copies of its kind meanwhile.
 // If it ends before the copy does, its error has the commands for the copy.
-func copying[A any](ctx context.Context, s *session, kind, name string, call func(context.Context) (A, error)) (A, error) {
-	ctx, release := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
-	defer release()
-
-	stop := s.follow(ctx, func(ctx context.Context) ([]progress.Entry, error) {
+func copying[A any](ctx context.Context, s *session, kind, name string, call func(context.Context) (A, error)) (answer A, err error) {
+	list := func(ctx context.Context) ([]progress.Entry, error) {
 		entries, err := s.copies(ctx, nil)
 
 		return slices.DeleteFunc(entries, func(entry progress.Entry) bool { return entry.Kind != kind }), err
-	})
-	answer, err := call(ctx)
-
-	stop()
-
-	// The driver may notice the deadline before this process does.
-	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled || err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w%s", err, s.continuing(ctx, name))
 	}
+
+	err = s.following(ctx, list, func(ctx context.Context) (err error) {
+		answer, err = call(ctx)
+
+		// The driver may notice the deadline before this process does.
+		if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled || err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w%s", err, s.continuing(ctx, name))
+		}
+
+		return err
+	})
 
 	return answer, err
 }
 
 // continuing returns the commands for a copy that the driver continues without its caller, or nothing if it
 // copies nothing of this name.
-func (d driver) continuing(ctx context.Context, name string) string {
+func (s *session) continuing(ctx context.Context, name string) string {
 	const limit = 2 * time.Second
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 
-	entries, err := progress.NewClient(d.Conn()).List(ctx)
+	entries, err := progress.NewClient(s.Conn()).List(ctx)
 	if err != nil || !slices.ContainsFunc(entries, func(entry progress.Entry) bool { return entry.Name == name }) {
 		return ""
 	}
@@ -283,31 +268,39 @@ func (d driver) continuing(ctx context.Context, name string) string {
 		"operation wait %[1]s waits for it, operation cancel %[1]s ends it", name)
 }
 
-// follow shows the progress of the listed copies until it is stopped: as bars on a terminal, or as lines. A
-// call may have joined an earlier copy. It stops at the first error.
-func (s *session) follow(ctx context.Context, list func(context.Context) ([]progress.Entry, error)) (stop func()) {
-	end, every := func() {}, s.progress
+// following makes a call, which Ctrl-C cancels, and meanwhile shows the progress of the listed copies: as bars on a
+// terminal, or as lines. The call may have joined an earlier copy. The progress stops at the first error.
+func (s *session) following(
+	ctx context.Context, list func(context.Context) ([]progress.Entry, error), call func(context.Context) error,
+) error {
+	ctx, release := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	defer release()
+
+	every := s.progress
 	show := func(all ...work) {
 		for _, each := range all {
-			fmt.Fprintln(s.side, Printable(each.title+": "+each.text()))
+			fmt.Fprintln(s.side, Printable(each.title+": "+each.text(each.done, each.total)))
 		}
 	}
 
-	switch {
-	case every == 0 && !isTerminal(s.side):
-		return end
-	case every == 0:
+	if every == 0 {
+		if !isTerminal(s.side) {
+			return call(ctx)
+		}
+
 		bars := newBars(s.side)
-		show, end, every = bars.show, bars.end, terminalInterval
+		defer bars.end()
+
+		show, every = bars.show, terminalInterval
 	}
 
-	ctx, cancel := context.WithCancel(ctx)
+	polling, cancel := context.WithCancel(ctx)
 
 	var running sync.WaitGroup
 
 	running.Go(func() {
-		// Optional output: the command's own call reports errors.
-		_ = wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (bool, error) {
+		// Optional output: the call reports errors.
+		_ = wait.PollUntilContextCancel(polling, every, false, func(ctx context.Context) (bool, error) {
 			entries, err := list(ctx)
 			if err != nil {
 				return false, err
@@ -319,11 +312,10 @@ func (s *session) follow(ctx context.Context, list func(context.Context) ([]prog
 		})
 	})
 
-	return func() {
-		cancel()
-		running.Wait()
-		end()
-	}
+	defer running.Wait()
+	defer cancel()
+
+	return call(ctx)
 }
 
 // showBar shows one work on a terminal until it is stopped.
@@ -339,10 +331,11 @@ func showBar(terminal io.Writer, one work) (stop func()) {
 }
 
 func copyOf(entry progress.Entry) work {
-	return work{
-		id: entry.Object, title: entry.Kind + " of " + copyName(entry), done: entry.Done, total: entry.Total,
-		text: func() string { return formatPace(entry) },
-	}
+	return work{entry.Object, entry.Kind + " of " + copyName(entry), entry.Done, entry.Total, func(done, total int64) string {
+		entry.Done, entry.Total = done, total
+
+		return formatPace(entry)
+	}}
 }
 
 // copyName returns the name of what a copy becomes.
@@ -353,7 +346,7 @@ type work struct {
 	id, title   string
 	done, total int64
 	// text stands beside the bar. It is called for each update.
-	text func() string
+	text func(done, total int64) string
 }
 
 // bars are progress bars on a terminal.
@@ -361,17 +354,11 @@ type bars struct {
 	*mpb.Progress
 
 	// shown are the bars by the id of their work.
-	shown map[string]*bar
-}
-
-type bar struct {
-	*mpb.Bar
-
-	now atomic.Pointer[work]
+	shown map[string]*mpb.Bar
 }
 
 func newBars(terminal io.Writer) *bars {
-	return &bars{mpb.New(mpb.WithOutput(terminal), mpb.WithRefreshRate(terminalInterval)), map[string]*bar{}}
+	return &bars{mpb.New(mpb.WithOutput(terminal), mpb.WithRefreshRate(terminalInterval)), map[string]*mpb.Bar{}}
 }
 
 // show shows a bar for each work, and removes the others.
@@ -381,18 +368,15 @@ func (b *bars) show(all ...work) {
 	for _, each := range all {
 		delete(ended, each.id)
 
-		shown, known := b.shown[each.id]
-		if !known {
-			shown = &bar{}
-			shown.now.Store(&each)
+		shown := b.shown[each.id]
+		if shown == nil {
 			// Without a total, a bar does not end before it is removed.
-			shown.Bar = b.AddBar(-1,
+			shown = b.AddBar(-1,
 				mpb.PrependDecorators(decor.Name(shorten(Printable(each.title)))),
-				mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return Printable(shown.now.Load().text()) })))
+				mpb.AppendDecorators(decor.Any(func(now decor.Statistics) string { return Printable(each.text(now.Current, now.Total)) })))
 			b.shown[each.id] = shown
 		}
 
-		shown.now.Store(&each)
 		shown.SetTotal(max(each.total, 0), false)
 		shown.SetCurrent(each.done)
 	}

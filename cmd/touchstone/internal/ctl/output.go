@@ -17,10 +17,11 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/dustin/go-humanize"
-	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
+
+	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 	// dash is printed for a missing value in a table.
 	dash = "-"
 
-	// Keys of the services in documents and tables with several services' answers.
+	// The services in documents and tables with several services' answers, and as the views of a report.
 	keyController = "controller"
 	keyGroups     = "group_controller"
 	keyNode       = "node"
@@ -75,8 +76,8 @@ func (p *printer) show(failure error, answer any, rows [][]string, ids ...string
 var errNoNames = errors.New("-o name is for commands about volumes and other objects: choose table, json or yaml")
 
 // refuseNames refuses -o name of a command whose answer is about no object.
-func refuseNames(cmd *cobra.Command) error {
-	if cmd.Flag("output").Value.String() == string(outputName) {
+func (s *settings) refuseNames() error {
+	if s.output == outputName {
 		return usage(errNoNames)
 	}
 
@@ -161,12 +162,8 @@ func (p *printer) encodeNamed(answer any) ([]byte, error) {
 		return text, err
 	}
 
-	var document any
-
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-
-	if err := decoder.Decode(&document); err != nil {
+	document, err := jq.FromJSON(text)
+	if err != nil {
 		return nil, err
 	}
 
@@ -241,7 +238,7 @@ func (c columns[T]) show(p *printer, failure error, answer any, objects ...T) er
 }
 
 // table has a header, and a row for each object.
-func (c columns[T]) table(format outputFormat, objects ...T) [][]string {
+func (c columns[T]) table(format string, objects ...T) [][]string {
 	rows := make([][]string, 1+len(objects))
 
 	for _, each := range c {

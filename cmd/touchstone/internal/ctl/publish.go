@@ -25,48 +25,50 @@ func definePublication(flags *pflag.FlagSet, claim *csiclient.Publication) {
 	flags.StringVar(&claim.TargetPath, "target", "", "absolute path at which the volume is published")
 }
 
-// completePublication fills in the node's id by NodeGetInfo, and for a publication with a capability the
-// volume's context by ControllerGetVolume. It returns the driver's capabilities.
-func (d driver) completePublication(ctx context.Context, claim *csiclient.Publication) (csiclient.Capabilities, error) {
-	caps, err := d.Capabilities(ctx)
-	if err != nil {
-		return caps, err
+// completePublication fills in the node's id by NodeGetInfo. It returns the driver's capabilities. For a
+// publication with a capability it calls ControllerGetVolume, which has the volume's context, and the nodes
+// that the volume is attached to.
+func (s *session) completePublication(
+	ctx context.Context, claim *csiclient.Publication,
+) (caps csiclient.Capabilities, attached []string, err error) {
+	if caps, err = s.Capabilities(ctx); err != nil {
+		return caps, nil, err
 	}
 
 	if claim.NodeID == "" && caps.HasNode {
-		info, err := d.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		info, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		if err != nil {
-			return caps, err
+			return caps, nil, err
 		}
 
 		claim.NodeID = info.GetNodeId()
 	}
 
-	if claim.Capability != nil {
-		answer, err := d.getVolume(ctx, caps, claim.VolumeID)
-		if len(claim.VolumeContext) == 0 {
-			claim.VolumeContext = answer.GetVolume().GetVolumeContext()
-		}
-
-		return caps, err
+	if claim.Capability == nil {
+		return caps, nil, nil
 	}
 
-	return caps, nil
+	answer, err := s.getVolume(ctx, caps, claim.VolumeID)
+	if len(claim.VolumeContext) == 0 {
+		claim.VolumeContext = answer.GetVolume().GetVolumeContext()
+	}
+
+	return caps, answer.GetStatus().GetPublishedNodeIds(), err
 }
 
 // getVolume calls ControllerGetVolume, if the driver has it.
-func (d driver) getVolume(ctx context.Context, caps csiclient.Capabilities, id string) (*csi.ControllerGetVolumeResponse, error) {
+func (s *session) getVolume(ctx context.Context, caps csiclient.Capabilities, id string) (*csi.ControllerGetVolumeResponse, error) {
 	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
 		return nil, nil //nolint:nilnil // a nil answer has the zero values
 	}
 
-	return d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
+	return s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
 }
 
 // attachment says how to undo a publish of which the driver reports no path, as a simulated node's, or nothing.
-func (d driver) attachment(ctx context.Context, known *health.VolumeReport) string {
-	caps, _ := d.Capabilities(ctx)
-	found, _ := d.getVolume(ctx, caps, known.ID) // without an answer that is not known
+func (s *session) attachment(ctx context.Context, known *health.VolumeReport) string {
+	caps, _ := s.Capabilities(ctx)
+	found, _ := s.getVolume(ctx, caps, known.ID) // without an answer that is not known
 
 	nodes := found.GetStatus().GetPublishedNodeIds()
 	if known.Staged != "" || len(nodes) == 0 {
@@ -94,8 +96,8 @@ controller's publish context with flags.`,
 		required: []string{"target"},
 		flags: func(flags *pflag.FlagSet) {
 			flags.BoolVar(&claim.ReadOnly, "readonly", false, "publish read-only")
-			flags.Var((*keyValues)(&claim.VolumeContext), "volume-context", "instead of ControllerGetVolume's (repeatable)")
-			flags.Var((*keyValues)(&claim.PublishContext), "publish-context", "of a controller on another socket (repeatable)")
+			flags.Var(keyValues(&claim.VolumeContext), "volume-context", "instead of ControllerGetVolume's (repeatable)")
+			flags.Var(keyValues(&claim.PublishContext), "publish-context", "of a controller on another socket (repeatable)")
 			definePublication(flags, &claim)
 			use.register(flags)
 		},
@@ -156,7 +158,7 @@ func (s *session) runSteps(
 	ctx context.Context, claim *csiclient.Publication,
 	list func(csiclient.Capabilities, *csiclient.Publication) ([]csiclient.Step, error),
 ) error {
-	caps, err := s.completePublication(ctx, claim)
+	caps, _, err := s.completePublication(ctx, claim)
 	if err != nil {
 		return err
 	}

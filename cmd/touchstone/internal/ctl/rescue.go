@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 
@@ -92,10 +91,7 @@ func deletedAmong(all []loop.Attachment, volumeID string) (loop.Attachment, erro
 }
 
 // rescue copies the device, which may take long, and shows how far it is. After an error there is no file.
-func (s *session) rescue(ctx context.Context, known health.VolumeReport, device, file string) (err error) {
-	ctx, release := signal.NotifyContext(context.WithoutCancel(ctx), os.Interrupt, unix.SIGTERM)
-	defer release()
-
+func (s *session) rescue(ctx context.Context, known health.VolumeReport, device, file string) error {
 	// The filesystem may have shut down: the device has what was written until then.
 	if root, err := os.Open(cmp.Or(append(known.Published, known.Staged)...)); err == nil {
 		_ = errors.Join(unix.Syncfs(int(root.Fd())), root.Close())
@@ -113,24 +109,24 @@ func (s *session) rescue(ctx context.Context, known health.VolumeReport, device,
 		return err
 	}
 
-	target, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-
 	copies, copier := progress.NewRegistry(slog.New(slog.DiscardHandler)), &filecopy.Copier{}
 	copier.ReportTo(copies.Start("rescue", known.ID, known.Name, size).Set, size)
 
-	stop := s.follow(ctx, func(context.Context) ([]progress.Entry, error) { return copies.List(), nil })
-	err = writeCopy(ctx, copier, target, source, size)
+	list := func(context.Context) ([]progress.Entry, error) { return copies.List(), nil }
 
-	stop()
+	return s.following(context.WithoutCancel(ctx), list, func(ctx context.Context) error {
+		target, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
 
-	if err = errors.Join(err, target.Close()); err != nil {
-		err = errors.Join(err, os.Remove(file))
-	}
+		err = errors.Join(writeCopy(ctx, copier, target, source, size), target.Close())
+		if err != nil {
+			err = errors.Join(err, os.Remove(file))
+		}
 
-	return err
+		return err
+	})
 }
 
 // writeCopy makes a sparse copy that is on disk, with its name, when it returns.

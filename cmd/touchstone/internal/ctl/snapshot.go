@@ -11,7 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -51,12 +50,18 @@ ready to use; --wait makes the call again until it is.`,
 		example: `  touchstone ctl snapshot create data before-upgrade
   touchstone ctl snapshot create data rough --param consistency=none --wait`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var((*keyValues)(&request.Parameters), "param", "a VolumeSnapshotClass parameter (repeatable)")
+			flags.Var(keyValues(&request.Parameters), "param", "a VolumeSnapshotClass parameter (repeatable)")
 			flags.BoolVar(&wait, "wait", false, "until it is ready to use")
 		},
 		run: func(ctx context.Context, s *session) error {
 			request.SourceVolumeId, request.Name = s.args[0], s.args[1]
-			answer, err := taking(ctx, s, kindSnapshot, request, wait, s.CreateSnapshot, s.CreateSnapshotAndWait)
+			answer, err := copying(ctx, s, kindSnapshot, request.GetName(), func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
+				if wait {
+					return s.CreateSnapshotAndWait(ctx, request)
+				}
+
+				return s.CreateSnapshot(ctx, request)
+			})
 			taken, state := answer.GetSnapshot(), " is ready"
 			s.names.add(taken.GetSnapshotId(), request.GetName())
 
@@ -74,33 +79,19 @@ ready to use; --wait makes the call again until it is.`,
 	}
 }
 
-// taking makes a call for a snapshot, or with --wait repeats it until the snapshot is ready to use.
-func taking[R interface{ GetName() string }, A any](
-	ctx context.Context, s *session, kind string, request R, wait bool,
-	call func(context.Context, R, ...grpc.CallOption) (A, error), repeated func(context.Context, R) (A, error),
-) (A, error) {
-	return copying(ctx, s, kind, request.GetName(), func(ctx context.Context) (A, error) {
-		if wait {
-			return repeated(ctx, request)
-		}
-
-		return call(ctx, request)
-	})
-}
-
 func (p *printer) snapshotSheet(of *csi.Snapshot) [][]string {
 	return snapshotColumns.sheet(snapshot{of, p.names})
 }
 
 func snapshotListVerb() verb {
-	var source identifier
+	var source string
 
 	return verb{
 		name: listName, aliases: []string{"ls"}, short: "ListSnapshots, all pages", lists: true,
-		flags: func(flags *pflag.FlagSet) { flags.Var(&source, "volume", "only those of this volume") },
+		flags: func(flags *pflag.FlagSet) { flags.Var(identifier(&source), "volume", "only those of this volume") },
 		run: func(ctx context.Context, s *session) error {
 			// The source may be gone, and its snapshots there.
-			if err := s.resolve(ctx, names.Volume, (*string)(&source)); err != nil && !errors.Is(err, errNoObject) {
+			if err := s.resolve(ctx, names.Volume, &source); err != nil && !errors.Is(err, errNoObject) {
 				return err
 			}
 
@@ -108,7 +99,7 @@ func snapshotListVerb() verb {
 				return err
 			}
 
-			entries, err := collect(s.Snapshots(ctx, string(source), s.pageSize))
+			entries, err := collect(s.Snapshots(ctx, source, s.pageSize))
 
 			return snapshotColumns.show(s.printer, err, &csi.ListSnapshotsResponse{Entries: entries},
 				mapped(entries, func(entry *csi.ListSnapshotsResponse_Entry) snapshot { return snapshot{entry.GetSnapshot(), s.names} })...)
@@ -132,13 +123,13 @@ var snapshotVerb = verb{
 	},
 }
 
-func (d driver) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
-	caps, err := d.Capabilities(ctx)
+func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
+	caps, err := s.Capabilities(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	return d.FindSnapshot(ctx, caps, id)
+	return s.FindSnapshot(ctx, caps, id)
 }
 
 func snapshotDeletion() verb {
@@ -201,7 +192,7 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 
 				// Zero is "unknown" here and "no matter" there, and a range needs one of both.
 				if size := snapshot.GetSizeBytes(); size > 0 || what.limit > 0 {
-					request.CapacityRange = &csi.CapacityRange{RequiredBytes: size, LimitBytes: int64(what.limit)}
+					request.CapacityRange = &csi.CapacityRange{RequiredBytes: size, LimitBytes: what.limit}
 				}
 			}
 
@@ -240,8 +231,8 @@ so exit code 0 means that the list is whole.`,
 		example: `  touchstone ctl snapshot blocks after
   touchstone ctl snapshot blocks after --since before -o json`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var((*identifier)(&request.BaseSnapshotId), "since", "an older snapshot: only what differs from it")
-			flags.Var((*size)(&request.StartingOffset), "starting-offset", "leave out what ends before this byte")
+			flags.Var(identifier(&request.BaseSnapshotId), "since", "an older snapshot: only what differs from it")
+			flags.Var(size(&request.StartingOffset), "starting-offset", "leave out what ends before this byte")
 			flags.Int32Var(&request.MaxResults, "max-results", 0, "ranges in each message of the stream (default: the driver's choice)")
 		},
 		run: func(ctx context.Context, s *session) error {
@@ -293,13 +284,19 @@ func groupCreateVerb() verb {
 		long: `CreateVolumeGroupSnapshot: a point-in-time snapshot of all volumes, or none.
 Each can be restored alone; they are deleted together.`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var((*keyValues)(&request.Parameters), "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
+			flags.Var(keyValues(&request.Parameters), "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
 			flags.BoolVar(&wait, "wait", false, "until all of it is ready to use")
 		},
 		run: func(ctx context.Context, s *session) error {
 			last := len(s.args) - 1
 			request.Name, request.SourceVolumeIds = s.args[last], s.args[:last]
-			answer, err := taking(ctx, s, kindGroup, request, wait, s.CreateVolumeGroupSnapshot, s.CreateGroupSnapshotAndWait)
+			answer, err := copying(ctx, s, kindGroup, request.GetName(), func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+				if wait {
+					return s.CreateGroupSnapshotAndWait(ctx, request)
+				}
+
+				return s.CreateVolumeGroupSnapshot(ctx, request)
+			})
 			taken := answer.GetGroupSnapshot()
 			s.names.add(taken.GetGroupSnapshotId(), request.GetName())
 

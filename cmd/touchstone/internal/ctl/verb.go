@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -39,9 +38,11 @@ type verb struct {
 	// lists defines --watch and --max-entries, and progress --progress.
 	lists, progress bool
 
-	// run gets ids in place of names, unless resolves says that it resolves the names itself.
+	// run gets ids in place of names, unless resolves says that it resolves the names itself. It is nil for a group,
+	// which only contains others.
 	run      func(ctx context.Context, s *session) error
 	resolves bool
+	verbs    []verb
 	// healthCode is true for a command whose exit code 1 is an unhealthy result: an error
 	// without a result has 2.
 	healthCode bool
@@ -94,9 +95,17 @@ func (v *verb) command(given *settings) *cobra.Command {
 		Short:             v.short,
 		Long:              v.long,
 		Example:           v.example,
-		Args:              v.check,
+		Args:              func(cmd *cobra.Command, args []string) error { return v.check(given, cmd, args) },
 		ValidArgsFunction: v.complete(given),
 		RunE:              given.inSession(v.runResolved),
+	}
+
+	if v.run == nil {
+		cmd.Args, cmd.ValidArgsFunction, cmd.RunE = nil, nil, runGroup
+	}
+
+	for _, each := range v.verbs {
+		cmd.AddCommand(each.command(given))
 	}
 
 	if v.flags != nil {
@@ -104,11 +113,15 @@ func (v *verb) command(given *settings) *cobra.Command {
 	}
 
 	if v.lists {
-		given.defineList(cmd.Flags())
+		cmd.Flags().Int32Var(&given.pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
+		cmd.Flags().BoolVarP(&given.watch, "watch", "w", false,
+			"show it again whenever it has changed, until interrupted; --timeout does not count")
 	}
 
 	if v.progress {
-		given.defineProgress(cmd.Flags())
+		cmd.Flags().Var(span(&given.progress), "progress",
+			"print a long copy's progress on stderr, a line each time (on a terminal it is always shown)")
+		cmd.Flags().Lookup("progress").NoOptDefVal = lineInterval
 	}
 
 	given.completeFlags(cmd)
@@ -116,9 +129,18 @@ func (v *verb) command(given *settings) *cobra.Command {
 	return cmd
 }
 
+// runGroup refuses words: by default, cobra prints help and succeeds for a misspelt subcommand.
+func runGroup(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+
+	return UnknownCommand(cmd, args)
+}
+
 // check checks the number of arguments, and the required flags: cobra's own ones return an error
 // that cannot be distinguished from the driver's.
-func (v *verb) check(cmd *cobra.Command, args []string) error {
+func (v *verb) check(given *settings, cmd *cobra.Command, args []string) error {
 	least, most := len(v.arguments), len(v.arguments)
 
 	if last := most - 1; last >= 0 && v.arguments[last].optional {
@@ -139,7 +161,7 @@ func (v *verb) check(cmd *cobra.Command, args []string) error {
 	}
 
 	if v.nameless {
-		if err := refuseNames(cmd); err != nil {
+		if err := given.refuseNames(); err != nil {
 			return err
 		}
 	}
@@ -151,24 +173,6 @@ func (v *verb) check(cmd *cobra.Command, args []string) error {
 	}
 
 	return nil
-}
-
-// argument returns what describes the word at an index of so many, or an argument without a kind.
-func (v *verb) argument(index, count int) argument {
-	for _, each := range v.arguments {
-		words := 1
-		if each.repeated {
-			words += max(count-len(v.arguments), 0)
-		}
-
-		if index < words {
-			return each
-		}
-
-		index -= words
-	}
-
-	return argument{}
 }
 
 func (v *verb) runResolved(ctx context.Context, s *session) error {
@@ -188,27 +192,24 @@ func (v *verb) runResolved(ctx context.Context, s *session) error {
 	return err
 }
 
-// resolve replaces the names among the arguments by ids.
+// resolve replaces the names among the arguments by ids: all of them, or all but a last one without a kind.
 func (v *verb) resolve(ctx context.Context, s *session) error {
-	if v.resolves {
+	if v.resolves || len(s.args) == 0 || v.arguments[0].kind == "" {
 		return nil
 	}
 
-	var (
-		kind  names.Kind
-		given []*string
-	)
-
-	for i := range s.args {
-		if each := v.argument(i, len(s.args)); each.kind != "" {
-			kind, given = each.kind, append(given, &s.args[i])
-		}
+	objects, last := s.args, len(s.args)-1
+	if v.arguments[len(v.arguments)-1].kind == "" {
+		objects = s.args[:last]
 	}
 
-	err := s.resolve(ctx, kind, given...)
+	given := make([]*string, len(objects))
+	for i := range objects {
+		given[i] = &objects[i]
+	}
 
-	last := len(s.args) - 1
-	if errors.Is(err, errNoObject) && last > 0 && v.argument(last, last+1).kind == "" && s.names.id(s.args[last]) != "" {
+	err := s.resolve(ctx, v.arguments[0].kind, given...)
+	if errors.Is(err, errNoObject) && len(objects) == last && s.names.id(s.args[last]) != "" {
 		err = fmt.Errorf("%w; %s is one: the order is %s", err, s.args[last], v.usage())
 	}
 
@@ -218,7 +219,14 @@ func (v *verb) resolve(ctx context.Context, s *session) error {
 // complete completes arguments with the names of their kind, and paths.
 func (v *verb) complete(given *settings) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) (found []string, _ cobra.ShellCompDirective) {
-		word := v.argument(len(args), len(args)+len(v.arguments))
+		var word argument
+
+		switch at := len(args); {
+		case len(v.arguments) > 0 && v.arguments[0].repeated:
+			word = v.arguments[0]
+		case at < len(v.arguments):
+			word = v.arguments[at]
+		}
 
 		if word.kind != "" {
 			found, _ = given.completeNames(word.kind)(cmd, args, begun)
@@ -232,11 +240,19 @@ func (v *verb) complete(given *settings) cobra.CompletionFunc {
 	}
 }
 
-// completeNames completes a word with the names of a kind.
+// completeNames completes a word with the names of a kind, and with ids. It omits names that are arguments already.
 func (s *settings) completeNames(kind names.Kind) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) (found []string, _ cobra.ShellCompDirective) {
-		_ = s.inSession(func(ctx context.Context, s *session) (err error) {
-			found, err = s.complete(ctx, kind, begun)
+		_ = s.inSession(func(ctx context.Context, s *session) error {
+			listed, _, err := s.objects(ctx, kind)
+
+			for _, each := range listed {
+				if name := strings.TrimSpace(each.Name); name != "" && strings.HasPrefix(name, begun) && !slices.Contains(args, name) {
+					found = append(found, name+"\t"+each.ID)
+				} else if strings.HasPrefix(each.ID, begun) && begun != "" {
+					found = append(found, each.ID+"\t"+name)
+				}
+			}
 
 			return err
 		})(cmd, args)
@@ -248,49 +264,27 @@ func (s *settings) completeNames(kind names.Kind) cobra.CompletionFunc {
 // watchPeriod is the time between two calls of --watch.
 const watchPeriod = time.Second
 
-func (s *settings) defineList(flags *pflag.FlagSet) {
-	flags.Int32Var(&s.pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
-	flags.BoolVarP(&s.watch, "watch", "w", false, "show it again whenever it has changed, until interrupted; --timeout does not count")
-}
-
 // watching shows something again whenever it has changed, until ctx ends.
 func (s *session) watching(ctx context.Context, show func(context.Context) error) error {
-	screen := &changes{to: s.out}
-	s.out = screen
+	out, before := s.out, ""
 
 	err := wait.PollUntilContextCancel(ctx, watchPeriod, true, func(ctx context.Context) (bool, error) {
-		if err := show(ctx); err != nil || ctx.Err() != nil {
-			return false, err // what an interrupted call has written is a part
+		var now strings.Builder
+
+		s.out = &now
+		// What an interrupted call has written is a part.
+		if err := show(ctx); err != nil || ctx.Err() != nil || now.String() == before {
+			return false, err
 		}
 
-		return false, screen.flush()
+		before = now.String()
+		_, err := io.WriteString(out, before)
+
+		return false, err
 	})
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // interrupted, which is how it ends
 	}
-
-	return err
-}
-
-// changes collects what is written until flush, and writes it only if it differs from what was
-// written before.
-type changes struct {
-	to     io.Writer
-	now    bytes.Buffer
-	before []byte
-}
-
-func (c *changes) Write(p []byte) (int, error) { return c.now.Write(p) }
-
-func (c *changes) flush() error {
-	defer c.now.Reset()
-
-	if bytes.Equal(c.now.Bytes(), c.before) {
-		return nil
-	}
-
-	c.before = bytes.Clone(c.now.Bytes())
-	_, err := c.to.Write(c.before)
 
 	return err
 }

@@ -166,8 +166,8 @@ var volumeVerb = verb{
 			return err
 		}
 
-		shown := volume{Volume: answer.GetVolume(), known: s.healthOf(ctx, s.args[0])}
-		shown.name = s.names[s.args[0]]
+		report, err := s.report(ctx, s.args)
+		shown := volume{Volume: answer.GetVolume(), name: s.names[s.args[0]], known: only(report, err, s.args[0])}
 		parts := answers{"volume": answer.GetVolume(), "health": shown.known}
 
 		if answer.GetStatus() != nil {
@@ -194,7 +194,7 @@ named stays as it is.`,
 		example:  `  touchstone ctl volume modify data --mutable readIOPS=500 --mutable ioScheduler=none`,
 		required: []string{"mutable"},
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var((*keyValues)(&request.MutableParameters), "mutable", "a mutable parameter (repeatable)")
+			flags.Var(keyValues(&request.MutableParameters), "mutable", "a mutable parameter (repeatable)")
 		},
 		run: func(ctx context.Context, s *session) error {
 			request.VolumeId = s.args[0]
@@ -207,18 +207,18 @@ named stays as it is.`,
 
 // createFlags are the flags of a new volume.
 type createFlags struct {
-	required, limit size
-	parameters      keyValues
-	mutable         keyValues
+	required, limit int64
+	parameters      map[string]string
+	mutable         map[string]string
 	topology        []string
 	use             capabilityFlags
 }
 
 func (f *createFlags) register(flags *pflag.FlagSet) {
-	flags.Var(&f.required, "size", "at least this large, such as 1Gi or 500M")
-	flags.Var(&f.mutable, "mutable", "a mutable parameter, as volume modify takes it (repeatable)")
-	flags.Var(&f.limit, "limit", "at most this large")
-	flags.Var(&f.parameters, "param", "a StorageClass parameter (repeatable)")
+	flags.Var(size(&f.required), "size", "at least this large, such as 1Gi or 500M")
+	flags.Var(keyValues(&f.mutable), "mutable", "a mutable parameter, as volume modify takes it (repeatable)")
+	flags.Var(size(&f.limit), "limit", "at most this large")
+	flags.Var(keyValues(&f.parameters), "param", "a StorageClass parameter (repeatable)")
 	flags.StringArrayVar(&f.topology, "topology", nil,
 		"where the volume must be reachable, KEY=VALUE[,KEY=VALUE…]; repeat for alternatives, the preferred first")
 	f.use.register(flags)
@@ -237,7 +237,7 @@ func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
 	}
 
 	if f.required != 0 || f.limit != 0 {
-		request.CapacityRange = capacityRange(f.required, f.limit)
+		request.CapacityRange = &csi.CapacityRange{RequiredBytes: f.required, LimitBytes: f.limit}
 	}
 
 	if len(places) > 0 {
@@ -247,14 +247,10 @@ func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
 	return request, cmp.Or(err, placesErr)
 }
 
-func capacityRange(required, limit size) *csi.CapacityRange {
-	return &csi.CapacityRange{RequiredBytes: int64(required), LimitBytes: int64(limit)}
-}
-
 func createVerb() verb {
 	var (
 		what                 createFlags
-		ofSnapshot, ofVolume identifier
+		ofSnapshot, ofVolume string
 	)
 
 	return verb{
@@ -268,8 +264,8 @@ one; it may be larger, not smaller.`,
   touchstone ctl volume create shared --size 1Gi --param backing=directory
   touchstone ctl volume create twin --fs xfs --from-volume data`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&ofSnapshot, "from-snapshot", "begin with the data of this snapshot")
-			flags.Var(&ofVolume, "from-volume", "begin with the data of this volume")
+			flags.Var(identifier(&ofSnapshot), "from-snapshot", "begin with the data of this snapshot")
+			flags.Var(identifier(&ofVolume), "from-volume", "begin with the data of this volume")
 			what.register(flags)
 		},
 		run: func(ctx context.Context, s *session) error {
@@ -278,7 +274,7 @@ one; it may be larger, not smaller.`,
 				return err
 			}
 
-			err = errors.Join(s.resolve(ctx, names.Snapshot, (*string)(&ofSnapshot)), s.resolve(ctx, names.Volume, (*string)(&ofVolume)))
+			err = errors.Join(s.resolve(ctx, names.Snapshot, &ofSnapshot), s.resolve(ctx, names.Volume, &ofVolume))
 			kind := ""
 
 			switch {
@@ -287,9 +283,9 @@ one; it may be larger, not smaller.`,
 			case ofSnapshot != "" && ofVolume != "":
 				return usage(errTwoSources)
 			case ofSnapshot != "":
-				kind, request.VolumeContentSource = kindRestore, csiclient.FromSnapshot(string(ofSnapshot))
+				kind, request.VolumeContentSource = kindRestore, csiclient.FromSnapshot(ofSnapshot)
 			case ofVolume != "":
-				kind, request.VolumeContentSource = kindClone, csiclient.FromVolume(string(ofVolume))
+				kind, request.VolumeContentSource = kindClone, csiclient.FromVolume(ofVolume)
 			}
 
 			return s.create(ctx, kind, request)
@@ -313,7 +309,7 @@ func (s *session) create(ctx context.Context, kind string, request *csi.CreateVo
 	rows := volumeColumns.sheet(volume{Volume: answer.GetVolume(), name: request.GetName()})
 
 	for _, each := range known.Conditions {
-		if each.View == viewController && (each.Status == health.Inaccessible || each.Status == health.DataLoss) {
+		if each.View == keyController && (each.Status == health.Inaccessible || each.Status == health.DataLoss) {
 			err = errors.Join(err, fmt.Errorf("volume %s exists: %w: %s %s: %s", known.Name, errUnhealthy, each.Status, each.Reason, each.Message))
 		}
 	}

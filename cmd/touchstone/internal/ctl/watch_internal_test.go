@@ -2,8 +2,9 @@ package ctl
 
 import (
 	"bytes"
-	"fmt"
+	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 )
@@ -12,13 +13,25 @@ import (
 func TestChangesAreShownOnce(t *testing.T) {
 	t.Parallel()
 
-	var out bytes.Buffer
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
 
-	screen := &changes{to: &out}
-	for _, text := range []string{"one\n", "one\n", "two\n", "one\n"} {
-		fmt.Fprint(screen, text)
-		require.NoError(t, screen.flush())
-	}
+		ctx, interrupt := context.WithCancel(t.Context())
+		texts := []string{"one", "one", "two", "one"}
+		s := &session{printer: &printer{out: &out}}
 
-	require.Equal(t, "one\ntwo\none\n", out.String())
+		require.NoError(t, s.watching(ctx, func(context.Context) error {
+			if len(texts) == 0 {
+				interrupt()
+
+				return s.printLine("a part")
+			}
+
+			text := texts[0]
+			texts = texts[1:]
+
+			return s.printLine(text)
+		}))
+		require.Equal(t, "one\ntwo\none\n", out.String())
+	})
 }
