@@ -55,7 +55,7 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 "doctor" are their own.`,
 		verbs: []verb{
 			capabilitiesVerb, capacityVerb(), violationsVerb(), leaksVerb,
-			{name: "volume", aliases: []string{"volumes", "vol"}, short: "Make, use, grow and delete volumes", verbs: []verb{
+			{name: string(names.Volume), aliases: []string{"volumes", "vol"}, short: "Make, use, grow and delete volumes", verbs: []verb{
 				createVerb(), volumeDeletion(), volumeListVerb, volumeVerb, expandVerb(), modifyVerb(),
 				publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb(), rescueVerb,
 			}},

@@ -141,7 +141,7 @@ func parseMode(text string) (csi.VolumeCapability_AccessMode_Mode, error) {
 
 // keyValues is a repeatable flag of one KEY=VALUE each. (pflag's own splits at
 // commas, which mkfs options have.)
-func keyValues(to *map[string]string) *value {
+func keyValues(to *map[string]string) *value { //nolint:gocritic // it makes the map
 	return &value{kind: "key=value", set: func(text string) error {
 		key, val, found := strings.Cut(text, "=")
 		if !found || key == "" {

@@ -288,7 +288,6 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 	}
 
 	report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return v.Conditions == nil })
-
 	return report, nil
 }
 
