@@ -78,6 +78,22 @@ func (p *AllowedDirs) Target(path string) (*Target, error) {
 	return &Target{path: filepath.Join(dir, rest), name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
 }
 
+// WithTarget calls do with the Target of path, which it closes. It returns nil where the parent is missing, at
+// which nothing can be mounted. Errors: the others of Target; do's.
+func (p *AllowedDirs) WithTarget(path string, do func(*Target) error) error {
+	target, err := p.Target(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+
+	return do(target)
+}
+
 // MakeParent makes the directory that path lies in, and those above it beneath the allowed directory, as far
 // as they are missing. Errors: those of Target.
 func (p *AllowedDirs) MakeParent(path string, perm fs.FileMode) error {
