@@ -64,12 +64,21 @@ func CheckVolumeID(id string) error { return CheckID("volume_id", id) }
 // CheckID refuses an id that is missing or impossible with INVALID_ARGUMENT; the message
 // names the field of the request. An id that is only unknown passes.
 func CheckID(field, id string) error {
-	if id == "" {
-		return Invalid("%s is missing", field)
+	if err := CheckPresent(field, id); err != nil {
+		return err
 	}
 
 	if err := volume.CheckID(id); err != nil {
 		return Invalid("%s: %w", field, err)
+	}
+
+	return nil
+}
+
+// CheckPresent refuses an empty field with INVALID_ARGUMENT.
+func CheckPresent(field, value string) error {
+	if value == "" {
+		return Invalid("%s is missing", field)
 	}
 
 	return nil
