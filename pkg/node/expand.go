@@ -12,7 +12,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
-	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -21,26 +20,18 @@ import (
 // use take the size of its image (CSI v1.13, NodeExpandVolume). Where the
 // kernel does not permit that for a mounted filesystem, it is
 // FAILED_PRECONDITION, and the next staging grows it.
-func (s *Service) NodeExpandVolume(
+func (h *handlers) NodeExpandVolume(
 	ctx context.Context, request *csi.NodeExpandVolumeRequest,
 ) (*csi.NodeExpandVolumeResponse, error) {
-	id := request.GetVolumeId()
-	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, err
-	}
+	id, path, asked := request.GetVolumeId(), plain(request.GetVolumePath()), request.GetCapacityRange()
 
-	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
+	err := cmp.Or(checkUse(id, path, request.GetStagingTargetPath()), rpc.CheckCapacityRange(asked))
 	if err != nil {
 		return nil, err
 	}
 
-	asked := request.GetCapacityRange()
-	if err := rpc.CheckCapacityRange(asked); err != nil {
-		return nil, err
-	}
-
-	v, err := s.usedAt(id, path)
-	if _, known := s.volumes.Staged.Get(id); known {
+	v, err := h.node.usedAt(id, path)
+	if v != nil {
 		// Of an unknown volume, any path is NOT_FOUND.
 		err = cmp.Or(rpc.CheckAbsolute("volume_path", path), err)
 	}
@@ -49,7 +40,7 @@ func (s *Service) NodeExpandVolume(
 		return nil, err
 	}
 
-	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
+	if err := checkHas(&h.config, v, request.GetVolumeCapability()); err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
@@ -58,47 +49,40 @@ func (s *Service) NodeExpandVolume(
 			"volume %s is an inline ephemeral one and keeps its size; recreate the pod with another %s", id, volume.KeySize)
 	}
 
-	defer s.prober.ProbeAfterOperation(id)
+	return run(ctx, h, id, "size", "NodeExpandVolume", request,
+		func(ctx context.Context) (_ *csi.NodeExpandVolumeResponse, err error) {
+			defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "size", "NodeExpandVolume", request),
-		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
-			return s.expand(ctx, id, path, asked)
+			size, err := h.node.expand(ctx, id, path, asked)
+
+			return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, err
 		})
 }
 
-func (s *Service) expand(
-	ctx context.Context, id, path string, asked *csi.CapacityRange,
-) (_ *csi.NodeExpandVolumeResponse, err error) {
-	defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
-
+func (s *Service) expand(ctx context.Context, id, path string, asked *csi.CapacityRange) (int64, error) {
 	v, err := s.usedAt(id, path)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 
 	if err := s.ways.CheckLength(v); err != nil {
-		return nil, err
+		return 0, err
 	}
 
-	if err := growStored(&s.config, s.pools, v, asked); err != nil {
-		return nil, err
+	if err := s.growStored(v, asked); err != nil {
+		return 0, err
 	}
 
-	size, err := s.ways.For(v).Expand(ctx, v, path, asked)
-	if err != nil {
-		return nil, err
-	}
-
-	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
+	return s.ways.For(v).Expand(ctx, v, path, asked)
 }
 
 // growStored enlarges the volume's image, or the limit of its directory, where no controller does it.
-func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
-	if config.Capabilities.HasController(capability.ExpandVolume) {
+func (s *Service) growStored(v *staged.Volume, asked *csi.CapacityRange) error {
+	if s.config.Capabilities.HasController(capability.ExpandVolume) {
 		return nil
 	}
 
-	stored, err := pools.Of(v)
+	stored, err := s.pools.Of(v)
 	if err != nil {
 		return err
 	}
@@ -111,7 +95,7 @@ func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi
 	}
 
 	wanted := (asked.GetRequiredBytes() + volume.DefaultBlockSize - 1) / volume.DefaultBlockSize * volume.DefaultBlockSize
-	for _, limit := range []int64{asked.GetLimitBytes(), config.MaxVolumeBytes} {
+	for _, limit := range []int64{asked.GetLimitBytes(), s.config.MaxVolumeBytes} {
 		if limit > 0 && wanted > limit {
 			return rpc.Errorf(codes.OutOfRange, "capacity_range: the size %d is more than %d, which limit_bytes or --max-volume-size allows",
 				wanted, limit)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -11,23 +12,18 @@ import (
 
 // NodeGetVolumeHealth returns the condition of a volume that is in use here, is being staged,
 // or is in a pool of this node (CSI v1.13, NodeGetVolumeHealth). The paths do not matter.
-func (s *Service) NodeGetVolumeHealth(
+func (h *handlers) NodeGetVolumeHealth(
 	ctx context.Context, request *csi.NodeGetVolumeHealthRequest,
 ) (*csi.NodeGetVolumeHealthResponse, error) {
 	id := request.GetVolumeId()
-	if err := rpc.CheckVolumeID(id); err != nil {
+
+	err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckAbsolute("staging_target_path", request.GetStagingTargetPath()),
+		rpc.CheckAbsolute("volume_publish_path", request.GetVolumePublishPath()))
+	if err != nil {
 		return nil, err
 	}
 
-	for field, path := range map[string]string{
-		"staging_target_path": request.GetStagingTargetPath(), "volume_publish_path": request.GetVolumePublishPath(),
-	} {
-		if err := rpc.CheckAbsolute(field, path); err != nil {
-			return nil, err
-		}
-	}
-
-	record, err := s.prober.Health(ctx, id)
+	record, err := h.node.health(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -36,16 +32,12 @@ func (s *Service) NodeGetVolumeHealth(
 }
 
 // NodeGetStorageHealth returns the conditions of the pools and of the state store (CSI v1.13, NodeGetStorageHealth).
-func (s *Service) NodeGetStorageHealth(
+func (h *handlers) NodeGetStorageHealth(
 	context.Context, *csi.NodeGetStorageHealthRequest,
 ) (*csi.NodeGetStorageHealthResponse, error) {
-	return storageHealth(s.config.Storage), nil
-}
-
-func storageHealth(storage *health.Monitor) *csi.NodeGetStorageHealthResponse {
-	if storage == nil {
-		return &csi.NodeGetStorageHealthResponse{}
+	if h.config.Storage == nil {
+		return &csi.NodeGetStorageHealthResponse{}, nil
 	}
 
-	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(storage.All())}
+	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(h.config.Storage.All())}, nil
 }
