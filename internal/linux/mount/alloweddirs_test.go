@@ -384,3 +384,26 @@ func TestMakeParent(t *testing.T) {
 	require.ErrorIs(t, allowed.MakeParent(filepath.Join(base, "a", "b"), 0o755), fs.ErrNotExist)
 	require.NoDirExists(t, base, "want: the allowed directory is the administrator's to make")
 }
+
+func TestWithTarget(t *testing.T) {
+	t.Parallel()
+
+	base := t.TempDir()
+	allowed, err := mount.NewAllowedDirs(base)
+	require.NoError(t, err)
+
+	var target *mount.Target
+
+	do := func(at *mount.Target) error {
+		target = at
+
+		return fs.ErrNotExist
+	}
+	require.ErrorIs(t, allowed.WithTarget(filepath.Join(base, "a"), do), fs.ErrNotExist, "want: the function's own error")
+	require.Equal(t, filepath.Join(base, "a"), target.Path(), "want: the target of the path")
+
+	target = nil
+	require.NoError(t, allowed.WithTarget(filepath.Join(base, "missing", "a"), do), "want: nothing can be there")
+	require.ErrorIs(t, allowed.WithTarget("/elsewhere/a", do), mount.ErrOutsideAllowed)
+	require.Nil(t, target, "want: no call without a target")
+}
