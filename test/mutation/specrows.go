@@ -11,8 +11,8 @@ func randomRowMutants() []regression {
 	return []regression{
 		{
 			name: "spec/CEV-5,CPV-13,DS-6,DVGS-4-missing-id", in: "rpc.CheckID",
-			old: `	if id == "" {
-		return Invalid("%s is missing", field)
+			old: `	if err := CheckPresent(field, id); err != nil {
+		return err
 	}`, new: `	if id == "" {
 		return nil
 	}`,
