@@ -17,10 +17,12 @@ type Group[K comparable, In, Merged, Out any] struct {
 	merge   func(Merged, In) (Merged, error)
 	execute func(context.Context, K, Merged) (Out, error)
 
-	life     *operation.Lifetime
-	mu       sync.Mutex
-	pending  map[K]*batch[Merged, Out]
-	draining bool
+	life    *operation.Lifetime
+	mu      sync.Mutex
+	pending map[K]*batch[Merged, Out]
+	// draining ends when all windows are to close.
+	draining context.Context //nolint:containedctx // it is the group's
+	drain    context.CancelFunc
 }
 
 // batch is the merged change of the requests of one window.
@@ -29,7 +31,6 @@ type batch[Merged, Out any] struct {
 	// values carries the first caller's request-scoped values, such as its
 	// logger, without its deadline.
 	values context.Context //nolint:containedctx // a change lives longer than its callers
-	timer  *time.Timer
 	done   chan struct{}
 	result Out
 	err    error
@@ -50,8 +51,11 @@ func New[K comparable, In, Merged, Out any](
 	merge func(Merged, In) (Merged, error),
 	execute func(context.Context, K, Merged) (Out, error),
 ) *Group[K, In, Merged, Out] {
+	draining, drain := context.WithCancel(context.Background()) //nolint:gosec // Drain calls it
+
 	return &Group[K, In, Merged, Out]{
 		window: window, merge: merge, execute: execute, life: operation.NewLifetime(), pending: map[K]*batch[Merged, Out]{},
+		draining: draining, drain: drain,
 	}
 }
 
@@ -86,13 +90,7 @@ func (g *Group[K, In, Merged, Out]) Do(ctx context.Context, key K, in In) (Out, 
 // error without waiting for them any longer.
 func (g *Group[K, In, Merged, Out]) Drain(ctx context.Context) error {
 	g.mu.Lock()
-	g.draining = true
-
-	for key, waiting := range g.pending {
-		waiting.timer.Stop()
-
-		go g.closeWindow(key, waiting)
-	}
+	g.drain()
 	g.mu.Unlock()
 
 	if err := g.life.Drain(ctx); err != nil {
@@ -107,7 +105,7 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ba
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	if g.draining {
+	if g.draining.Err() != nil {
 		return nil, operation.ErrDraining
 	}
 
@@ -123,44 +121,33 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ba
 
 	waiting.merged = merged
 
-	if isOpen {
-		return waiting, nil
+	if !isOpen {
+		if g.window > 0 {
+			g.pending[key] = waiting
+		}
+
+		g.life.Running.Go(func() { g.run(key, waiting) })
 	}
-
-	g.life.Running.Add(1)
-
-	if g.window <= 0 {
-		go g.run(key, waiting)
-
-		return waiting, nil
-	}
-
-	g.pending[key] = waiting
-	waiting.timer = time.AfterFunc(g.window, func() { g.closeWindow(key, waiting) })
 
 	return waiting, nil
 }
 
-// closeWindow executes the change unless its window is closed already.
-func (g *Group[K, In, Merged, Out]) closeWindow(key K, waiting *batch[Merged, Out]) {
-	g.mu.Lock()
-	mine := g.pending[key] == waiting
+// run executes the change once its window, if it has one, has closed.
+func (g *Group[K, In, Merged, Out]) run(key K, waiting *batch[Merged, Out]) {
+	defer close(waiting.done)
 
-	if mine {
+	if g.window > 0 {
+		select {
+		case <-time.After(g.window):
+		case <-g.draining.Done():
+		}
+
+		g.mu.Lock()
 		delete(g.pending, key)
+		g.mu.Unlock()
 	}
-	g.mu.Unlock()
 
-	if mine {
-		g.run(key, waiting)
-	}
-}
-
-func (g *Group[K, In, Merged, Out]) run(key K, closed *batch[Merged, Out]) {
-	defer g.life.Running.Done()
-	defer close(closed.done)
-
-	closed.result, closed.err = operation.Run(closed.values, g.life, func(ctx context.Context) (Out, error) {
-		return g.execute(ctx, key, closed.merged)
+	waiting.result, waiting.err = operation.Run(waiting.values, g.life, func(ctx context.Context) (Out, error) {
+		return g.execute(ctx, key, waiting.merged)
 	})
 }
