@@ -89,7 +89,21 @@ func (t *Task) OnCancel(cancel context.CancelCauseFunc) {
 // Cancel cancels the tasks of the object, by its id or name, and returns the ids of what they would have
 // made, once they have ended. Errors: ctx's.
 func (r *Registry) Cancel(ctx context.Context, object string) (cancelled []Entry, err error) {
-	for _, task := range r.cancelTasks(object) {
+	var ending []*Task
+
+	r.mu.Lock()
+
+	for task := range r.tasks {
+		if task.cancel != nil && (task.entry.Object == object || task.entry.Name == object) {
+			task.cancel(ErrCancelled)
+
+			ending = append(ending, task)
+		}
+	}
+
+	r.mu.Unlock()
+
+	for _, task := range ending {
 		select {
 		case <-task.ended:
 			cancelled = append(cancelled, task.entry)
@@ -101,37 +115,11 @@ func (r *Registry) Cancel(ctx context.Context, object string) (cancelled []Entry
 	return cancelled, nil
 }
 
-func (r *Registry) cancelTasks(object string) (cancelled []*Task) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	for task := range r.tasks {
-		if task.cancel != nil && (task.entry.Object == object || task.entry.Name == object) {
-			task.cancel(ErrCancelled)
-
-			cancelled = append(cancelled, task)
-		}
-	}
-
-	return cancelled
-}
-
 // Set says how many bytes are done, and of how many.
 func (t *Task) Set(done, total int64) {
 	if t == nil {
 		return
 	}
-
-	if entry, tell := t.set(done, total); tell {
-		t.registry.log.Info("copying", "kind", entry.Kind, "object", entry.Object, "done", done, "total", total)
-	}
-}
-
-func (t *Task) set(done, total int64) (Entry, bool) {
-	t.registry.mu.Lock()
-	defer t.registry.mu.Unlock()
-
-	t.entry.Done, t.entry.Total = done, total
 
 	step := int64(0)
 	if total > 0 {
@@ -139,10 +127,15 @@ func (t *Task) set(done, total int64) (Entry, bool) {
 		step = done / max(total/steps, 1)
 	}
 
-	tell := step > t.loggedSteps && done < total
+	t.registry.mu.Lock()
+	t.entry.Done, t.entry.Total = done, total
+	logged := step <= t.loggedSteps || done >= total
 	t.loggedSteps = step
+	t.registry.mu.Unlock()
 
-	return t.entry, tell
+	if !logged {
+		t.registry.log.Info("copying", "kind", t.entry.Kind, "object", t.entry.Object, "done", done, "total", total)
+	}
 }
 
 // End ends the task; failure is why it came to nothing, or nil.
