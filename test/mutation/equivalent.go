@@ -192,8 +192,6 @@ var equivalent = map[string]string{
 	"pkg/controller/record InternSnapshot: swap: s.Consistency = unique.Make(s.Consistency).Value()":                     anyOrder,
 	"pkg/controller/metadata Service.send: drop: defer cancel(nil)":                                                      "the context of a stream ends with its call",
 	"pkg/controller/metadata Service.send: swap: found.fixed = m.blocks == csi.BlockMetadataType_FIXED_LENGTH":           anyOrder,
-	"pkg/controller/metadata Service.openPair: swap: target.close()":                                                     anyOrder,
-	"pkg/controller/metadata Service.GetMetadataDelta: swap: base.close()":                                               anyOrder,
 
 	"pkg/controller/catalog Catalog.SetDurable: never: err != nil":                                                       failedTx,
 	"pkg/controller/catalog Catalog.SetDurable: drop error: err":                                                         failedTx,

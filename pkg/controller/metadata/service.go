@@ -10,8 +10,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -62,10 +60,11 @@ type Service struct {
 	pools     Pools
 
 	// idle is how long a client may leave a message unread.
-	idle     time.Duration
-	blocks   csi.BlockMetadataType
-	draining chan struct{}
-	drains   sync.Once
+	idle   time.Duration
+	blocks csi.BlockMetadataType
+	// draining ends when drain is called.
+	draining context.Context //nolint:containedctx // it is the driver's
+	drain    context.CancelFunc
 }
 
 // DefaultIdle is how long a client may leave a message unread before its
@@ -75,8 +74,10 @@ const DefaultIdle = time.Minute
 // New returns the service of the snapshots. A stream ends when its client leaves a
 // message unread for idle; 0 is DefaultIdle. Without a type of blocks it is VARIABLE_LENGTH.
 func New(snapshots Snapshots, pools Pools, idle time.Duration, blocks csi.BlockMetadataType) *Service {
+	draining, drain := context.WithCancel(context.Background())
+
 	return &Service{
-		snapshots: snapshots, pools: pools, draining: make(chan struct{}),
+		snapshots: snapshots, pools: pools, draining: draining, drain: drain,
 		idle: cmp.Or(idle, DefaultIdle), blocks: cmp.Or(blocks, csi.BlockMetadataType_VARIABLE_LENGTH),
 	}
 }
@@ -84,7 +85,7 @@ func New(snapshots Snapshots, pools Pools, idle time.Duration, blocks csi.BlockM
 // Drain ends all streams with UNAVAILABLE: the spec has the CO go on where a
 // stream was interrupted, so none needs to be waited for.
 func (m *Service) Drain(context.Context) error {
-	m.drains.Do(func() { close(m.draining) })
+	m.drain()
 
 	return nil
 }
@@ -106,21 +107,11 @@ func (m *Service) GetMetadataAllocated(
 		return err
 	}
 
-	if err := asked.within(snapshot.record); err != nil {
-		snapshot.close()
-
-		return err
-	}
-
-	found := newTuples(asked, snapshot.record, func(blocks []*csi.BlockMetadata) error {
+	return m.answer(stream.Context(), asked, snapshot, func(blocks []*csi.BlockMetadata) error {
 		return stream.Send(&csi.GetMetadataAllocatedResponse{
 			BlockMetadataType: m.blocks, VolumeCapacityBytes: snapshot.record.SizeBytes, BlockMetadata: blocks,
 		})
-	})
-
-	return m.send(stream.Context(), found, func(ctx context.Context) error {
-		defer snapshot.close()
-
+	}, func(ctx context.Context, found *tuples) error {
 		return changedblocks.Allocated(ctx, snapshot.image, asked.from, found.add)
 	})
 }
@@ -142,71 +133,55 @@ func (m *Service) GetMetadataDelta(
 		return err
 	}
 
-	if err := asked.within(target.record); err != nil {
-		base.close()
-		target.close()
-
-		return err
-	}
-
-	found := newTuples(asked, target.record, func(blocks []*csi.BlockMetadata) error {
+	return m.answer(stream.Context(), asked, target, func(blocks []*csi.BlockMetadata) error {
 		return stream.Send(&csi.GetMetadataDeltaResponse{
 			BlockMetadataType: m.blocks, VolumeCapacityBytes: target.record.SizeBytes, BlockMetadata: blocks,
 		})
-	})
-
-	return m.send(stream.Context(), found, func(ctx context.Context) error {
-		defer base.close()
-		defer target.close()
-
+	}, func(ctx context.Context, found *tuples) error {
 		return changedblocks.Changed(ctx, base.image, target.image, asked.from, found.add)
 	})
 }
 
-// send calls walk, which gives the snapshots back when it ends. It returns as soon
-// as the client leaves, leaves a message unread for too long, or the driver drains;
-// that ends a message that is being sent, and with it the walk.
+// answer sends what walk finds about a snapshot, and closes the snapshot when walk ends.
+func (m *Service) answer(
+	stream context.Context, asked page, snapshot *opened, send func([]*csi.BlockMetadata) error, walk func(context.Context, *tuples) error,
+) error {
+	if err := asked.within(snapshot.record); err != nil {
+		snapshot.close()
+
+		return err
+	}
+
+	found := newTuples(asked, snapshot.record, send)
+
+	return m.send(stream, found, func(ctx context.Context) error {
+		defer snapshot.close()
+
+		return walk(ctx, found)
+	})
+}
+
+// send calls walk. It returns as soon as the client leaves, leaves a message unread for too long, or the
+// driver drains; that ends a message that is being sent, and with it the walk.
 func (m *Service) send(stream context.Context, found *tuples, walk func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(stream)
 	defer cancel(nil)
-
-	go func() {
-		select {
-		case <-m.draining:
-			cancel(rpc.Errorf(codes.Unavailable, "%w: go on behind the last range when it is back", operation.ErrDraining))
-		case <-ctx.Done():
-		}
-	}()
+	defer context.AfterFunc(m.draining, func() { //nolint:contextcheck // it ends with the driver
+		cancel(rpc.Errorf(codes.Unavailable, "%w: go on behind the last range when it is back", operation.ErrDraining))
+	})()
 
 	found.fixed = m.blocks == csi.BlockMetadataType_FIXED_LENGTH
 	m.limitSends(ctx, cancel, found)
 
-	ended := make(chan error, 1)
-
-	go func() {
-		defer func() {
-			if panicked := recover(); panicked != nil {
-				ended <- &operation.PanicError{Value: panicked, Stack: debug.Stack()}
-			}
-		}()
-
-		err := walk(ctx)
-		if err == nil {
-			err = found.end()
+	_, err := operation.Await(ctx, func() (struct{}, error) {
+		if err := walk(ctx); err != nil {
+			return struct{}{}, err
 		}
 
-		ended <- err
-	}()
+		return struct{}{}, found.end()
+	})
 
-	select {
-	case err := <-ended:
-		if ctx.Err() == nil {
-			return err
-		}
-	case <-ctx.Done():
-	}
-
-	return context.Cause(ctx)
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 // limitSends ends the stream when one message takes longer than idle.
@@ -227,16 +202,22 @@ func (m *Service) limitSends(ctx context.Context, cancel context.CancelCauseFunc
 	}
 }
 
-// opened is a snapshot whose bytes stay until close.
+// opened is a snapshot whose bytes stay until close, as do those of the base that it is compared with.
 type opened struct {
 	record  *record.Snapshot
 	image   *os.File
 	release func()
+	// base is nil unless there is one.
+	base *opened
 }
 
 func (o *opened) close() {
 	_ = o.image.Close()
 	o.release()
+
+	if o.base != nil {
+		o.base.close()
+	}
 }
 
 // open holds a snapshot that the request names in field. Errors:
@@ -258,7 +239,7 @@ func (m *Service) open(field, id string) (*opened, error) {
 		return nil, err
 	}
 
-	return &opened{found, image, release}, nil
+	return &opened{record: found, image: image, release: release}, nil
 }
 
 func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
@@ -294,6 +275,7 @@ func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 	return image, nil
 }
 
+// openPair holds both snapshots until target is closed.
 func (m *Service) openPair(request *csi.GetMetadataDeltaRequest) (base, target *opened, err error) {
 	if err := rpc.CheckID("target_snapshot_id", request.GetTargetSnapshotId()); err != nil {
 		return nil, nil, err
@@ -309,9 +291,9 @@ func (m *Service) openPair(request *csi.GetMetadataDeltaRequest) (base, target *
 		return nil, nil, err
 	}
 
+	target.base = base
 	if err := checkPair(base.record, target.record); err != nil {
 		target.close()
-		base.close()
 
 		return nil, nil, err
 	}

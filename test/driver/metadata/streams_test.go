@@ -129,8 +129,8 @@ func TestMetadataStreamEndsWithTheDriver(t *testing.T) {
 	next := message.GetBlockMetadata()[0].GetByteOffset() + message.GetBlockMetadata()[0].GetSizeBytes()
 	ended := make(chan struct{})
 
-	// What waits for the end beside a stream that can't be sent.
-	const waits = "metadata.(*Service).send.func1"
+	// What waits for the end of a stream that can't be sent.
+	const waits = "metadata.(*Service).send("
 
 	require.True(t, running(waits), "want: the driver runs the stream")
 
