@@ -157,7 +157,12 @@ type taking struct {
 	// pool returns a pool that is available: any of the catalog's, or at the recovery of a pool only that.
 	pool   func(name, of string) (*pool.Pool, error)
 	copies []*pendingCopy
-	plan   *plan
+
+	// frozen are the volumes that are frozen while the copies are taken.
+	frozen []string
+	// together is nil unless images that are written to meanwhile are copied as one, which consists of inGroup.
+	together *pool.GroupCopy
+	inGroup  []*pendingCopy
 }
 
 func (t *taking) hold(ctx context.Context, within func(context.Context) error) error {
@@ -166,15 +171,13 @@ func (t *taking) hold(ctx context.Context, within func(context.Context) error) e
 
 func (t *taking) prepared() []*pendingCopy { return t.copies }
 
-// take takes all copies, point-in-time as far as their sources are frozen, or copied as one.
-func (t *taking) take(ctx context.Context) error { return t.plan.take(ctx, t.Node, t.copies) }
-
 // pendingCopy is one copy that is about to be taken. The operation of its source is
 // held meanwhile, so that the source cannot be staged or attached.
 type pendingCopy struct {
-	// source is nil for the restore of a snapshot.
-	source *record.Volume
-	target pool.Object
+	// source is nil for the restore of a snapshot. written is how it may be written to while it is copied.
+	source  *record.Volume
+	written string
+	target  pool.Object
 	// name is that of what the copy becomes, for people.
 	name string
 	// pool is that of the target.

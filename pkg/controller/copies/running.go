@@ -81,9 +81,24 @@ func (r *Running) Has(id string) bool {
 	return r.copies[id] != nil
 }
 
-// Stop cancels the copy with catalog.ErrDeleted and waits until it has ended. Errors: those of ctx.
+// Stop cancels the copy with catalog.ErrDeleted, ends the waiting for it, and waits until it has ended.
+// Errors: those of ctx.
 func (r *Running) Stop(ctx context.Context, id string) error {
-	entry := r.disown(id)
+	r.mu.Lock()
+
+	entry := r.copies[id]
+	if entry != nil {
+		for each, of := range r.waiters {
+			if of == entry.name && each.timer != nil && each.timer.Stop() {
+				each.timer = nil
+			}
+		}
+
+		entry.name = ""
+	}
+
+	r.mu.Unlock()
+
 	if entry == nil {
 		return nil
 	}
@@ -96,27 +111,6 @@ func (r *Running) Stop(ctx context.Context, id string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait until the copy has ended: %w", context.Cause(ctx))
 	}
-}
-
-// disown ends the waiting for the copy, and returns it; nil if there is none.
-func (r *Running) disown(id string) *runningCopy {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	entry := r.copies[id]
-	if entry == nil {
-		return nil
-	}
-
-	for each, of := range r.waiters {
-		if of == entry.name && each.timer != nil && each.timer.Stop() {
-			each.timer = nil
-		}
-	}
-
-	entry.name = ""
-
-	return entry
 }
 
 // untilSlow returns a context that ends once the copy of that name has run for the grace since the call of

@@ -138,7 +138,7 @@ func (t *snapshots) prepare(context.Context) error {
 func (t *snapshots) take(ctx context.Context) error {
 	t.copying = ctx
 
-	if t.group == nil && len(t.plan.frozen) == 0 && !t.copies[0].copy.PointInTime() {
+	if t.group == nil && len(t.frozen) == 0 && !t.copies[0].copy.PointInTime() {
 		t.copying, t.end = t.Running.Start(ctx, t.fresh[0].ID, t.fresh[0].Name)
 	}
 
@@ -154,19 +154,18 @@ func (t *snapshots) unlessDeleted(err error) error {
 	return err
 }
 
-func (t *snapshots) commit(context.Context) error {
-	return t.unlessDeleted(t.commitEach(t.copying)) //nolint:contextcheck // ends with the copy, too
-}
+//nolint:contextcheck // its context ends with the copy, too
+func (t *snapshots) commit(context.Context) (err error) {
+	defer func() { err = t.unlessDeleted(err) }()
 
-func (t *snapshots) commitEach(ctx context.Context) (err error) {
 	for i, each := range t.fresh {
 		each.CreatedAt = t.copies[i].at
 
-		if each.AllocatedBytes, err = t.copies[i].copy.Commit(ctx); err != nil {
+		if each.AllocatedBytes, err = t.copies[i].copy.Commit(t.copying); err != nil {
 			return err
 		}
 
-		if err := t.Point.At(ctx, operation.SnapshotCopied, each.ID, each.Name, each.SourceVolumeID); err != nil {
+		if err := t.Point.At(t.copying, operation.SnapshotCopied, each.ID, each.Name, each.SourceVolumeID); err != nil {
 			return err
 		}
 	}
@@ -179,8 +178,8 @@ func (t *snapshots) accept(ctx context.Context) error {
 		t.group.CreatedAt = t.copies[0].at
 		// What was written to members that could not be frozen may be older or newer by as much.
 		skew := t.copies[len(t.copies)-1].at.Sub(t.copies[0].at)
-		t.Log.Info("group snapshot taken", "group", t.group.ID, "members", len(t.fresh), "frozen", len(t.plan.frozen),
-			"atomic", len(t.plan.inGroup), "skew", skew)
+		t.Log.Info("group snapshot taken", "group", t.group.ID, "members", len(t.fresh), "frozen", len(t.frozen),
+			"atomic", len(t.inGroup), "skew", skew)
 	}
 
 	return t.Catalog.AcceptSnapshots(ctx, t.group, t.fresh...)

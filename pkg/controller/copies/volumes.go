@@ -64,7 +64,6 @@ func (m *Machine) Restore(ctx context.Context, fresh *record.Volume, into, from 
 }
 
 func (t *restoring) prepare(context.Context) error {
-	t.plan = &plan{}
 	pending := &pendingCopy{target: t.fresh.Object(), name: t.fresh.Name, pool: t.into}
 
 	return t.addCopy(pending, "restore", t.from, t.snapshot.Object(), t.snapshot.SizeBytes, t.options())
