@@ -76,7 +76,25 @@ func (r *Remover) UndoVolume(ctx context.Context, v *record.Volume, p *pool.Pool
 
 // Snapshots is the task that removes snapshots, and the group that they are all of.
 func (r *Remover) Snapshots(group *record.Group, gone []*record.Snapshot) removal.Task {
-	task := removal.Task{Remove: func(ctx context.Context) error { return r.eraseSnapshots(ctx, group, gone) }}
+	task := removal.Task{Remove: func(ctx context.Context) error {
+		for _, each := range gone {
+			p, err := r.Catalog.Pool(each.Parameters.Pool, "snapshot "+each.ID)
+			if err != nil {
+				return err
+			}
+
+			if err := p.Remove(ctx, each.Object()); err != nil {
+				return err
+			}
+
+			// As for volumes.
+			if err := p.SyncRemovals(); err != nil {
+				return err
+			}
+		}
+
+		return r.Catalog.ForgetSnapshots(group, gone)
+	}}
 
 	if len(gone) > 0 {
 		task.Pool, task.Object = gone[0].Parameters.Pool, "snapshot "+gone[0].ID
@@ -87,24 +105,4 @@ func (r *Remover) Snapshots(group *record.Group, gone []*record.Snapshot) remova
 	}
 
 	return task
-}
-
-func (r *Remover) eraseSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
-	for _, each := range gone {
-		p, err := r.Catalog.Pool(each.Parameters.Pool, "snapshot "+each.ID)
-		if err != nil {
-			return err
-		}
-
-		if err := p.Remove(ctx, each.Object()); err != nil {
-			return err
-		}
-
-		// As for volumes.
-		if err := p.SyncRemovals(); err != nil {
-			return err
-		}
-	}
-
-	return r.Catalog.ForgetSnapshots(group, gone)
 }
