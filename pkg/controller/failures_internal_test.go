@@ -30,7 +30,7 @@ func (s *site) requireSound() {
 
 	objects := map[string]bool{}
 
-	s.catalog.Volumes.Ascend("", func(id string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("")(func(id string, v *record.Volume) bool {
 		require.Equal(s.t, record.PhaseReady, v.Phase, "volume %s", v.Name)
 
 		p, err := s.catalog.PoolOf(v)
@@ -51,7 +51,7 @@ func (s *site) requireSound() {
 
 		return true
 	})
-	s.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+	s.catalog.Snapshots.Ascend("")(func(id string, each *record.Snapshot) bool {
 		require.Equal(s.t, record.PhaseReady, each.Phase, "snapshot %s", each.Name)
 
 		p, err := s.catalog.Pool(each.Parameters.Pool, "snapshot")
@@ -65,7 +65,7 @@ func (s *site) requireSound() {
 		return true
 	})
 
-	for _, name := range s.pools.Names() {
+	for _, name := range s.config.Pools.Names() {
 		for _, directory := range []string{"images", "directories", "snapshots"} {
 			for _, each := range s.inPool(name, directory) {
 				require.True(s.t, objects[strings.TrimSuffix(each, ".img")], "want: no %s without a record, not %s", directory, each)
@@ -85,7 +85,7 @@ func (s *site) requireNothingHeld() {
 
 	provisioned := map[string]int64{}
 
-	s.catalog.Volumes.Ascend("", func(id string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("")(func(id string, v *record.Volume) bool {
 		provisioned[v.Parameters.Pool] += v.CapacityBytes
 
 		_, making := s.creating.Load(id)
@@ -93,7 +93,7 @@ func (s *site) requireNothingHeld() {
 
 		return true
 	})
-	s.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+	s.catalog.Snapshots.Ascend("")(func(id string, each *record.Snapshot) bool {
 		provisioned[each.Parameters.Pool] += each.AllocatedBytes
 
 		require.False(s.t, s.copies.Running.Has(id), "want: the copy of snapshot %s has ended", each.Name)
@@ -105,7 +105,7 @@ func (s *site) requireNothingHeld() {
 		return true
 	})
 
-	for _, name := range s.pools.Names() {
+	for _, name := range s.config.Pools.Names() {
 		require.Equal(s.t, provisioned[name], s.catalog.ProvisionedBytes(name), "want: the sum of the records of pool %s", name)
 		s.requireNoProbe(name)
 	}
@@ -176,7 +176,7 @@ func TestCallsFailWhileTheirPoolDoes(t *testing.T) {
 			s := newSite(t)
 			run := prepare(s)
 
-			for _, each := range s.pools.Names() {
+			for _, each := range s.config.Pools.Names() {
 				s.failPool(each)
 			}
 
@@ -195,17 +195,17 @@ func TestCallsFailWhileTheirPoolDoes(t *testing.T) {
 func (s *site) allRecords() []string {
 	var all []string
 
-	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
+	s.catalog.Volumes.Ascend("")(func(_ string, v *record.Volume) bool {
 		all = append(all, fmt.Sprintf("%+v %+v", *v, *v.Properties))
 
 		return true
 	})
-	s.catalog.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+	s.catalog.Snapshots.Ascend("")(func(_ string, each *record.Snapshot) bool {
 		all = append(all, fmt.Sprintf("%+v", *each))
 
 		return true
 	})
-	s.catalog.Groups.Ascend("", func(_ string, each *record.Group) bool {
+	s.catalog.Groups.Ascend("")(func(_ string, each *record.Group) bool {
 		all = append(all, fmt.Sprintf("%+v", *each))
 
 		return true
@@ -303,7 +303,7 @@ func TestCallsWithoutCapacity(t *testing.T) {
 			// A snapshot provisions what its source has allocated.
 			s.writeAll()
 
-			for _, each := range s.pools.Names() {
+			for _, each := range s.config.Pools.Names() {
 				s.config.Admission.Capacities[each] = s.catalog.ProvisionedBytes(each)
 			}
 
@@ -330,7 +330,7 @@ func TestCallsWithoutCapacity(t *testing.T) {
 func (s *site) writeAll() {
 	s.t.Helper()
 
-	for _, name := range s.pools.Names() {
+	for _, name := range s.config.Pools.Names() {
 		for _, each := range s.inPool(name, "images") {
 			image, err := os.OpenFile(filepath.Join(s.pool(name), "images", each), os.O_WRONLY, 0)
 			require.NoError(s.t, err)
@@ -353,7 +353,7 @@ func (s *site) modified(directories ...string) []string {
 
 	var times []string
 
-	for _, name := range s.pools.Names() {
+	for _, name := range s.config.Pools.Names() {
 		for _, directory := range directories {
 			info, err := os.Stat(filepath.Join(s.pool(name), directory))
 			require.NoError(s.t, err)
@@ -412,7 +412,7 @@ func TestCallsFailWithTheNode(t *testing.T) {
 			s := newSite(t)
 			run := operations()[test.call](s)
 
-			s.catalog.Volumes.Ascend("", func(id string, _ *record.Volume) bool {
+			s.catalog.Volumes.Ascend("")(func(id string, _ *record.Volume) bool {
 				s.node.known = append(s.node.known, id)
 
 				return true

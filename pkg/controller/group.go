@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -50,28 +51,21 @@ func (g *Groups) CreateVolumeGroupSnapshot(
 
 	call := operation.Call{Key: "group " + wanted.name, Method: "CreateVolumeGroupSnapshot", Request: request}
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 		made, err := g.ensureGroup(ctx, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("create group snapshot %q: %w", wanted.name, err)
 		}
 
 		described, err := g.describeGroup(made)
-		if err != nil {
-			return nil, err
-		}
 
-		return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: described}, nil
+		return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: described}, err
 	})
 }
 
 func (g *Groups) ensureGroup(ctx context.Context, wanted *groupRequest) (*record.Group, error) {
 	if _, existing, ok := g.service.catalog.Groups.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
-		if err := checkSameGroup(existing, wanted); err != nil {
-			return nil, err
-		}
-
-		return existing, nil
+		return existing, checkSameGroup(existing, wanted)
 	}
 
 	// What is missing need not wait for the volumes that are there.
@@ -117,16 +111,14 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 
 	call := operation.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
-		if err := g.deleteGroup(ctx, id, request.GetSnapshotIds()); err != nil {
-			return nil, fmt.Errorf("delete group snapshot %s: %w", id, err)
-		}
-
-		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
+	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+		return &csi.DeleteVolumeGroupSnapshotResponse{}, g.deleteGroup(ctx, id, request.GetSnapshotIds())
 	})
 }
 
-func (g *Groups) deleteGroup(ctx context.Context, id string, memberIDs []string) error {
+func (g *Groups) deleteGroup(ctx context.Context, id string, memberIDs []string) (err error) {
+	defer errdefs.Wrapf(&err, "delete group snapshot %s", id)
+
 	found, ok := g.service.catalog.Groups.Get(id)
 	if !ok || found.Phase == record.PhaseCreating {
 		return nil
@@ -181,4 +173,40 @@ func (g *Groups) describeGroup(found *record.Group) (*csi.VolumeGroupSnapshot, e
 	}
 
 	return described, nil
+}
+
+// groupRequest is a valid CreateVolumeGroupSnapshotRequest.
+type groupRequest struct {
+	name string
+	// sourceIDs are sorted.
+	sourceIDs   []string
+	consistency volume.Consistency
+}
+
+func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*groupRequest, error) {
+	if err := checkName(request.GetName()); err != nil {
+		return nil, err
+	}
+
+	if len(request.GetSourceVolumeIds()) == 0 {
+		return nil, rpc.Invalid("source_volume_ids are missing")
+	}
+
+	for _, id := range request.GetSourceVolumeIds() {
+		if err := rpc.CheckVolumeID(id); err != nil {
+			return nil, rpc.Invalid("source_volume_ids: %w", err)
+		}
+	}
+
+	ids := slices.Sorted(slices.Values(request.GetSourceVolumeIds()))
+	if len(slices.Compact(slices.Clone(ids))) != len(ids) {
+		return nil, rpc.Invalid("source_volume_ids name a volume twice")
+	}
+
+	consistency, err := volume.ParseSnapshotParameters(request.GetParameters())
+	if err != nil {
+		return nil, rpc.Invalid("parameters: %w", err)
+	}
+
+	return &groupRequest{name: request.GetName(), sourceIDs: ids, consistency: consistency}, nil
 }

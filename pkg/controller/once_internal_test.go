@@ -177,7 +177,7 @@ func (c *onceController) end() error {
 
 	var err error
 
-	c.catalog.Volumes.Ascend("", func(id string, v *record.Volume) bool {
+	c.catalog.Volumes.Ascend("")(func(id string, v *record.Volume) bool {
 		if v.Phase != record.PhaseReady {
 			return true // its removal is repeated
 		}
@@ -193,7 +193,7 @@ func (c *onceController) end() error {
 
 		return true
 	})
-	c.catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
+	c.catalog.Snapshots.Ascend("")(func(id string, each *record.Snapshot) bool {
 		if each.Phase == record.PhaseReady {
 			wanted = append(wanted, id)
 		}

@@ -26,17 +26,13 @@ func (s *Service) Recover(ctx context.Context) (err error) {
 func (s *Service) recoverVolumes() error {
 	var unfinished []*record.Volume
 
-	s.catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
+	for _, v := range s.catalog.Volumes.Ascend("") {
 		if v.Phase.IsUnfinished() {
+			s.config.Log.Info("removing an unfinished volume", "volume", v.ID, "phase", v.Phase)
+			s.remover.Queue.Add(s.remover.Volume(v))
+
 			unfinished = append(unfinished, v)
 		}
-
-		return true
-	})
-
-	for _, v := range unfinished {
-		s.config.Log.Info("removing an unfinished volume", "volume", v.ID, "phase", v.Phase)
-		s.remover.Queue.Add(s.remover.Volume(v))
 	}
 
 	return s.catalog.FreeVolumeNames(unfinished...)
@@ -63,22 +59,18 @@ func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) (err error) {
 func (s *Service) allocateDurably(ctx context.Context, p *pool.Pool) (failed error) {
 	var durable []*record.Volume
 
-	s.catalog.EachReadyVolume(func(v *record.Volume) {
-		if v.Parameters.Pool != p.Name() {
-			return
-		}
-
-		boot := v.UnsyncedIn()
-
+	for v := range s.catalog.ReadyVolumes("") {
 		var err error
 
-		switch {
+		switch boot := v.UnsyncedIn(); {
+		case v.Parameters.Pool != p.Name():
+			continue
 		case v.Pristine && !s.has(capability.PublishUnpublishVolume):
 			err = objects.AllocateDurably(v, p)
 		case boot != "" && boot != s.config.BootID:
 			err = allocateUnsynced(ctx, v, p)
 		default:
-			return
+			continue
 		}
 
 		if err == nil {
@@ -86,7 +78,7 @@ func (s *Service) allocateDurably(ctx context.Context, p *pool.Pool) (failed err
 		}
 
 		failed = errors.Join(failed, err)
-	})
+	}
 
 	return errors.Join(failed, s.catalog.SetDurable(ctx, durable))
 }

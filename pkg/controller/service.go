@@ -142,7 +142,7 @@ func New(config Config) (*Service, error) {
 	}}
 	made := changes.New(changes.Config{
 		Catalog: records, Node: config.LocalNode, Use: use, Operations: config.Operations, Window: config.CoalesceWindow,
-		Online: has(capability.Online), NodeID: config.NodeID, Point: config.Point, Log: log,
+		Online: has(capability.Online), Point: config.Point, Log: log,
 	})
 
 	return &Service{

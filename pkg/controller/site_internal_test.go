@@ -154,7 +154,7 @@ func (s *site) restart(change ...func(*Config)) {
 func (s *site) failPool(name string) {
 	s.t.Helper()
 
-	_ = s.pools.Fail(name, errBroken) // of a pool that is closed
+	_ = s.config.Pools.Fail(name, errBroken) // of a pool that is closed
 }
 
 // settle waits until all that is removed in the background is gone.

@@ -1,14 +1,18 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -26,7 +30,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	call := operation.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	made, err := s.copies.Await(ctx, wanted.name, func(ctx context.Context) (*record.Snapshot, error) {
-		return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*record.Snapshot, error) {
+		return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*record.Snapshot, error) {
 			return s.ensureSnapshot(ctx, wanted)
 		})
 	})
@@ -127,16 +131,14 @@ func (s *Service) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapsho
 
 	call := operation.Call{Key: "snapshot " + id, Method: "DeleteSnapshot", Request: request}
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
-		if err := s.deleteSnapshot(ctx, id); err != nil {
-			return nil, fmt.Errorf("delete snapshot %s: %w", id, err)
-		}
-
-		return &csi.DeleteSnapshotResponse{}, nil
+	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
+		return &csi.DeleteSnapshotResponse{}, s.deleteSnapshot(ctx, id)
 	})
 }
 
-func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
+func (s *Service) deleteSnapshot(ctx context.Context, id string) (err error) {
+	defer errdefs.Wrapf(&err, "delete snapshot %s", id)
+
 	found, ok := s.catalog.Snapshots.Get(id)
 
 	switch {
@@ -150,4 +152,63 @@ func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
 	default:
 		return s.copies.Remove(ctx, nil, found)
 	}
+}
+
+// snapshotRequest is a valid CreateSnapshotRequest.
+type snapshotRequest struct {
+	name, sourceID string
+	consistency    volume.Consistency
+	topology       *csi.TopologyRequirement
+}
+
+func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotRequest, error) {
+	advertised := s.hasTopology() && s.has(capability.SnapshotConstraints)
+	if err := cmp.Or(
+		checkName(request.GetName()),
+		rpc.CheckID("source_volume_id", request.GetSourceVolumeId()),
+		record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), advertised),
+	); err != nil {
+		return nil, err
+	}
+
+	consistency, err := volume.ParseSnapshotParameters(request.GetParameters())
+	if err != nil {
+		return nil, rpc.Invalid("parameters: %w", err)
+	}
+
+	return &snapshotRequest{
+		name: request.GetName(), sourceID: request.GetSourceVolumeId(), consistency: consistency,
+		topology: request.GetAccessibilityRequirements(),
+	}, nil
+}
+
+// GetSnapshot describes one snapshot (CSI v1.13, GetSnapshot).
+func (s *Service) GetSnapshot(_ context.Context, request *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	if err := rpc.CheckID("snapshot_id", request.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+
+	found, err := s.catalog.FindSnapshot(request.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+
+	return &csi.GetSnapshotResponse{Snapshot: s.describeSnapshot(found)}, nil
+}
+
+func (s *Service) describeSnapshot(found *record.Snapshot) *csi.Snapshot {
+	described := &csi.Snapshot{
+		SnapshotId:      found.ID,
+		SourceVolumeId:  found.SourceVolumeID,
+		SizeBytes:       found.SizeBytes,
+		CreationTime:    timestamppb.New(found.CreatedAt),
+		ReadyToUse:      found.Phase == record.PhaseReady,
+		GroupSnapshotId: found.GroupID,
+	}
+
+	if s.has(capability.SnapshotConstraints) {
+		described.AccessibleTopology = found.Segments.AccessibleTopology()
+	}
+
+	return described
 }

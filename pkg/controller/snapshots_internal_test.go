@@ -79,7 +79,7 @@ func TestSnapshotBeingCopiedIsNotReady(t *testing.T) {
 		answer <- err
 	}()
 
-	require.Eventually(t, func() bool { return s.ops.Len() == 2 }, await.Limit, time.Millisecond, "want: the call waits")
+	require.Eventually(t, func() bool { return s.config.Operations.Len() == 2 }, await.Limit, time.Millisecond, "want: the call waits")
 	end()
 	release()
 	require.NoError(t, await.Receive(t, answer, "the call"))
@@ -247,7 +247,7 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 		run := operations()[name](s)
 		unused := s.create("unused")
 
-		s.catalog.Volumes.Ascend("", func(id string, _ *record.Volume) bool {
+		s.catalog.Volumes.Ascend("")(func(id string, _ *record.Volume) bool {
 			if id != unused {
 				s.node.known = append(s.node.known, id)
 			}
@@ -273,12 +273,12 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 		require.NoError(t, run(t.Context()))
 		require.Equal(t, [][]string{s.node.known}, s.node.frozen, "what is in use is frozen once")
 
-		s.catalog.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+		s.catalog.Snapshots.Ascend("")(func(_ string, each *record.Snapshot) bool {
 			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copy")
 
 			return true
 		})
-		s.catalog.Groups.Ascend("", func(_ string, each *record.Group) bool {
+		s.catalog.Groups.Ascend("")(func(_ string, each *record.Group) bool {
 			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copies")
 
 			return true

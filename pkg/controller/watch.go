@@ -54,11 +54,11 @@ func (w *Watch) conditionOf(id string) *health.Record {
 func (w *Watch) SuspectPool(name string) {
 	var ids []string
 
-	w.catalog.EachReadyVolume(func(v *record.Volume) {
+	for v := range w.catalog.ReadyVolumes("") {
 		if v.Parameters.Pool == name {
 			ids = append(ids, v.ID)
 		}
-	})
+	}
 
 	w.Monitor.Suspect(ids...)
 }
@@ -67,7 +67,7 @@ func (w *Watch) SuspectPool(name string) {
 func (w *Watch) Reports() []health.VolumeReport {
 	reports := []health.VolumeReport{}
 
-	w.catalog.EachReadyVolume(func(v *record.Volume) {
+	for v := range w.catalog.ReadyVolumes("") {
 		report := health.VolumeReport{
 			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: string(v.Parameters.Backing),
 			CapacityBytes: v.CapacityBytes, Conditions: w.conditionOf(v.ID).Reports(healthView),
@@ -77,14 +77,16 @@ func (w *Watch) Reports() []health.VolumeReport {
 		}
 
 		reports = append(reports, report)
-	})
+	}
 
 	return reports
 }
 
 func (w *Watch) monitored() []string {
 	ids := make([]string, 0, w.catalog.Volumes.Len())
-	w.catalog.EachReadyVolume(func(v *record.Volume) { ids = append(ids, v.ID) })
+	for v := range w.catalog.ReadyVolumes("") {
+		ids = append(ids, v.ID)
+	}
 
 	return ids
 }

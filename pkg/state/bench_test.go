@@ -166,7 +166,7 @@ func BenchmarkAscend10k(b *testing.B) {
 	for b.Loop() {
 		found := 0
 
-		c.Ascend("", func(string, *stored) bool {
+		c.Ascend("")(func(string, *stored) bool {
 			found++
 
 			return true

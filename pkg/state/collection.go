@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"sync/atomic"
 	"unicode/utf8"
 
 	jsonv1 "github.com/go-json-experiment/json/v1"
+	"github.com/tidwall/btree"
 )
 
 // Collection holds the records of one kind. Its methods see what is durable,
@@ -17,7 +19,6 @@ import (
 type Collection[T any] struct {
 	writer    *writer
 	name      string
-	indexes   []index[T]
 	observers []observer[T]
 	check     func(key string, record T) error
 	prepare   func(key string, record T)
@@ -30,11 +31,6 @@ type Collection[T any] struct {
 
 type observer[T any] func(key string, old, now T, hadOld, hasNew bool)
 
-type index[T any] struct {
-	name string
-	key  func(T) string
-}
-
 // CollectionOption is one of WithIndex and WithObserver.
 type CollectionOption[T any] func(*Collection[T])
 
@@ -43,7 +39,7 @@ type CollectionOption[T any] func(*Collection[T])
 // but the record.
 func WithIndex[T any](name string, key func(T) string) CollectionOption[T] {
 	return func(c *Collection[T]) {
-		c.indexes = append(c.indexes, index[T]{name: name, key: key})
+		c.latest.indexes = append(c.latest.indexes, index[T]{name: name, value: key, keys: new(btree.Map[string, string])})
 	}
 }
 
@@ -87,78 +83,54 @@ func Register[T any](s *Store, name string, opts ...CollectionOption[T]) *Collec
 		panic("state: collection " + name + " is registered twice or has no name")
 	}
 
-	c := newCollection(s.writer, name, opts...)
+	c := &Collection[T]{
+		writer: s.writer, name: name, latest: &table[T]{records: new(btree.Map[string, T])},
+		check: func(string, T) error { return nil }, prepare: func(string, T) {},
+	}
+	for _, opt := range opts {
+		opt(c)
+	}
+
+	c.durable.Store(c.latest.copy())
 	s.writer.collections[name] = c
 
 	return c
 }
 
-func newCollection[T any](w *writer, name string, opts ...CollectionOption[T]) *Collection[T] {
-	c := &Collection[T]{writer: w, name: name}
-	for _, opt := range opts {
-		opt(c)
-	}
-
-	c.latest = newTable[T](len(c.indexes))
-	c.durable.Store(newTable[T](len(c.indexes)))
-
-	return c
-}
-
 // Get returns the record of a key.
-func (c *Collection[T]) Get(key string) (T, bool) {
-	return c.durable.Load().records.Get(key)
-}
+func (c *Collection[T]) Get(key string) (T, bool) { return c.durable.Load().Get(key) }
 
 // Len is the number of records.
-func (c *Collection[T]) Len() int {
-	return c.durable.Load().records.Len()
+func (c *Collection[T]) Len() int { return c.durable.Load().Len() }
+
+// Ascend returns the records whose key sorts behind after, in the order of keys (bytes); "" starts at the
+// first. They are those of one version: what changes meanwhile is not seen.
+func (c *Collection[T]) Ascend(after string) iter.Seq2[string, T] {
+	return c.durable.Load().Ascend(after)
 }
 
-// Ascend calls fn for each record whose key sorts behind after, in the order
-// of keys (bytes), until fn returns false; "" starts at the first. It walks one
-// version: what changes meanwhile is not seen.
-func (c *Collection[T]) Ascend(after string, fn func(key string, value T) bool) {
-	c.durable.Load().ascend(after, fn)
+// AscendIndex is Ascend by the values of a unique index, which it returns with their records.
+func (c *Collection[T]) AscendIndex(index, after string) iter.Seq2[string, T] {
+	return c.durable.Load().ascendIndex(index, after)
 }
 
 // Lookup finds the record that has value in a unique index.
 func (c *Collection[T]) Lookup(index, value string) (string, T, bool) {
-	return c.durable.Load().lookup(index, value, c.indexes)
+	return c.durable.Load().Lookup(index, value)
 }
 
 // In returns the collection as a transaction sees it.
-func (c *Collection[T]) In(tx *Tx) View[T] {
-	return View[T]{collection: c, tx: tx}
-}
+func (c *Collection[T]) In(tx *Tx) View[T] { return View[T]{table: c.latest, collection: c, tx: tx} }
 
 // View is a collection within a transaction: the latest state, with what other
 // transactions have changed but not made durable yet, and with the changes of
-// this one. It must not be used after the transaction's function returned.
+// this one. It must not be used after the transaction's function returned, nor
+// changed while Ascend walks it.
 type View[T any] struct {
+	*table[T]
+
 	collection *Collection[T]
 	tx         *Tx
-}
-
-// Get returns the latest record of a key.
-func (v View[T]) Get(key string) (T, bool) {
-	return v.collection.latest.records.Get(key)
-}
-
-// Len is the latest number of records.
-func (v View[T]) Len() int {
-	return v.collection.latest.records.Len()
-}
-
-// Ascend is Collection.Ascend on the latest state. fn must not change the
-// collection.
-func (v View[T]) Ascend(after string, fn func(key string, value T) bool) {
-	v.collection.latest.ascend(after, fn)
-}
-
-// Lookup is Collection.Lookup on the latest state.
-func (v View[T]) Lookup(index, value string) (string, T, bool) {
-	return v.collection.latest.lookup(index, value, v.collection.indexes)
 }
 
 // Put inserts or replaces the record of a key. It fails with ErrDuplicate when
@@ -168,8 +140,7 @@ func (v View[T]) Lookup(index, value string) (string, T, bool) {
 func (v View[T]) Put(key string, value T) error {
 	c := v.collection
 
-	err := v.tx.usable(c.writer)
-	if err != nil {
+	if err := v.tx.usable(c.writer); err != nil {
 		return err
 	}
 
@@ -178,11 +149,9 @@ func (v View[T]) Put(key string, value T) error {
 		return v.tx.fail(err)
 	}
 
-	old, had := c.latest.put(key, value, c.indexes)
-	c.dirty = true
-	v.tx.changes = append(v.tx.changes, &change[T]{
-		collection: c, key: key, old: old, hadOld: had, now: value, hasNew: true, record: encoded,
-	})
+	put := &change[T]{collection: c, key: key, now: value, hasNew: true, record: encoded}
+	put.apply()
+	v.tx.changes = append(v.tx.changes, put)
 
 	return nil
 }
@@ -200,14 +169,14 @@ func (c *Collection[T]) encode(key string, value T) ([]byte, error) {
 	case string(encoded) == "null":
 		err = errNull
 	default:
-		err = c.checkRecord(key, value)
+		err = c.check(key, value)
 	}
 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s %q: %w", ErrRecord, c.name, key, err)
 	}
 
-	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
+	if index, taken, holder, found := c.latest.conflict(key, value); found {
 		return nil, fmt.Errorf("%w: %s %q of %s %q belongs to %q", ErrDuplicate, index, taken, c.name, key, holder)
 	}
 
@@ -217,19 +186,16 @@ func (c *Collection[T]) encode(key string, value T) ([]byte, error) {
 // Delete removes the record of a key; a missing one is fine.
 func (v View[T]) Delete(key string) error {
 	c := v.collection
-
-	err := v.tx.usable(c.writer)
-	if err != nil {
+	if err := v.tx.usable(c.writer); err != nil {
 		return err
 	}
 
-	old, had := c.latest.remove(key, c.indexes)
-	if !had {
-		return nil
-	}
+	deletion := &change[T]{collection: c, key: key, record: []byte("null")}
+	deletion.apply()
 
-	c.dirty = true
-	v.tx.changes = append(v.tx.changes, &change[T]{collection: c, key: key, old: old, hadOld: true, record: []byte("null")})
+	if deletion.hadOld {
+		v.tx.changes = append(v.tx.changes, deletion)
+	}
 
 	return nil
 }
@@ -248,12 +214,24 @@ func (ch *change[T]) appendTo(lines []byte, sequence, batch uint64, more bool) [
 	return appendChange(lines, sequence, batch, more, ch.collection.name, ch.key, ch.record)
 }
 
+// apply makes the change in the latest state.
+func (ch *change[T]) apply() {
+	c := ch.collection
+	if ch.hasNew {
+		ch.old, ch.hadOld = c.latest.put(ch.key, ch.now)
+	} else {
+		ch.old, ch.hadOld = c.latest.remove(ch.key)
+	}
+
+	c.dirty = c.dirty || ch.hasNew || ch.hadOld
+}
+
 func (ch *change[T]) revert() {
 	c := ch.collection
 	if ch.hadOld {
-		c.latest.put(ch.key, ch.old, c.indexes)
+		c.latest.put(ch.key, ch.old)
 	} else {
-		c.latest.remove(ch.key, c.indexes)
+		c.latest.remove(ch.key)
 	}
 }
 
@@ -290,9 +268,9 @@ func (c *Collection[T]) seal() func() {
 	return func() { c.durable.Store(sealed) }
 }
 
-func (c *Collection[T]) version(name string) version {
+func (c *Collection[T]) version() version {
 	records := c.durable.Load().records
-	return version{name, records.Len(), func(yield func(string, any) bool) {
+	return version{c.name, records.Len(), func(yield func(string, any) bool) {
 		records.Scan(func(key string, value T) bool { return yield(key, value) })
 	}}
 }
@@ -307,56 +285,39 @@ func (c *Collection[T]) decode(key string, encoded []byte) (any, error) {
 
 	var value T
 
-	err := jsonv1.Unmarshal(encoded, &value)
-	if err != nil {
+	if err := jsonv1.Unmarshal(encoded, &value); err != nil {
 		return nil, fmt.Errorf("record does not fit: %w", err)
 	}
 
-	err = c.checkRecord(key, value)
-	if err != nil {
+	if err := c.check(key, value); err != nil {
 		return nil, err
 	}
 
-	if c.prepare != nil {
-		c.prepare(key, value)
-	}
+	c.prepare(key, value)
 
 	return value, nil
 }
 
-func (c *Collection[T]) checkRecord(key string, value T) error {
-	if c.check == nil {
-		return nil
-	}
-
-	return c.check(key, value)
-}
-
 // recover applies one put that was read from disk.
 func (c *Collection[T]) recover(key string, decoded any) error {
-	value, ok := decoded.(T)
-	if !ok {
-		return fmt.Errorf("%w: %s %q has type %T", ErrRecord, c.name, key, decoded)
-	}
+	value := decoded.(T) //nolint:forcetypeassert // decode returns nothing else
 
-	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
+	if index, taken, holder, found := c.latest.conflict(key, value); found {
 		return fmt.Errorf("%s %q is %w by %q", index, taken, ErrDuplicate, holder)
 	}
 
-	ch := change[T]{collection: c, key: key, now: value, hasNew: true}
-	ch.old, ch.hadOld = c.latest.put(key, value, c.indexes)
-	c.dirty = true
-	ch.announce()
+	put := change[T]{collection: c, key: key, now: value, hasNew: true}
+	put.apply()
+	put.announce()
 
 	return nil
 }
 
 func (c *Collection[T]) recoverDeleted(key string) {
-	ch := change[T]{collection: c, key: key}
+	deletion := change[T]{collection: c, key: key}
+	deletion.apply()
 
-	ch.old, ch.hadOld = c.latest.remove(key, c.indexes)
-	if ch.hadOld {
-		c.dirty = true
-		ch.announce()
+	if deletion.hadOld {
+		deletion.announce()
 	}
 }

@@ -66,15 +66,6 @@ type committer struct {
 	stopped    context.Context //nolint:containedctx // ends the store's own background work
 }
 
-func newCommitter(dir string, opts Options, w *writer) *committer {
-	stopped, stop := context.WithCancel(context.Background())
-
-	return &committer{
-		dir: dir, options: opts, writer: w,
-		token: make(chan struct{}, 1), compacting: make(chan struct{}, 1), stop: stop, stopped: stopped,
-	}
-}
-
 // close writes the newest batch, marks a clean end and closes the files.
 func (c *committer) close(newest *batch) error {
 	c.writer.mu.Lock()
@@ -134,8 +125,7 @@ func (c *committer) flush() {
 		return
 	}
 
-	err := c.journal.append(b.lines, b.sync)
-	if err != nil {
+	if err := c.journal.append(b.lines, b.sync); err != nil {
 		c.fail(err)
 
 		return

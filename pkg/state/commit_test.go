@@ -306,7 +306,7 @@ func TestConcurrentUse(t *testing.T) {
 
 	group.Go(func() {
 		for range 200 {
-			f.volumes.Ascend("v3", func(string, *volume) bool { return true })
+			f.volumes.Ascend("v3")(func(string, *volume) bool { return true })
 			f.volumes.Lookup("name", "v3-3")
 			_ = f.Err()
 		}

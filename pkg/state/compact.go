@@ -24,8 +24,7 @@ func (c *committer) compactIfLarge() {
 	}
 	c.background.Go(func() {
 		defer func() { <-c.compacting }()
-		err := c.compact(c.stopped)
-		if err != nil && c.stopped.Err() == nil {
+		if err := c.compact(c.stopped); err != nil && c.stopped.Err() == nil {
 			c.options.Log.Warn("state was not compacted; nothing is lost and it is tried again later", "dir", c.dir, "error", err)
 		}
 	})
@@ -34,10 +33,8 @@ func (c *committer) compactIfLarge() {
 // Compact replaces the journal by one whose base has all records as they are now, as happens by
 // itself when the journal has grown large. Updates wait for a moment that does not depend on the
 // number of records; reads don't wait. Its failure loses nothing.
-func (s *Store) Compact(ctx context.Context) error { return s.committer.compactNow(ctx) }
-
-// compactNow is Store.Compact.
-func (c *committer) compactNow(ctx context.Context) error {
+func (s *Store) Compact(ctx context.Context) error {
+	c := s.committer
 	select {
 	case c.compacting <- struct{}{}:
 	case <-ctx.Done():
@@ -131,8 +128,7 @@ func (c *committer) switchTo(next *journal, from int64) error {
 	}
 	previous := c.journal
 	c.journal = next
-	err = previous.file.Close()
-	if err != nil {
+	if err := previous.file.Close(); err != nil {
 		c.options.Log.Warn("cannot close the journal that was replaced", "dir", c.dir, "error", err)
 	}
 	return nil

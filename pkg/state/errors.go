@@ -38,29 +38,18 @@ func (e *LockedError) Error() string {
 
 // DamageError means that state on disk is not what was written there. Nothing is changed on disk,
 // and nothing of the state may be trusted.
-type DamageError struct {
-	File string
-	// Line counts from 1; 0 means the file as a whole.
-	Line int
-	// Collection and Key name the record that cannot be used; empty for other damage.
-	Collection, Key string
-	Reason          string
+type DamageError Finding
 
-	fix fix
-}
-
-// fix is what Repair does about damage.
-type fix int
-
+// What Repair does about damage; it leaves what has no fix to an administrator.
 const (
-	// fixNone leaves it to an administrator.
-	fixNone fix = iota
 	// fixKeep keeps the records of the base as they read now.
-	fixKeep
-	// fixDrop drops the line and all that follow.
-	fixDrop
+	fixKeep = "keep the records as the file reads now, whatever its checksums say: " +
+		"examine the line first, and correct it if necessary"
+	// fixDrop drops the line and all that follow, behind the last change before it.
+	fixDrop = "keep the changes up to %d and drop this line and all that follow"
 	// fixOmit leaves out the record, and no other.
-	fixOmit
+	fixOmit = "drop this record and no other; its data stay in the pool. If a newer program has written it, " +
+		"use that one instead; docs/state-format.md says how to correct it"
 )
 
 func (e *DamageError) Error() string {
@@ -69,7 +58,7 @@ func (e *DamageError) Error() string {
 		where = fmt.Sprintf("%s:%d", e.File, e.Line)
 	}
 	what, newer := "", ""
-	if e.fix == fixOmit {
+	if e.Collection != "" {
 		what, newer = fmt.Sprintf("%s %q: ", e.Collection, e.Key), "if a newer program has written it, use that one; otherwise "
 	}
 	return fmt.Sprintf("%s: state is damaged: %s%s; %ssee `touchstone state verify` and `touchstone state repair`",

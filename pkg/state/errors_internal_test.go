@@ -14,9 +14,9 @@ func TestDamageNamesItsPlace(t *testing.T) {
 
 	for want, damage := range map[string]DamageError{
 		"f: state is damaged: why; " + see:   {File: "f", Reason: "why"},
-		"f:3: state is damaged: why; " + see: {File: "f", Line: 3, Reason: "why", fix: fixDrop},
+		"f:3: state is damaged: why; " + see: {File: "f", Line: 3, Reason: "why", Fix: fixDrop},
 		`f:3: state is damaged: volumes "v": why; if a newer program has written it, use that one; otherwise ` + see: {
-			File: "f", Line: 3, Collection: "volumes", Key: "v", Reason: "why", fix: fixOmit,
+			File: "f", Line: 3, Collection: "volumes", Key: "v", Reason: "why", Fix: fixOmit,
 		},
 	} {
 		require.EqualError(t, &damage, want)

@@ -96,8 +96,7 @@ func exists(files FS, name string) (bool, error) {
 
 // removeIfExists removes a file that may be missing.
 func removeIfExists(files FS, name string) error {
-	err := files.Remove(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := files.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove leftover: %w", err)
 	}
 	return nil

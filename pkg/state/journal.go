@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -69,7 +70,7 @@ func (j *journal) close(last uint64, healthy bool) error {
 		err = j.file.Sync()
 	}
 	if healthy && err == nil && !j.closed {
-		err = j.append(appendClosed(nil, last), true)
+		err = j.append(appendLine(nil, `"closed":%d`, last), true)
 	}
 	return errors.Join(err, j.file.Close())
 }
@@ -82,12 +83,10 @@ func (j *journal) fill(end int64) error {
 		return nil
 	}
 	filled := preallocated(end)
-	err := writeAt(j.file, bytes.Repeat([]byte{'\n'}, int(filled-j.filled)), j.filled)
-	if err != nil {
+	if err := writeAt(j.file, bytes.Repeat([]byte{'\n'}, int(filled-j.filled)), j.filled); err != nil {
 		return err
 	}
-	err = j.file.Sync()
-	if err != nil {
+	if err := j.file.Sync(); err != nil {
 		return fmt.Errorf("preallocate: %w", err)
 	}
 	j.filled = filled
@@ -145,16 +144,15 @@ const draftSyncBytes = 4 << 20
 // draftJournal writes a journal under a temporary name: a header and a base with all records as
 // they are after the change of that number. It has no preallocated part yet. Records are read and
 // encoded one by one, and ctx is asked now and then, since there may be many.
-func draftJournal(ctx context.Context, files FS, dir string, sequence uint64, all []version) (*journal, error) {
-	path := filepath.Join(dir, draftName)
-	file, err := files.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, fileMode)
+func draftJournal(ctx context.Context, files FS, dir string, sequence uint64, all []version) (_ *journal, err error) {
+	defer errdefs.Wrapf(&err, "write a new journal")
+	file, err := files.OpenFile(filepath.Join(dir, draftName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, fileMode)
 	if err != nil {
-		return nil, fmt.Errorf("write a new journal: %w", err)
+		return nil, err
 	}
 	j := &journal{file: file, closed: true}
-	err = j.writeBase(ctx, sequence, all)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("write a new journal: %w", err), j.discard(files, dir))
+	if err := j.writeBase(ctx, sequence, all); err != nil {
+		return nil, errors.Join(err, j.discard(files, dir))
 	}
 	return j, nil
 }
@@ -164,7 +162,8 @@ func (j *journal) writeBase(ctx context.Context, sequence uint64, all []version)
 	for _, each := range all {
 		counts[each.name] = each.count
 	}
-	text := appendHeader(nil, sequence, counts)
+	out := bufio.NewWriterSize(io.NewOffsetWriter(j.file, 0), chunkBytes)
+	line := appendHeader(nil, sequence, counts)
 	synced := int64(0)
 
 	// One buffer for all records: with many of them, their encodings would be most of the garbage.
@@ -174,32 +173,26 @@ func (j *journal) writeBase(ctx context.Context, sequence uint64, all []version)
 	for _, each := range all {
 		for key, value := range each.records {
 			record.Reset()
-
-			err := encoder.Encode(value)
-			if err != nil {
+			if err := encoder.Encode(value); err != nil {
 				return fmt.Errorf("%s %q: %w", each.name, key, err)
 			}
-
-			text = appendRecord(text, each.name, key, bytes.TrimSuffix(record.Bytes(), []byte{'\n'}))
-			if len(text) < chunkBytes {
-				continue
-			}
-			_, err = j.file.WriteAt(text, j.end)
-			j.end += int64(len(text))
-			text = text[:0]
+			line = appendRecord(line, each.name, key, bytes.TrimSuffix(record.Bytes(), []byte{'\n'}))
+			j.end += int64(len(line))
+			_, err := out.Write(line)
+			line = line[:0]
 			if err == nil && j.end-synced >= draftSyncBytes {
 				synced = j.end
-				err = errors.Join(ctx.Err(), j.file.Sync())
+				err = errors.Join(ctx.Err(), out.Flush(), j.file.Sync())
 			}
 			if err != nil {
 				return err
 			}
 		}
 	}
-	_, err := j.file.WriteAt(text, j.end)
-	j.end += int64(len(text))
+	_, err := out.Write(line) // of a base without records
+	j.end += int64(len(line))
 	j.base, j.filled = j.end, j.end
-	return errors.Join(err, j.file.Sync())
+	return errors.Join(err, out.Flush(), j.file.Sync())
 }
 
 // copyFrom appends a part of another journal to a draft, without a sync.
@@ -216,11 +209,10 @@ var errUnknownName = errors.New("which journal has the name is unknown")
 
 // install makes the draft durable, with its preallocated part, and gives it the journal's name.
 func (j *journal) install(files FS, dir string) error {
-	err := j.fill(j.end)
-	if err != nil {
+	if err := j.fill(j.end); err != nil {
 		return err
 	}
-	err = files.Rename(filepath.Join(dir, draftName), filepath.Join(dir, journalName))
+	err := files.Rename(filepath.Join(dir, draftName), filepath.Join(dir, journalName))
 	if isNoSpace(err) {
 		return err
 	}

@@ -115,10 +115,6 @@ func appendChange(to []byte, sequence, batch uint64, more bool, collection, key 
 		sequence, batch, marker, quote(collection), quote(key), record)
 }
 
-func appendClosed(to []byte, last uint64) []byte {
-	return appendLine(to, `"closed":%d`, last)
-}
-
 // appendLine appends a line with its checksum.
 func appendLine(to []byte, format string, args ...any) []byte {
 	return endLine(fmt.Appendf(append(to, checksumSpace...), format, args...), len(to))
@@ -127,7 +123,9 @@ func appendLine(to []byte, format string, args ...any) []byte {
 // endLine ends the line from start on, which begins with checksumSpace.
 func endLine(to []byte, start int) []byte {
 	to = append(to, '}')
-	setChecksum(to[start:])
+	text := to[start:]
+	sum := crc32.Checksum(text[checksumBytes:], castagnoli)
+	hex.Encode(text[len(checksumOpen):], binary.BigEndian.AppendUint32(nil, sum))
 
 	return append(to, '\n')
 }
@@ -148,11 +146,6 @@ func appendQuoted(to []byte, text string) []byte {
 	to = append(to, text...)
 
 	return append(to, '"')
-}
-
-func setChecksum(text []byte) {
-	sum := crc32.Checksum(text[checksumBytes:], castagnoli)
-	hex.Encode(text[len(checksumOpen):], binary.BigEndian.AppendUint32(nil, sum))
 }
 
 var (

@@ -21,8 +21,7 @@ func lockForWriting(dir, owner string) (*os.File, error) {
 		return nil, fmt.Errorf("lock state: %w", err)
 	}
 
-	err = lock(dir, file, unix.LOCK_EX)
-	if err != nil {
+	if err := lock(dir, file, unix.LOCK_EX); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 
@@ -48,8 +47,7 @@ func lockForReading(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock state: %w", err)
 	}
 
-	err = lock(dir, file, unix.LOCK_SH)
-	if err != nil {
+	if err := lock(dir, file, unix.LOCK_SH); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 
@@ -87,4 +85,16 @@ func checkInPlace(file *os.File) error {
 	}
 
 	return nil
+}
+
+// Exclusively calls within while the directory of a state, which exists, is locked for this process, as
+// by Open. within may remove the directory: a process that waits for the lock then fails. Error:
+// *LockedError.
+func Exclusively(dir, owner string, within func() error) error {
+	file, err := lockForWriting(dir, owner)
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(within(), file.Truncate(0), unlock(file))
 }

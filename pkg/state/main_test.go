@@ -102,7 +102,7 @@ func (f fixture) remove(key string) error {
 func (f fixture) all() map[string]volume {
 	found := map[string]volume{}
 
-	f.volumes.Ascend("", func(key string, v *volume) bool {
+	f.volumes.Ascend("")(func(key string, v *volume) bool {
 		found[key] = *v
 
 		return true

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // The mark is one line in a file of its own: the number of a change that is durable. It is written
@@ -19,10 +20,6 @@ import (
 // markBytes bounds what is read of the mark's file.
 const markBytes = 4096
 
-func appendMark(to []byte, durable uint64) []byte {
-	return appendLine(to, `"durable":%d`, durable)
-}
-
 // mark is the file, and the buffer of its line.
 type mark struct {
 	file File
@@ -31,23 +28,24 @@ type mark struct {
 
 // write records the last durable change. Errors are ignored: an older mark is valid, too.
 func (m *mark) write(durable uint64) {
-	m.line = appendMark(m.line[:0], durable)
+	m.line = appendLine(m.line[:0], `"durable":%d`, durable)
 	_, _ = m.file.WriteAt(m.line, 0)
 }
 
 // readMark returns 0 without a mark: the file is missing, or a power failure left it empty.
-func readMark(files FS, path string) (uint64, error) {
+func readMark(files FS, path string) (_ uint64, err error) {
+	defer errdefs.Wrapf(&err, "read the mark of the journal")
 	file, err := files.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the mark of the journal: %w", err)
+		return 0, err
 	}
 	defer file.Close()
 	content, err := io.ReadAll(io.NewSectionReader(file, 0, markBytes))
 	if err != nil {
-		return 0, fmt.Errorf("read the mark of the journal: %w", err)
+		return 0, err
 	}
 	text, _, whole := bytes.Cut(content, []byte{'\n'})
 	var mark struct {

@@ -14,8 +14,7 @@ import (
 func (c *committer) load(ctx context.Context) error {
 	files := c.options.FS
 	path := filepath.Join(c.dir, journalName)
-	err := removeIfExists(files, filepath.Join(c.dir, draftName))
-	if err != nil {
+	if err := removeIfExists(files, filepath.Join(c.dir, draftName)); err != nil {
 		return err
 	}
 	mark, err := readMark(files, filepath.Join(c.dir, markName))
@@ -27,8 +26,7 @@ func (c *committer) load(ctx context.Context) error {
 		return err
 	}
 	if !found {
-		err = c.create(ctx)
-		if err != nil {
+		if err := c.create(ctx); err != nil {
 			return err
 		}
 	}
@@ -36,14 +34,8 @@ func (c *committer) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	read := &loader{
-		path:    path,
-		find:    func(name string) collection { return c.writer.collections[name] },
-		check:   c.writer.check,
-		damaged: func(damage *DamageError) error { return damage },
-	}
-	err = read.read(ctx, file, mark)
-	if err != nil {
+	read := &loader{path: path, writer: c.writer, damaged: func(damage *DamageError) error { return damage }}
+	if err := read.read(ctx, file, mark); err != nil {
 		return errors.Join(err, file.Close())
 	}
 	c.mark.file, err = files.OpenFile(filepath.Join(c.dir, markName), os.O_RDWR|os.O_CREATE, fileMode)
@@ -95,8 +87,7 @@ func (c *committer) dropTorn(torn *DamageError) (err error) {
 	defer errdefs.Wrapf(&err, "drop the end of the journal")
 	c.options.Log.Warn("dropping the end of the journal: a write was interrupted and never synced",
 		"file", torn.File, "line", torn.Line, "reason", torn.Reason)
-	err = c.journal.wipe()
-	if err != nil {
+	if err := c.journal.wipe(); err != nil {
 		return err
 	}
 	return c.journal.file.Sync()

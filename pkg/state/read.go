@@ -15,6 +15,8 @@ import (
 	"slices"
 	"sync"
 	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // chunkBytes is about how much of the journal one worker decodes at a time.
@@ -24,10 +26,10 @@ const chunkBytes = 128 << 10
 // Dump see the same. Lines are decoded in parallel and applied in order.
 type loader struct {
 	path string
-	// find returns nil for an unknown collection. Several goroutines call it at once.
-	find func(name string) collection
-	// check reports the records that contradict others; see Store.AddCheck.
-	check func(report reportFunc)
+	// writer has the collections, and checks for records that contradict others.
+	writer *writer
+	// texts has the JSON of the records of each collection by their keys; nil if it is not needed.
+	texts map[string]map[string]json.RawMessage
 	// damaged receives damage and returns the error to stop with; nil continues if that is
 	// possible.
 	damaged func(damage *DamageError) error
@@ -84,8 +86,7 @@ func openJournal(files FS, path string) (File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
-	err = errors.Join(file.Sync(), files.SyncDir(filepath.Dir(path)), file.Forget())
-	if err != nil {
+	if err := errors.Join(file.Sync(), files.SyncDir(filepath.Dir(path)), file.Forget()); err != nil {
 		return nil, errors.Join(fmt.Errorf("read the journal %s: %w", path, err), file.Close())
 	}
 	return file, nil
@@ -93,9 +94,7 @@ func openJournal(files FS, path string) (File, error) {
 
 // read reads the whole journal, as far as damage allows. All changes up to mark were durable.
 func (l *loader) read(ctx context.Context, file File, mark uint64) error {
-	err := inOrder(ctx, runtime.GOMAXPROCS(0),
-		func(emit func(*chunk) error) error { return readChunks(file, emit) },
-		l.parse, l.apply)
+	err := l.readLines(ctx, file)
 	if err == nil {
 		err = l.checkEnd(file, mark)
 	}
@@ -105,10 +104,44 @@ func (l *loader) read(ctx context.Context, file File, mark uint64) error {
 	return err
 }
 
+// readLines parses the chunks of the journal in parallel and applies them in order. The number of chunks in
+// memory is bounded.
+func (l *loader) readLines(ctx context.Context, file File) error {
+	applying, ctx := errgroup.WithContext(ctx)
+	ordered := make(chan *chunk, runtime.GOMAXPROCS(0))
+	applying.Go(func() error {
+		for c := range ordered {
+			<-c.parsed
+			if err := l.apply(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var parsing sync.WaitGroup
+	err := readChunks(file, func(c *chunk) error {
+		select {
+		case ordered <- c:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		parsing.Go(func() {
+			l.parse(c)
+			close(c.parsed)
+		})
+		return nil
+	})
+	close(ordered)
+	parsing.Wait()
+	return cmp.Or(applying.Wait(), err)
+}
+
 // chunk is a part of the journal that ends with a line.
 type chunk struct {
 	text  []byte
 	lines []parsedLine
+	// parsed is closed when lines are those of the text.
+	parsed chan struct{}
 }
 
 // chunks has chunks to use again: with new ones, a start would make more garbage than records.
@@ -116,7 +149,7 @@ var chunks = sync.Pool{New: func() any { return &chunk{} }}
 
 func newChunk(text []byte) *chunk {
 	c := chunks.Get().(*chunk) //nolint:forcetypeassert // the pool has nothing else
-	c.text = append(c.text[:0], text...)
+	c.text, c.parsed = append(c.text[:0], text...), make(chan struct{})
 	return c
 }
 
@@ -143,8 +176,7 @@ func readChunks(file File, emit func(*chunk) error) error {
 		end := bytes.LastIndexByte(c.text, '\n') + 1
 		next := newChunk(c.text[end:])
 		c.text = c.text[:end]
-		err = emit(c)
-		if err != nil {
+		if err := emit(c); err != nil {
 			return err
 		}
 		c = next
@@ -229,7 +261,10 @@ func (l *loader) parseLine(p *parsedLine, text []byte, whole bool) {
 func (l *loader) decodeRecord(p *parsedLine) error {
 	record := p.Record
 	// The memory of the line is used again.
-	p.target, p.deleting, p.Record = l.find(p.Collection), p.deletes(), nil
+	p.target, p.deleting, p.Record = l.writer.collections[p.Collection], p.deletes(), nil
+	if l.texts != nil {
+		p.Record = bytes.Clone(record)
+	}
 	switch {
 	case p.deleting:
 		return nil
@@ -257,8 +292,13 @@ func goodSuffix(text []byte) *line {
 }
 
 // damage describes what is wrong with the line that was read last.
-func (l *loader) damage(p *parsedLine, fix fix, reason error) *DamageError {
-	return &DamageError{File: l.path, Line: p.number, Reason: reason.Error(), fix: fix}
+func (l *loader) damage(p *parsedLine, fix string, reason error) *DamageError {
+	return &DamageError{File: l.path, Line: p.number, Reason: reason.Error(), Fix: fix}
+}
+
+// drop is damage of a line that Repair drops, with all that follow.
+func (l *loader) drop(p *parsedLine, reason error) *DamageError {
+	return l.damage(p, fmt.Sprintf(fixDrop, l.last), reason)
 }
 
 // stop reports damage behind which no line counts.
@@ -300,9 +340,9 @@ func (l *loader) applyHeader(p *parsedLine) error {
 	l.base.size = l.end.size
 	switch {
 	case p.kind != headerLine:
-		return l.stop(l.damage(p, fixNone, fmt.Errorf("the first line is not the header of a journal: %w", cmp.Or(p.torn, p.damage, errForm))))
+		return l.stop(l.damage(p, "", fmt.Errorf("the first line is not the header of a journal: %w", cmp.Or(p.torn, p.damage, errForm))))
 	case p.Format != journalFormat || p.Version != formatVersion:
-		return l.stop(l.damage(p, fixNone, fmt.Errorf("version %d of the format %q is %w; it knows %d of %q",
+		return l.stop(l.damage(p, "", fmt.Errorf("version %d of the format %q is %w; it knows %d of %q",
 			p.Version, p.Format, errUnknown, formatVersion, journalFormat)))
 	case p.torn != nil:
 		return l.damaged(l.damage(p, fixKeep, p.torn))
@@ -321,14 +361,14 @@ var (
 func (l *loader) applyRecord(p *parsedLine) error {
 	reason := cmp.Or(p.torn, p.damage)
 	if p.kind != recordLine && (reason == nil || errors.Is(reason, errEmpty)) {
-		err := l.damaged(l.damage(p, fixKeep, fmt.Errorf("%w: %d of %d precede this line", errRecords, l.base.records, l.base.expected)))
-		if err != nil {
+		reason = fmt.Errorf("%w: %d of %d precede this line", errRecords, l.base.records, l.base.expected)
+		if err := l.damaged(l.damage(p, fixKeep, reason)); err != nil {
 			return err
 		}
 		l.base.expected = l.base.records
 		return l.applyChange(p)
 	}
-	fix := fixNone
+	fix := ""
 	if p.kind == recordLine {
 		fix = fixKeep
 		key := [2]string{p.Collection, p.Key}
@@ -362,10 +402,10 @@ func (l *loader) checkPlace(key [2]string) error {
 func (l *loader) applyChange(p *parsedLine) error {
 	switch {
 	case p.damage != nil:
-		return l.stop(l.damage(p, fixDrop, p.damage))
+		return l.stop(l.drop(p, p.damage))
 	case p.torn != nil:
 		if l.torn == nil {
-			l.torn = l.damage(p, fixDrop, p.torn)
+			l.torn = l.drop(p, p.torn)
 		}
 		l.remnant = l.remnant || !errors.Is(p.torn, errEmpty) || len(l.begun) > 0
 		if p.behind != nil && p.behind.durableBefore() > l.last {
@@ -379,9 +419,8 @@ func (l *loader) applyChange(p *parsedLine) error {
 		}
 		return nil
 	}
-	err := l.applyGood(p)
-	if err != nil {
-		return l.stop(l.damage(p, fixDrop, err))
+	if err := l.applyGood(p); err != nil {
+		return l.stop(l.drop(p, err))
 	}
 	return nil
 }

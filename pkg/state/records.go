@@ -20,20 +20,31 @@ func (l *loader) applyToRecord(p *parsedLine) {
 	key, reason := recordKey{p.Collection, p.Key}, p.unusable
 	delete(l.refused, key)
 	l.named[p.Collection] = true
-	if p.target != nil && reason == nil && !p.deleting {
+	if reason == nil && !p.deleting {
 		reason = p.target.recover(p.Key, p.value)
 	}
-	if p.target != nil && (reason != nil || p.deleting) {
-		p.target.recoverDeleted(p.Key)
+	switch {
+	case reason != nil || p.deleting:
+		l.leaveOut(key)
+	case l.texts != nil:
+		l.texts[p.Collection][p.Key] = p.Record
 	}
 	if reason != nil {
 		l.refused[key] = l.refusal(key, p.number, reason)
 	}
 }
 
+// leaveOut removes a record from its collection, if this program knows that.
+func (l *loader) leaveOut(key recordKey) {
+	if target := l.writer.collections[key.collection]; target != nil {
+		target.recoverDeleted(key.key)
+		delete(l.texts[key.collection], key.key)
+	}
+}
+
 func (l *loader) refusal(key recordKey, line int, reason error) *DamageError {
 	return &DamageError{
-		File: l.path, Line: line, Collection: key.collection, Key: key.key, Reason: reason.Error(), fix: fixOmit,
+		File: l.path, Line: line, Collection: key.collection, Key: key.key, Reason: reason.Error(), Fix: fixOmit,
 	}
 }
 
@@ -41,14 +52,13 @@ func (l *loader) refusal(key recordKey, line int, reason error) *DamageError {
 func (l *loader) checkRecords(file File) error {
 	refused := slices.SortedFunc(maps.Values(l.refused), func(a, b *DamageError) int { return a.Line - b.Line })
 	for _, damage := range refused {
-		err := l.damaged(damage)
-		if err != nil {
+		if err := l.damaged(damage); err != nil {
 			return err
 		}
 	}
 	for {
 		found := map[recordKey]error{}
-		l.check(func(collection, key string, reason error) { found[recordKey{collection, key}] = reason })
+		l.writer.check(func(collection, key string, reason error) { found[recordKey{collection, key}] = reason })
 		if len(found) == 0 {
 			return nil
 		}
@@ -57,11 +67,10 @@ func (l *loader) checkRecords(file File) error {
 			return err
 		}
 		for _, key := range slices.SortedFunc(maps.Keys(found), recordKey.compare) {
-			err = l.damaged(l.refusal(key, lines[key], found[key]))
-			if err != nil {
+			if err := l.damaged(l.refusal(key, lines[key], found[key])); err != nil {
 				return err
 			}
-			l.find(key.collection).recoverDeleted(key.key)
+			l.leaveOut(key)
 		}
 	}
 }

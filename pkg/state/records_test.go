@@ -31,7 +31,7 @@ func newChecked(dir string) fixture {
 		counts: state.Register[int](s, "counts"),
 	}
 	s.AddCheck(func(tx *state.Tx, report func(collection, key string, reason error)) {
-		f.volumes.In(tx).Ascend("", func(key string, v *volume) bool {
+		f.volumes.In(tx).Ascend("")(func(key string, v *volume) bool {
 			if _, ok := f.volumes.In(tx).Get(v.Note); v.Note != "" && !ok {
 				report("volumes", key, errUnusable)
 			}

@@ -162,7 +162,7 @@ func TestTornGroup(t *testing.T) {
 func keys(f fixture) []string {
 	found := []string{}
 
-	f.volumes.Ascend("", func(key string, _ *volume) bool {
+	f.volumes.Ascend("")(func(key string, _ *volume) bool {
 		found = append(found, key)
 
 		return true

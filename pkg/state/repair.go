@@ -23,8 +23,7 @@ type Repaired struct {
 // ends in .damaged-N. With no findings it does nothing. With one that has no fix it changes nothing
 // and fails with ErrNotRepairable. It fails with *LockedError while a store has the directory open.
 func (s *Store) Repair() (Repaired, error) {
-	_, err := os.Stat(s.dir)
-	if err != nil {
+	if _, err := os.Stat(s.dir); err != nil {
 		return Repaired{}, fmt.Errorf("repair state: %w", err)
 	}
 	lock, err := lockForWriting(s.dir, s.options.Owner)
@@ -51,8 +50,7 @@ func (s *Store) Repair() (Repaired, error) {
 		return done, fmt.Errorf("repair state: %w", err)
 	}
 	done.Backups = append(done.Backups, backup)
-	err = seen.renew()
-	if err != nil {
+	if err := seen.renew(); err != nil {
 		return done, fmt.Errorf("repair state: %w", err)
 	}
 	return done, nil
@@ -65,8 +63,7 @@ func (seen *inspection) renew() error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(fresh.install(seen.files, seen.dir), fresh.file.Close())
-	if err != nil {
+	if err := errors.Join(fresh.install(seen.files, seen.dir), fresh.file.Close()); err != nil {
 		return err
 	}
 	return errors.Join(removeIfExists(seen.files, filepath.Join(seen.dir, markName)), seen.files.SyncDir(seen.dir))
@@ -89,8 +86,7 @@ func backUp(path string) (string, error) {
 			return "", err
 		}
 		_, err = io.Copy(target, source)
-		err = errors.Join(err, target.Sync(), target.Close(), osFS{}.SyncDir(filepath.Dir(path)))
-		if err != nil {
+		if err := errors.Join(err, target.Sync(), target.Close(), osFS{}.SyncDir(filepath.Dir(path))); err != nil {
 			return "", errors.Join(err, os.Remove(name))
 		}
 		return name, nil

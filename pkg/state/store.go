@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,29 +44,18 @@ type Store struct {
 
 // New returns a store for a directory. Nothing is touched before Open.
 func New(dir string, opts Options) *Store {
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
-
-	if opts.FS == nil {
-		opts.FS = osFS{}
-	}
-
-	if opts.CompactAbove == 0 {
-		opts.CompactAbove = defaultCompactAbove
-	}
-
-	if opts.LazyFlush <= 0 {
-		opts.LazyFlush = defaultLazyFlush
-	}
-
-	if opts.RetrySpace <= 0 {
-		opts.RetrySpace = defaultRetrySpace
-	}
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
+	opts.FS = cmp.Or(opts.FS, FS(osFS{}))
+	opts.CompactAbove = cmp.Or(opts.CompactAbove, defaultCompactAbove)
+	opts.LazyFlush = cmp.Or(opts.LazyFlush, defaultLazyFlush)
+	opts.RetrySpace = cmp.Or(opts.RetrySpace, defaultRetrySpace)
 
 	w := &writer{dir: dir, log: opts.Log, collections: map[string]collection{}, pending: newBatch(0)}
 
-	return &Store{dir: dir, options: opts, writer: w, committer: newCommitter(dir, opts, w)}
+	c := &committer{dir: dir, options: opts, writer: w, token: make(chan struct{}, 1), compacting: make(chan struct{}, 1)}
+	c.stopped, c.stop = context.WithCancel(context.Background())
+
+	return &Store{dir: dir, options: opts, writer: w, committer: c}
 }
 
 // AddCheck has check called when all records are read, before the store is open: it reports the
@@ -88,8 +78,7 @@ func (s *Store) Open(ctx context.Context) error {
 
 	s.writer.phase = phaseClosed
 
-	err := os.MkdirAll(s.dir, dirMode)
-	if err != nil {
+	if err := os.MkdirAll(s.dir, dirMode); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
 
@@ -98,8 +87,7 @@ func (s *Store) Open(ctx context.Context) error {
 		return err
 	}
 
-	err = s.committer.load(ctx)
-	if err != nil {
+	if err := s.committer.load(ctx); err != nil {
 		return errors.Join(fmt.Errorf("open state: %w", err), lock.Close())
 	}
 

@@ -21,7 +21,7 @@ func (l *loader) checkEnd(file File, mark uint64) error {
 	}
 	if damage == nil && l.last < mark {
 		damage = &DamageError{
-			File: l.path, Line: l.end.lines + 1, fix: fixDrop,
+			File: l.path, Line: l.end.lines + 1, Fix: fmt.Sprintf(fixDrop, l.last),
 			Reason: fmt.Sprintf("changes up to %d were durable, as %s says, and the journal ends at %d", mark, markName, l.last),
 		}
 		if l.torn != nil {
@@ -58,6 +58,6 @@ func (l *loader) checkTail(file File) (*DamageError, error) {
 		return nil, nil //nolint:nilnil // documented: no damage
 	}
 	return &DamageError{
-		File: l.path, Line: l.end.lines + 1 + bytes.Count(tail[:at], []byte{'\n'}), Reason: reason, fix: fixDrop,
+		File: l.path, Line: l.end.lines + 1 + bytes.Count(tail[:at], []byte{'\n'}), Reason: reason, Fix: fmt.Sprintf(fixDrop, l.last),
 	}, nil
 }

@@ -72,8 +72,7 @@ func (s *Store) UpdateUnsynced(ctx context.Context, fn func(tx *Tx) error) error
 }
 
 func (s *Store) update(ctx context.Context, fn func(tx *Tx) error, until durability) error {
-	err := ctx.Err()
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("update state: %w", err)
 	}
 

@@ -231,7 +231,7 @@ func TestAscendIsInTheOrderOfKeys(t *testing.T) {
 	}
 
 	after := func(key string, limit int) (found []string) {
-		f.volumes.Ascend(key, func(key string, _ *volume) bool {
+		f.volumes.Ascend(key)(func(key string, _ *volume) bool {
 			found = append(found, key)
 
 			return len(found) < limit
@@ -249,7 +249,7 @@ func TestAscendIsInTheOrderOfKeys(t *testing.T) {
 	// A walk is over one version, whatever happens meanwhile.
 	var walked []string
 
-	f.volumes.Ascend("", func(key string, _ *volume) bool {
+	f.volumes.Ascend("")(func(key string, _ *volume) bool {
 		require.NoError(t, f.remove("c"))
 
 		walked = append(walked, key)

@@ -2,7 +2,6 @@ package state
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,8 +58,8 @@ func (s *Store) Verify(visit func(collection, key string, record json.RawMessage
 	}
 	for _, each := range seen.versions() {
 		for key, record := range each.records {
-			err = visit(each.name, key, record.(json.RawMessage)) //nolint:forcetypeassert // see inspected
-			if err != nil {
+			//nolint:forcetypeassert // see inspection.versions
+			if err := visit(each.name, key, record.(json.RawMessage)); err != nil {
 				return report, err
 			}
 		}
@@ -94,14 +93,14 @@ func (s *Store) Dump(w io.Writer) error {
 	}
 	fmt.Fprint(out, "\n  }\n}\n")
 	// The writer keeps its first error.
-	err = out.Flush()
-	if err != nil {
+	if err := out.Flush(); err != nil {
 		return fmt.Errorf("dump state: %w", err)
 	}
 	return nil
 }
 
-// inspection is a state directory, read as the store would read it.
+// inspection is a state directory, read as the store would read it, with the text of its records: a repair
+// must not lose members that this program does not know.
 type inspection struct {
 	loader
 
@@ -110,40 +109,6 @@ type inspection struct {
 	damage []*DamageError
 	// journal and draft say whether these files exist.
 	journal, draft bool
-	// collections are those of the store.
-	collections map[string]*inspected
-}
-
-// inspected is a collection that keeps the text of its records: a repair must not lose members that
-// this program does not know.
-type inspected struct {
-	collection
-
-	text *Collection[json.RawMessage]
-}
-
-// inspectedRecord is what inspected decodes.
-type inspectedRecord struct {
-	value any
-	text  json.RawMessage
-}
-
-func (c *inspected) decode(key string, encoded []byte) (any, error) {
-	value, err := c.collection.decode(key, encoded)
-	return inspectedRecord{value, bytes.Clone(encoded)}, err
-}
-
-func (c *inspected) recover(key string, decoded any) error {
-	record := decoded.(inspectedRecord) //nolint:forcetypeassert // decode returns nothing else
-	if err := c.collection.recover(key, record.value); err != nil {
-		return err
-	}
-	return c.text.recover(key, record.text)
-}
-
-func (c *inspected) recoverDeleted(key string) {
-	c.collection.recoverDeleted(key)
-	c.text.recoverDeleted(key)
 }
 
 func (s *Store) inspectLocked() (*inspection, error) {
@@ -164,42 +129,29 @@ func (s *Store) inspect() (*inspection, error) {
 		return nil, fmt.Errorf("%w: %s was read before", ErrNotOpen, s.dir)
 	}
 	s.writer.phase = phaseClosed
-	seen := &inspection{dir: s.dir, files: s.options.FS, collections: map[string]*inspected{}}
-	for name, each := range s.writer.collections {
-		seen.collections[name] = &inspected{each, newCollection[json.RawMessage](nil, name)}
-	}
+	seen := &inspection{dir: s.dir, files: s.options.FS}
 	seen.loader = loader{
-		path: filepath.Join(s.dir, journalName),
-		find: func(name string) collection {
-			if c := seen.collections[name]; c != nil {
-				return c
-			}
-			return nil
-		},
-		check: s.writer.check,
+		path: filepath.Join(s.dir, journalName), writer: s.writer, texts: map[string]map[string]json.RawMessage{},
 		damaged: func(damage *DamageError) error {
 			seen.damage = append(seen.damage, damage)
 			return nil
 		},
 	}
+	for name := range s.writer.collections {
+		seen.texts[name] = map[string]json.RawMessage{}
+	}
 	if err := seen.readAll(); err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
-	}
-	for _, each := range seen.collections {
-		if publish := each.text.seal(); publish != nil {
-			publish()
-		}
 	}
 	return seen, nil
 }
 
 func (seen *inspection) readAll() error {
-	_, err := os.Stat(seen.dir)
-	if err != nil {
+	if _, err := os.Stat(seen.dir); err != nil {
 		return err
 	}
-	seen.draft, err = exists(seen.files, filepath.Join(seen.dir, draftName))
-	if err != nil {
+	var err error
+	if seen.draft, err = exists(seen.files, filepath.Join(seen.dir, draftName)); err != nil {
 		return err
 	}
 	mark, err := readMark(seen.files, filepath.Join(seen.dir, markName))
@@ -224,9 +176,15 @@ func (seen *inspection) readAll() error {
 // versions returns what the collections have that the journal names.
 func (seen *inspection) versions() []version {
 	var all []version
-	for _, name := range slices.Sorted(maps.Keys(seen.collections)) {
-		if seen.named[name] {
-			all = append(all, seen.collections[name].text.version(name))
+	for _, name := range slices.Sorted(maps.Keys(seen.texts)) {
+		if records := seen.texts[name]; seen.named[name] {
+			all = append(all, version{name, len(records), func(yield func(string, any) bool) {
+				for _, key := range slices.Sorted(maps.Keys(records)) {
+					if !yield(key, records[key]) {
+						return
+					}
+				}
+			}})
 		}
 	}
 	return all
@@ -241,21 +199,7 @@ func (seen *inspection) report() Report {
 		report.Records[each.name] = each.count
 	}
 	for _, damage := range seen.damage {
-		finding := Finding{
-			File: damage.File, Line: damage.Line, Collection: damage.Collection, Key: damage.Key, Reason: damage.Reason,
-		}
-		switch damage.fix {
-		case fixNone:
-		case fixKeep:
-			finding.Fix = "keep the records as the file reads now, whatever its checksums say: " +
-				"examine the line first, and correct it if necessary"
-		case fixDrop:
-			finding.Fix = fmt.Sprintf("keep the changes up to %d and drop this line and all that follow", seen.last)
-		case fixOmit:
-			finding.Fix = "drop this record and no other; its data stay in the pool. If a newer program has written it, " +
-				"use that one instead; docs/state-format.md says how to correct it"
-		}
-		report.Findings = append(report.Findings, finding)
+		report.Findings = append(report.Findings, Finding(*damage))
 	}
 	return report
 }

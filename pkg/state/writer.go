@@ -20,11 +20,10 @@ const (
 // collection is a Collection of any type.
 type collection interface {
 	seal() func()
-	version(name string) version
+	version() version
 	decode(key string, encoded []byte) (any, error)
 	recover(key string, decoded any) error
 	recoverDeleted(key string)
-	Len() int
 }
 
 // durability is what a transaction waits for.
@@ -81,13 +80,15 @@ func (w *writer) accept(fn func(tx *Tx) error, until durability) (*batch, error)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	err := w.writable()
-	if err != nil {
+	if err := w.err(); err != nil {
 		return nil, err
 	}
 
-	err = w.apply(fn, until == lazy)
-	if err != nil {
+	if w.phase != phaseOpen {
+		return nil, fmt.Errorf("%w: %s", ErrNotOpen, w.dir)
+	}
+
+	if err := w.apply(fn, until == lazy); err != nil {
 		return nil, err
 	}
 
@@ -108,8 +109,7 @@ func (w *writer) apply(fn func(tx *Tx) error, lazy bool) error {
 		}
 	}()
 
-	err := fn(tx)
-	if err != nil {
+	if err := fn(tx); err != nil {
 		return err
 	}
 
@@ -127,19 +127,6 @@ func (w *writer) apply(fn func(tx *Tx) error, lazy bool) error {
 
 	for _, each := range tx.changes {
 		each.announce()
-	}
-
-	return nil
-}
-
-func (w *writer) writable() error {
-	err := w.err()
-	if err != nil {
-		return err
-	}
-
-	if w.phase != phaseOpen {
-		return fmt.Errorf("%w: %s", ErrNotOpen, w.dir)
 	}
 
 	return nil
@@ -273,7 +260,7 @@ func (w *writer) redoLazy(failed []*batch) {
 func (w *writer) versions() []version {
 	all := make([]version, 0, len(w.collections))
 	for _, name := range slices.Sorted(maps.Keys(w.collections)) {
-		all = append(all, w.collections[name].version(name))
+		all = append(all, w.collections[name].version())
 	}
 
 	return all

@@ -140,9 +140,9 @@ func controllerMutants() []regression {
 			breaks: "a page has more entries than asked for", tests: in("test/driver/create", "TestAPageHasNoMoreThanAskedFor"),
 		},
 		{
-			name: "controller/deleted-volumes-listed", in: "controller.Service.ListVolumes",
-			old:    `if v.Phase != record.PhaseReady {`,
-			new:    `if v.Phase == record.PhaseCreating {`,
+			name: "controller/deleted-volumes-listed", in: "catalog.Catalog.ReadyVolumes",
+			old:    `if v.Phase == record.PhaseReady && !yield(v) {`,
+			new:    `if v.Phase != record.PhaseCreating && !yield(v) {`,
 			breaks: "a deleted volume is listed until its bytes are gone",
 			tests:  in("test/driver/create", "TestListingWhileVolumesComeAndGo"),
 		},

@@ -15,11 +15,9 @@ func stateMutants() []regression {
 		},
 		{
 			name: "state/new-journal-not-synced", in: "state.journal.fill",
-			old: `	err = j.file.Sync()
-	if err != nil {
+			old: `	if err := j.file.Sync(); err != nil {
 		return fmt.Errorf("preallocate`,
-			new: `	err = nil
-	if err != nil {
+			new: `	if err := error(nil); err != nil {
 		return fmt.Errorf("preallocate`,
 			breaks: "a power failure after a compaction loses the changes that the new journal took over", tests: tests,
 		},
@@ -62,25 +60,25 @@ func stateMutants() []regression {
 		},
 		{
 			name: "state/torn-tail-not-cut", in: "state.committer.dropTorn",
-			old:    `err = c.journal.wipe()`,
-			new:    `err = nil`,
+			old:    `err := c.journal.wipe()`,
+			new:    `err := error(nil)`,
 			breaks: "a remnant behind the last line is mistaken for a later change", tests: tests,
 		},
 		{
 			name: "state/lock-is-shared", in: "state.lockForWriting",
-			old:    `err = lock(dir, file, unix.LOCK_EX)`,
-			new:    `err = lock(dir, file, unix.LOCK_SH)`,
+			old:    `err := lock(dir, file, unix.LOCK_EX)`,
+			new:    `err := lock(dir, file, unix.LOCK_SH)`,
 			breaks: "two drivers write one state directory", tests: tests,
 		},
 		{
 			name: "state/visible-before-durable", in: "state.committer.flush",
-			old: `	err := c.journal.append(b.lines, b.sync)
+			old: `	if err := c.journal.append(b.lines, b.sync); err != nil {
 `,
 			new: `	for _, each := range publish {
 		each()
 	}
 
-	err := c.journal.append(b.lines, b.sync)
+	if err := c.journal.append(b.lines, b.sync); err != nil {
 `,
 			breaks: "a reader acts on a record that a failure takes back", tests: tests,
 		},
@@ -105,14 +103,14 @@ func stateMutants() []regression {
 		},
 		{
 			name: "state/deletion-not-journaled", in: "state.View.Delete",
-			old:    `old: old, hadOld: true, record: []byte("null")})`,
-			new:    `old: old, hadOld: true, record: []byte("{}")})`,
+			old:    `record: []byte("null")}`,
+			new:    `record: []byte("{}")}`,
 			breaks: "a deleted record is back after a restart", tests: tests,
 		},
 		{
 			name: "state/index-keeps-removed-key", in: "state.table.remove",
-			old:    `if before := each.key(old); before != "" {`,
-			new:    `if before := each.key(old); before == "" {`,
+			old:    `each.keys.Delete(each.value(old))`,
+			new:    `each.keys.Delete("")`,
 			breaks: "the name of a deleted volume stays taken", tests: tests,
 		},
 		{

@@ -22,24 +22,22 @@ import (
 type Catalog struct {
 	record.Collections
 	*usage
-	pools
 
 	store     *state.Store
+	pools     *pool.Set
 	admission *pool.Admission
 	interner  *record.Interner
-	index     *snapshotIndex
 }
 
 // New registers the collections with a store that is not open yet, and the catalog with the admission of
 // the pools.
 func New(store *state.Store, set *pool.Set, admission *pool.Admission) *Catalog {
-	c := &Catalog{
-		usage: newUsage(), store: store, pools: pools{set}, admission: admission, interner: &record.Interner{}, index: newSnapshotIndex(),
-	}
+	c := &Catalog{usage: newUsage(), store: store, pools: set, admission: admission, interner: &record.Interner{}}
 	c.Collections = record.Register(store, record.Options{
 		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(c.observeVolume), state.WithPrepare(c.interner.Intern)},
 		Snapshots: []state.CollectionOption[*record.Snapshot]{
-			state.WithObserver(c.observeSnapshot), state.WithObserver(c.index.observe), state.WithPrepare(record.InternSnapshot),
+			state.WithObserver(c.observeSnapshot), state.WithPrepare(record.InternSnapshot),
+			state.WithIndex(sourceIndex, func(s *record.Snapshot) string { return ofSource(s.SourceVolumeID) + s.ID }),
 		},
 	})
 	admission.Register(c)
@@ -66,21 +64,25 @@ func IgnoreReadOnly(err error) error {
 func (c *Catalog) Names(kind names.Kind) []names.Object {
 	var listed []names.Object
 
-	add := func(visible bool, id, name string) bool {
+	add := func(visible bool, id, name string) {
 		if visible {
 			listed = append(listed, names.Object{ID: id, Name: name})
 		}
-
-		return true
 	}
 
 	switch kind {
 	case names.Volume:
-		c.Volumes.Ascend("", func(id string, v *record.Volume) bool { return add(v.Phase == record.PhaseReady, id, v.Name) })
+		for id, v := range c.Volumes.Ascend("") {
+			add(v.Phase == record.PhaseReady, id, v.Name)
+		}
 	case names.Snapshot:
-		c.Snapshots.Ascend("", func(id string, found *record.Snapshot) bool { return add(found.IsVisible(), id, found.Name) })
+		for id, found := range c.Snapshots.Ascend("") {
+			add(found.IsVisible(), id, found.Name)
+		}
 	case names.Group:
-		c.Groups.Ascend("", func(id string, g *record.Group) bool { return add(g.Phase == record.PhaseReady, id, g.Name) })
+		for id, g := range c.Groups.Ascend("") {
+			add(g.Phase == record.PhaseReady, id, g.Name)
+		}
 	}
 
 	return listed
@@ -88,32 +90,28 @@ func (c *Catalog) Names(kind names.Kind) []names.Object {
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.
 func (c *Catalog) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
-	p, err := c.set.Get(poolName)
+	p, err := c.pools.Get(poolName)
 	if err != nil {
 		return err
 	}
 
-	c.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
+	for _, v := range c.Volumes.Ascend("") {
 		if v.Parameters.Pool == poolName {
-			err = sum.Add(ctx, p, v.Object())
+			if err := sum.Add(ctx, p, v.Object()); err != nil {
+				return err
+			}
 		}
-
-		return err == nil
-	})
-
-	if err != nil {
-		return err
 	}
 
-	c.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+	for _, each := range c.Snapshots.Ascend("") {
 		if each.Parameters.Pool == poolName {
-			err = sum.Add(ctx, p, each.Object())
+			if err := sum.Add(ctx, p, each.Object()); err != nil {
+				return err
+			}
 		}
+	}
 
-		return err == nil
-	})
-
-	return err
+	return nil
 }
 
 // CheckCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
@@ -123,17 +121,14 @@ func (c *Catalog) CheckCapacity(ctx context.Context, p *pool.Pool, bytes int64) 
 
 var errConfig = errors.New("bad configuration")
 
-// pools finds the pools of records.
-type pools struct{ set *pool.Set }
-
 // PoolOf returns the pool of a volume, if it is available.
-func (p pools) PoolOf(v *record.Volume) (*pool.Pool, error) {
-	return p.Pool(v.Parameters.Pool, "volume "+v.ID)
+func (c *Catalog) PoolOf(v *record.Volume) (*pool.Pool, error) {
+	return c.Pool(v.Parameters.Pool, "volume "+v.ID)
 }
 
 // Pool returns a pool that is available. The error mentions what it is the pool of.
-func (p pools) Pool(name, of string) (*pool.Pool, error) {
-	found, err := p.set.Get(name)
+func (c *Catalog) Pool(name, of string) (*pool.Pool, error) {
+	found, err := c.pools.Get(name)
 
 	switch {
 	case errors.Is(err, pool.ErrUnknown):

@@ -1,14 +1,15 @@
 package catalog
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // TestUsageFollowsTheRecords: the slots of nodes and what is provisioned of pools.
@@ -68,35 +69,66 @@ func TestUsageFollowsTheRecords(t *testing.T) {
 func TestSnapshotIndexFollowsTheRecords(t *testing.T) {
 	t.Parallel()
 
-	index := newSnapshotIndex()
-	of := func(sourceID string) *record.Snapshot { return &record.Snapshot{SourceVolumeID: sourceID} }
+	store := state.New(t.TempDir(), state.Options{})
+	c := New(store, nil, &pool.Admission{})
+	require.NoError(t, store.Open(t.Context()))
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
 
-	var ids []string
-	for i := range 5 {
-		ids = append(ids, fmt.Sprint("s", i))
+	parameters, err := volume.ParseParameters(map[string]string{volume.KeyPool: "default"})
+	require.NoError(t, err)
+
+	put := func(id, sourceID string) {
+		require.NoError(t, store.Update(t.Context(), func(tx *state.Tx) error {
+			return c.Snapshots.In(tx).Put(id, &record.Snapshot{
+				ID: id, Name: id, SourceVolumeID: sourceID, Parameters: parameters, Consistency: volume.ConsistencyNone, Phase: record.PhaseReady,
+			})
+		}))
 	}
+	of := func(sourceID, after string) (found []string) {
+		for each := range c.VisibleSnapshots(sourceID, after) {
+			found = append(found, each.ID)
+		}
+
+		return found
+	}
+
+	ids := make([]string, 6)
+	for i := range ids {
+		ids[i] = volume.NewID()
+	}
+
+	slices.Sort(ids)
+
+	v, w, other := volume.NewID(), volume.NewID(), ids[5]
+	ids = ids[:5]
 
 	for _, id := range slices.Backward(ids) {
-		index.observe(id, nil, of("v"), false, true)
+		put(id, v)
 	}
 
-	index.observe("other", nil, of("w"), false, true)
-	index.observe("s0", of("v"), of("v"), true, true)
+	put(other, w)
+	put(ids[0], v)
 
-	require.Equal(t, ids, index.of("v", "", 9))
-	require.Equal(t, ids[:2], index.of("v", "", 2))
-	require.Equal(t, ids[2:4], index.of("v", "s1", 2))
-	require.Equal(t, ids[2:4], index.of("v", "s1x", 2))
-	require.Equal(t, []string{"other"}, index.of("w", "", 9))
-	require.Empty(t, index.of("v", "s4", 9), "want: nothing is behind the last")
-	require.Empty(t, index.of("x", "", 9), "want: an unknown volume has none")
+	require.Equal(t, ids, of(v, ""))
+	require.Equal(t, ids[2:], of(v, ids[1]))
+	require.Equal(t, ids[2:], of(v, ids[1]+"x"))
+	require.Equal(t, []string{other}, of(w, ""))
+	require.Equal(t, append(slices.Clone(ids), other), of("", ""), "want: those of all volumes")
+	require.Equal(t, []string{other}, of("", ids[4]))
+	require.Empty(t, of(v, ids[4]), "want: nothing is behind the last")
+	require.Empty(t, of(volume.NewID(), ""), "want: an unknown volume has none")
 
-	for _, id := range ids[:4] {
-		index.observe(id, of("v"), nil, true, false)
+	for each := range c.VisibleSnapshots(v, ids[0]) {
+		require.Equal(t, ids[1], each.ID)
+
+		break
 	}
 
-	require.Equal(t, ids[4:], index.of("v", "", 9))
-	index.observe("s4", of("v"), nil, true, false)
-	require.Empty(t, index.of("v", "", 9), "want: none is left")
-	require.Len(t, index.snapshots, 1, "want: a volume without snapshots takes no memory")
+	for _, id := range ids {
+		require.Equal(t, id, of(v, "")[0])
+		require.NoError(t, store.Update(t.Context(), func(tx *state.Tx) error { return c.Snapshots.In(tx).Delete(id) }))
+	}
+
+	require.Empty(t, of(v, ""), "want: none is left")
+	require.Equal(t, []string{other}, of(w, ""), "want: that of another volume stays")
 }

@@ -3,7 +3,8 @@ package catalog
 import (
 	"context"
 	"errors"
-	"fmt"
+	"iter"
+	"strings"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -42,23 +43,24 @@ func (c *Catalog) Members(group *record.Group) []*record.Snapshot {
 	return members
 }
 
-// listBatch is how many snapshots of one volume are read under the index's lock at
-// once, so that a long list does not delay CreateSnapshot.
-const listBatch = 256
+// sourceIndex has the snapshots of each volume, in the order of their ids.
+const sourceIndex = "source"
 
-// VisitSnapshots calls visit for the snapshots behind an id that exist for the CO, those of one volume or
-// all, in the order of their ids, until visit returns false.
-func (c *Catalog) VisitSnapshots(sourceID, after string, visit func(*record.Snapshot) bool) {
-	if sourceID == "" {
-		c.Snapshots.Ascend(after, func(_ string, found *record.Snapshot) bool { return !found.IsVisible() || visit(found) })
+// ofSource is what the values of the index begin with that are of snapshots of the volume.
+func ofSource(volumeID string) string { return volumeID + "/" }
 
-		return
+// VisibleSnapshots returns the snapshots behind an id that exist for the CO, those of one volume or all, in
+// the order of their ids.
+func (c *Catalog) VisibleSnapshots(sourceID, after string) iter.Seq[*record.Snapshot] {
+	all, within := c.Snapshots.Ascend(after), ""
+	if sourceID != "" {
+		within = ofSource(sourceID)
+		all = c.Snapshots.AscendIndex(sourceIndex, within+after)
 	}
 
-	next := func() []string { return c.index.of(sourceID, after, listBatch) }
-	for ids := next(); len(ids) > 0; ids = next() {
-		for _, after = range ids {
-			if found, ok := c.Snapshots.Get(after); ok && found.IsVisible() && !visit(found) {
+	return func(yield func(*record.Snapshot) bool) {
+		for value, found := range all {
+			if !strings.HasPrefix(value, within) || found.IsVisible() && !yield(found) {
 				return
 			}
 		}
@@ -78,26 +80,21 @@ func in(c *Catalog, tx *state.Tx) transaction {
 // ReserveSnapshots admits the capacity of new snapshots, and records them before their objects
 // are created. group is nil unless they are its members. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED,
 // ABORTED for one that is being deleted.
-func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fresh ...*record.Snapshot) error {
-	err := c.admission.Admit(ctx, func(check pool.Check) error {
+func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fresh ...*record.Snapshot) (err error) {
+	defer errdefs.Wrapf(&err, "reserve")
+
+	return c.admission.Admit(ctx, func(check pool.Check) error {
 		return c.store.Update(ctx, func(tx *state.Tx) error {
-			if err := in(c, tx).checkReserve(c.Pool, check, group, fresh); err != nil {
+			if err := c.checkReserve(in(c, tx), check, group, fresh); err != nil {
 				return err
 			}
 
 			return in(c, tx).put(group, fresh)
 		})
 	})
-	if err != nil {
-		return fmt.Errorf("reserve: %w", err)
-	}
-
-	return nil
 }
 
-func (t transaction) checkReserve(
-	find func(name, of string) (*pool.Pool, error), check pool.Check, group *record.Group, fresh []*record.Snapshot,
-) error {
+func (c *Catalog) checkReserve(t transaction, check pool.Check, group *record.Group, fresh []*record.Snapshot) error {
 	const exists = "it exists as %s, of another source; choose another name or delete it"
 
 	// An operation on other volumes may have taken the name meanwhile.
@@ -126,7 +123,7 @@ func (t transaction) checkReserve(
 	}
 
 	for name, bytes := range needed {
-		p, err := find(name, "snapshot")
+		p, err := c.Pool(name, "snapshot")
 		if err != nil {
 			return err
 		}
@@ -141,8 +138,10 @@ func (t transaction) checkReserve(
 
 // AcknowledgeSnapshot records that a snapshot is about to be acknowledged before it is ready. From then
 // on only its deletion removes it.
-func (c *Catalog) AcknowledgeSnapshot(ctx context.Context, name string) error {
-	err := c.store.Update(ctx, func(tx *state.Tx) error {
+func (c *Catalog) AcknowledgeSnapshot(ctx context.Context, name string) (err error) {
+	defer errdefs.Wrapf(&err, "record that snapshot %q is being copied", name)
+
+	return c.store.Update(ctx, func(tx *state.Tx) error {
 		records := c.Snapshots.In(tx)
 
 		id, found, ok := records.Lookup(record.NameIndex, name)
@@ -155,18 +154,15 @@ func (c *Catalog) AcknowledgeSnapshot(ctx context.Context, name string) error {
 
 		return records.Put(id, copying)
 	})
-	if err != nil {
-		return fmt.Errorf("record that snapshot %q is being copied: %w", name, err)
-	}
-
-	return nil
 }
 
 // AcceptSnapshots makes all of them be there for the CO, or none. Errors:
 // ABORTED if one was deleted meanwhile.
-func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done ...*record.Snapshot) error {
+func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done ...*record.Snapshot) (err error) {
+	defer errdefs.Wrapf(&err, "record")
+
 	// What is made is acknowledged or undone, not left in between.
-	err := c.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
+	return c.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
 		ready := make([]*record.Snapshot, 0, len(done))
 
 		for _, each := range done {
@@ -188,11 +184,6 @@ func (c *Catalog) AcceptSnapshots(ctx context.Context, group *record.Group, done
 
 		return in(c, tx).put(group.InPhase(record.PhaseReady), ready)
 	})
-	if err != nil {
-		return fmt.Errorf("record: %w", err)
-	}
-
-	return nil
 }
 
 // FailSnapshots records of those that are acknowledged and not ready, before their source may change, that
@@ -202,7 +193,7 @@ func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot)
 
 	err := c.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
 		records := c.Snapshots.In(tx)
-		copying = inPhase(record.PhaseCopying, failed, records.Get)
+		copying = inPhase(records, record.PhaseCopying, failed)
 
 		for _, each := range copying {
 			if err := records.Put(each.ID, each.InPhase(record.PhaseFailed)); err != nil {
@@ -217,11 +208,9 @@ func (c *Catalog) FailSnapshots(ctx context.Context, failed ...*record.Snapshot)
 }
 
 // inPhase returns the newest records of those snapshots that are in the phase.
-func inPhase(
-	phase record.Phase, of []*record.Snapshot, get func(id string) (*record.Snapshot, bool),
-) (found []*record.Snapshot) {
+func inPhase(records state.View[*record.Snapshot], phase record.Phase, of []*record.Snapshot) (found []*record.Snapshot) {
 	for _, each := range of {
-		if current, ok := get(each.ID); ok && current.Phase == phase {
+		if current, ok := records.Get(each.ID); ok && current.Phase == phase {
 			found = append(found, current)
 		}
 	}
@@ -233,7 +222,7 @@ func inPhase(
 // names, and returns them: their objects are still to be removed.
 func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapshot, keep bool) (kept []*record.Snapshot, err error) {
 	err = c.store.UpdateLazily(func(tx *state.Tx) error {
-		created := inPhase(record.PhaseCreating, failed, c.Snapshots.In(tx).Get)
+		created := inPhase(c.Snapshots.In(tx), record.PhaseCreating, failed)
 		if !keep {
 			return in(c, tx).delete(group, created)
 		}
@@ -248,12 +237,10 @@ func (c *Catalog) AbandonSnapshots(group *record.Group, failed []*record.Snapsho
 
 // DeleteSnapshots makes snapshots be gone for every CO, and the group that they are all of. Their names are
 // free.
-func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.Update(ctx, func(tx *state.Tx) error { return in(c, tx).mark(group, gone) }); err != nil {
-		return fmt.Errorf("record the deletion: %w", err)
-	}
+func (c *Catalog) DeleteSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) (err error) {
+	defer errdefs.Wrapf(&err, "record the deletion")
 
-	return nil
+	return c.store.Update(ctx, func(tx *state.Tx) error { return in(c, tx).mark(group, gone) })
 }
 
 // FreeSnapshotNames is DeleteSnapshots for what no CO knows, or knows to be deleted. It does not wait for the disk.
@@ -262,12 +249,10 @@ func (c *Catalog) FreeSnapshotNames(group *record.Group, gone []*record.Snapshot
 }
 
 // ForgetSnapshots does not wait for the disk, as ForgetVolume does not.
-func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) error {
-	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).delete(group, gone) }); err != nil {
-		return fmt.Errorf("forget snapshots: %w", err)
-	}
+func (c *Catalog) ForgetSnapshots(group *record.Group, gone []*record.Snapshot) (err error) {
+	defer errdefs.Wrapf(&err, "forget snapshots")
 
-	return nil
+	return c.store.UpdateLazily(func(tx *state.Tx) error { return in(c, tx).delete(group, gone) })
 }
 
 // mark records that snapshots are to be removed, and the group that they are all of.

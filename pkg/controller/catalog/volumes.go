@@ -2,7 +2,7 @@ package catalog
 
 import (
 	"context"
-	"fmt"
+	"iter"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
@@ -49,22 +49,24 @@ func (c *Catalog) Registered(id string) (volume.Registered, bool) {
 	return volume.Registered{Pool: v.Parameters.Pool, Backing: v.Parameters.Backing, CapacityBytes: v.CapacityBytes}, true
 }
 
-// EachReadyVolume calls visit for the volumes that exist for the CO, ordered by id.
-func (c *Catalog) EachReadyVolume(visit func(*record.Volume)) {
-	c.Volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Phase == record.PhaseReady {
-			visit(v)
+// ReadyVolumes returns the volumes behind an id that exist for the CO, ordered by id.
+func (c *Catalog) ReadyVolumes(after string) iter.Seq[*record.Volume] {
+	return func(yield func(*record.Volume) bool) {
+		for _, v := range c.Volumes.Ascend(after) {
+			if v.Phase == record.PhaseReady && !yield(v) {
+				return
+			}
 		}
-
-		return true
-	})
+	}
 }
 
 // RecordVolume stores a volume, which it may change; a new one only if its pool has the capacity.
-func (c *Catalog) RecordVolume(ctx context.Context, v *record.Volume, p *pool.Pool) error {
+func (c *Catalog) RecordVolume(ctx context.Context, v *record.Volume, p *pool.Pool) (err error) {
+	defer errdefs.Wrapf(&err, "record volume %s", v.ID)
+
 	c.interner.Intern(v.ID, v)
 
-	err := c.admission.Admit(ctx, func(check pool.Check) error {
+	return c.admission.Admit(ctx, func(check pool.Check) error {
 		return c.store.Update(ctx, func(tx *state.Tx) error {
 			records := c.Volumes.In(tx)
 
@@ -82,18 +84,13 @@ func (c *Catalog) RecordVolume(ctx context.Context, v *record.Volume, p *pool.Po
 			return records.Put(v.ID, v)
 		})
 	})
-	if err != nil {
-		return fmt.Errorf("record volume %s: %w", v.ID, err)
-	}
-
-	return nil
 }
 
 // UpdateVolume stores a changed copy of the volume's newest record, durably.
-func (c *Catalog) UpdateVolume(ctx context.Context, id string, edit func(*record.Volume) error) (*record.Volume, error) {
-	var changed *record.Volume
+func (c *Catalog) UpdateVolume(ctx context.Context, id string, edit func(*record.Volume) error) (changed *record.Volume, err error) {
+	defer errdefs.Wrapf(&err, "record volume %s", id)
 
-	err := c.store.Update(ctx, func(tx *state.Tx) error {
+	err = c.store.Update(ctx, func(tx *state.Tx) error {
 		records := c.Volumes.In(tx)
 
 		current, ok := records.Get(id)
@@ -108,11 +105,8 @@ func (c *Catalog) UpdateVolume(ctx context.Context, id string, edit func(*record
 
 		return records.Put(id, changed)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("record volume %s: %w", id, err)
-	}
 
-	return changed, nil
+	return changed, err
 }
 
 // ResizeVolume is UpdateVolume for a change that the pool's capacity must admit, as far as it makes the
@@ -135,12 +129,14 @@ func (c *Catalog) ResizeVolume(ctx context.Context, id string, p *pool.Pool, edi
 }
 
 // SetDurable records that the objects of volumes are durable.
-func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) error {
+func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) (err error) {
+	defer errdefs.Wrapf(&err, "record that the volumes' objects are durable")
+
 	if len(volumes) == 0 {
 		return nil // also while the state takes no changes
 	}
 
-	err := c.store.Update(ctx, func(tx *state.Tx) error {
+	return c.store.Update(ctx, func(tx *state.Tx) error {
 		for _, v := range volumes {
 			durable := v.Clone()
 			durable.Pristine = false
@@ -156,16 +152,13 @@ func (c *Catalog) SetDurable(ctx context.Context, volumes []*record.Volume) erro
 
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("record that the volumes' objects are durable: %w", err)
-	}
-
-	return nil
 }
 
 // FreeVolumeNames marks volumes that are to be removed. It does not wait for the disk.
-func (c *Catalog) FreeVolumeNames(unfinished ...*record.Volume) error {
-	err := IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error {
+func (c *Catalog) FreeVolumeNames(unfinished ...*record.Volume) (err error) {
+	defer errdefs.Wrapf(&err, "free the names of volumes that are removed")
+
+	return IgnoreReadOnly(c.store.UpdateLazily(func(tx *state.Tx) error {
 		records := c.Volumes.In(tx)
 
 		for _, v := range unfinished {
@@ -184,19 +177,12 @@ func (c *Catalog) FreeVolumeNames(unfinished ...*record.Volume) error {
 
 		return nil
 	}))
-	if err != nil {
-		return fmt.Errorf("free the names of volumes that are removed: %w", err)
-	}
-
-	return nil
 }
 
 // ForgetVolume does not wait for the disk: should the record come back after a
 // crash, it only says once more that the bytes must go.
-func (c *Catalog) ForgetVolume(id string) error {
-	if err := c.store.UpdateLazily(func(tx *state.Tx) error { return c.Volumes.In(tx).Delete(id) }); err != nil {
-		return fmt.Errorf("forget volume %s: %w", id, err)
-	}
+func (c *Catalog) ForgetVolume(id string) (err error) {
+	defer errdefs.Wrapf(&err, "forget volume %s", id)
 
-	return nil
+	return c.store.UpdateLazily(func(tx *state.Tx) error { return c.Volumes.In(tx).Delete(id) })
 }

@@ -14,10 +14,12 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/coalesce"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
@@ -42,8 +44,6 @@ type Config struct {
 	Window time.Duration
 	// Online: a volume may be expanded while it is attached or in use.
 	Online bool
-	// NodeID is the id of the node, for messages.
-	NodeID string
 	// Point is called at the points of operations; nil means no calls.
 	Point operation.Hook
 	Log   *slog.Logger
@@ -226,4 +226,66 @@ func (c *Changes) apply(ctx context.Context, id string, wanted Request) (*record
 	}
 
 	return changed, c.applyMutable(ctx, changed, p)
+}
+
+// CheckMutable refuses with INVALID_ARGUMENT what such a volume can't have, or
+// what the machine can't do.
+func (c *Changes) CheckMutable(parameters volume.Parameters, mutable volume.Mutable) error {
+	if mutable.IsZero() {
+		return nil
+	}
+
+	if name := mutable.NeedsDevice(); name != "" && parameters.Backing == volume.BackingDirectory {
+		return rpc.Invalid("mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
+	}
+
+	if err := c.Node.CheckSupported(mutable); err != nil {
+		return rpc.Invalid("mutable_parameters: %w", err)
+	}
+
+	return nil
+}
+
+// applyMutable publishes the mutable parameters of the volume's record to all nodes and
+// applies them on this one.
+func (c *Changes) applyMutable(ctx context.Context, v *record.Volume, p *pool.Pool) error {
+	if err := publishMutable(v, p); err != nil {
+		return fmt.Errorf("recorded, but not in force: %w", err)
+	}
+
+	if err := c.Node.ApplyMutable(ctx, v.ID); err != nil {
+		return fmt.Errorf("recorded, but not in force on node %s: %w", c.Use.NodeID, err)
+	}
+
+	return nil
+}
+
+// publishMutable writes into the pool, where every node of the volume reads it,
+// unless it is there.
+func publishMutable(v *record.Volume, p *pool.Pool) error {
+	// An unreadable file is written again.
+	if there, err := p.Mutable(v.ID); err == nil && there.Equal(v.Mutable) {
+		return nil
+	}
+
+	return p.SetMutable(v.ID, v.Mutable)
+}
+
+// Recover makes a pool say what the records do: a crash can come between the
+// one and the other. exists says of which volumes the pool may have parameters.
+func (c *Changes) Recover(ctx context.Context, p *pool.Pool, exists func(volumeID string) bool) {
+	for v := range c.Catalog.ReadyVolumes("") {
+		if v.Parameters.Pool != p.Name() || v.Mutable.IsZero() {
+			continue
+		}
+
+		// One unhealthy volume must not affect the others.
+		if err := c.applyMutable(ctx, v, p); err != nil {
+			c.Log.Error("the mutable parameters of a volume are not in force", "volume", v.ID, "error", err)
+		}
+	}
+
+	if err := p.RemoveUnusedMutable(ctx, exists); err != nil {
+		c.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", p.Name(), "error", err)
+	}
 }

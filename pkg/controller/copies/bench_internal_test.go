@@ -130,9 +130,9 @@ func (b *bench) phases() map[string]record.Phase {
 
 	found := map[string]record.Phase{}
 
-	b.Catalog.Volumes.Ascend("", func(_ string, v *record.Volume) bool { found["volume "+v.Name] = v.Phase; return true })
-	b.Catalog.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool { found["snapshot "+each.Name] = each.Phase; return true })
-	b.Catalog.Groups.Ascend("", func(_ string, g *record.Group) bool { found["group "+g.Name] = g.Phase; return true })
+	b.Catalog.Volumes.Ascend("")(func(_ string, v *record.Volume) bool { found["volume "+v.Name] = v.Phase; return true })
+	b.Catalog.Snapshots.Ascend("")(func(_ string, each *record.Snapshot) bool { found["snapshot "+each.Name] = each.Phase; return true })
+	b.Catalog.Groups.Ascend("")(func(_ string, g *record.Group) bool { found["group "+g.Name] = g.Phase; return true })
 
 	return found
 }

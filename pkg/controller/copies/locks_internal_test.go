@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -123,18 +124,29 @@ func TestReadersAndDeleterExcludeEachOther(t *testing.T) {
 func TestEachMemberIsLockedOrNone(t *testing.T) {
 	t.Parallel()
 
-	m := New(Config{})
-	release, err := m.Locks.TryRLock("b")
+	b := newBench(t)
+	source := b.create("source")
+	members := []*record.Snapshot{b.snapshot("a", source, record.PhaseReady), b.snapshot("b", source, record.PhaseReady)}
+	release, err := b.Locks.TryRLock(members[1].ID)
 	require.NoError(t, err)
 
-	members := []*record.Snapshot{{ID: "a"}, {ID: "b"}}
-	_, err = m.lockSnapshots(members)
-	rpccode.Require(t, err, codes.Aborted)
+	rpccode.Require(t, b.Remove(t.Context(), nil, members...), codes.Aborted)
+	require.Len(t, b.Locks.held, 1, "want: only the reader has a lock")
 	release()
 
-	unlock, err := m.lockSnapshots(members)
-	require.NoError(t, err)
-	require.Len(t, m.Locks.held, 2, "want: both are locked")
-	unlock()
-	require.Empty(t, m.Locks.held, "want: no lock is left")
+	_, end := b.Running.Start(t.Context(), members[1].ID, "b")
+	removed := make(chan error, 1)
+
+	go func() { removed <- b.Remove(t.Context(), nil, members...) }()
+
+	held := func() int {
+		b.Locks.mu.Lock()
+		defer b.Locks.mu.Unlock()
+
+		return len(b.Locks.held)
+	}
+	require.Eventually(t, func() bool { return held() == 2 }, await.Limit, time.Millisecond, "want: both are locked")
+	end()
+	require.NoError(t, <-removed)
+	require.Zero(t, held(), "want: no lock is left")
 }

@@ -147,7 +147,7 @@ func TestCancelledCopiesLeaveNothing(t *testing.T) {
 
 			cancelled, running := make(chan error, 1), false
 			cancel := func(ctx context.Context) {
-				b.Catalog.Snapshots.Ascend("", func(id string, _ *record.Snapshot) bool {
+				b.Catalog.Snapshots.Ascend("")(func(id string, _ *record.Snapshot) bool {
 					running = running || b.Running.Has(id)
 
 					return true
@@ -452,18 +452,22 @@ func TestMembersAreRemovedWithTheirGroup(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, record.PhaseReady, b.phases()["group all"])
 
-	members, err := b.recoverGroups()
-	require.NoError(t, err)
-	require.Empty(t, members, "want: a group that is ready stays")
+	require.NoError(t, b.Recover())
+	require.Zero(t, b.Remover.Queue.Len(), "want: a group that is ready stays")
 
+	member, err := b.Catalog.FindSnapshot(made.SnapshotIDs[0])
+	require.NoError(t, err)
 	require.NoError(t, b.store.Update(t.Context(), func(tx *state.Tx) error {
-		return b.Catalog.Groups.In(tx).Put(made.ID, made.InPhase(record.PhaseCreating))
+		return errors.Join(
+			b.Catalog.Groups.In(tx).Put(made.ID, made.InPhase(record.PhaseCreating)),
+			b.Catalog.Snapshots.In(tx).Put(member.ID, member.InPhase(record.PhaseCreating)),
+		)
 	}))
 
-	members, err = b.recoverGroups()
-	require.NoError(t, err)
-	require.Equal(t, map[string]bool{made.SnapshotIDs[0]: true}, members)
+	require.NoError(t, b.Recover())
+	require.Equal(t, 1, b.Remover.Queue.Len(), "want: its member goes with it, and not by itself")
 	require.Equal(t, record.PhaseDeleting, b.phases()["group all"])
+	require.Equal(t, record.PhaseDeleting, b.phases()["snapshot "])
 }
 
 // TestCopiesWaitForOperations: a copy is not resumed beside an operation on it or on its source.

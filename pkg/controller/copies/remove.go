@@ -29,11 +29,14 @@ func (m *Machine) Remove(ctx context.Context, group *record.Group, gone ...*reco
 		}
 	}
 
-	unlock, err := m.lockSnapshots(gone)
-	if err != nil {
-		return err
+	// Readers are excluded from all of them, or from none if one is being read.
+	for _, each := range gone {
+		unlock, err := m.Locks.TryLock(each.ID)
+		if err != nil {
+			return err
+		}
+		defer unlock() //nolint:gocritic // all are unlocked at the end
 	}
-	defer unlock()
 
 	// Once this is durable they are gone for every CO, whatever happens to their
 	// bytes before the next start.
@@ -48,30 +51,6 @@ func (m *Machine) Remove(ctx context.Context, group *record.Group, gone ...*reco
 	}
 
 	return catalog.IgnoreReadOnly(m.Remover.Queue.Do(ctx, m.Remover.Snapshots(group, gone)))
-}
-
-// lockSnapshots excludes readers from all of them, or from none if one is being read.
-func (m *Machine) lockSnapshots(gone []*record.Snapshot) (unlock func(), err error) {
-	var unlocks []func()
-
-	unlock = func() {
-		for _, each := range unlocks {
-			each()
-		}
-	}
-
-	for _, each := range gone {
-		one, err := m.Locks.TryLock(each.ID)
-		if err != nil {
-			unlock()
-
-			return nil, err
-		}
-
-		unlocks = append(unlocks, one)
-	}
-
-	return unlock, nil
 }
 
 // LockSnapshot returns a snapshot that is ready, and prevents its deletion until
@@ -102,44 +81,16 @@ func (m *Machine) LockSnapshot(id string) (found *record.Snapshot, release func(
 	return found, release, nil
 }
 
-// Recover schedules the removal of what a crash has left half-done.
-func (m *Machine) Recover() error {
-	var gone []*record.Snapshot
+// Recover schedules the removal of what a crash has left half-done: groups with their members, and then
+// the other snapshots.
+func (m *Machine) Recover() (err error) {
+	members := map[string]bool{}
 
-	members, err := m.recoverGroups()
-	m.Catalog.Snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
-		if each.Phase.IsUnfinished() && !members[id] {
-			m.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
-
-			gone = append(gone, each)
+	for _, group := range m.Catalog.Groups.Ascend("") {
+		if !group.Phase.IsUnfinished() {
+			continue
 		}
 
-		return true
-	})
-
-	for _, each := range gone {
-		m.Remover.Queue.Add(m.Remover.Snapshots(nil, []*record.Snapshot{each}))
-	}
-
-	return errors.Join(err, m.Catalog.FreeSnapshotNames(nil, gone))
-}
-
-// recoverGroups schedules the removal of groups that are not ready, and returns
-// the ids of their members.
-func (m *Machine) recoverGroups() (members map[string]bool, err error) {
-	var unfinished []*record.Group
-
-	m.Catalog.Groups.Ascend("", func(_ string, each *record.Group) bool {
-		if each.Phase.IsUnfinished() {
-			unfinished = append(unfinished, each)
-		}
-
-		return true
-	})
-
-	members = map[string]bool{}
-
-	for _, group := range unfinished {
 		m.Log.Info("removing an unfinished group snapshot", "group", group.ID, "phase", group.Phase)
 
 		gone := m.Catalog.Members(group)
@@ -151,5 +102,16 @@ func (m *Machine) recoverGroups() (members map[string]bool, err error) {
 		err = errors.Join(err, m.Catalog.FreeSnapshotNames(group, gone))
 	}
 
-	return members, err
+	var gone []*record.Snapshot
+
+	for id, each := range m.Catalog.Snapshots.Ascend("") {
+		if each.Phase.IsUnfinished() && !members[id] {
+			m.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
+			m.Remover.Queue.Add(m.Remover.Snapshots(nil, []*record.Snapshot{each}))
+
+			gone = append(gone, each)
+		}
+	}
+
+	return errors.Join(err, m.Catalog.FreeSnapshotNames(nil, gone))
 }

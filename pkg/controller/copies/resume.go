@@ -14,19 +14,25 @@ import (
 func (m *Machine) Resume(ctx context.Context, p *pool.Pool) error {
 	var copying []*record.Snapshot
 
-	m.Catalog.Snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
+	for _, each := range m.Catalog.Snapshots.Ascend("") {
 		group, grouped := m.Catalog.Groups.Get(each.GroupID)
 		unfinished := grouped && group.Phase.IsUnfinished()
 
 		if each.Parameters.Pool == p.Name() && each.Phase == record.PhaseCopying && !unfinished && !m.busyWith(each) {
 			copying = append(copying, each)
 		}
-
-		return true
-	})
+	}
 
 	for _, each := range copying {
-		if err := m.copyAgain(ctx, p, each); err != nil {
+		call := operation.VolumeCall(each.SourceVolumeID, "snapshot "+each.Name, "copy snapshot", nil)
+
+		// It is queued at once, before the first call that could change the source.
+		err := operation.Start(ctx, m.Operations, call, func(ctx context.Context) {
+			if err := m.takeAgain(ctx, p, each); err != nil {
+				m.Log.Error("an acknowledged snapshot is not copied", "snapshot", each.ID, "volume", each.SourceVolumeID, "error", err)
+			}
+		})
+		if err != nil {
 			return fmt.Errorf("recover snapshots: %w", err)
 		}
 	}
@@ -40,19 +46,7 @@ func (m *Machine) busyWith(snapshot *record.Snapshot) bool {
 	return m.Operations.Busy("snapshot "+snapshot.ID) || m.Operations.Busy("volume "+snapshot.SourceVolumeID)
 }
 
-// copyAgain starts the copying of an acknowledged snapshot over, and does not
-// wait for it. It is queued when copyAgain returns, before the first call that
-// could change the source.
-func (m *Machine) copyAgain(ctx context.Context, p *pool.Pool, lost *record.Snapshot) error {
-	call := operation.VolumeCall(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
-
-	return operation.Start(ctx, m.Operations, call, func(ctx context.Context) {
-		if err := m.takeAgain(ctx, p, lost); err != nil {
-			m.Log.Error("an acknowledged snapshot is not copied", "snapshot", lost.ID, "volume", lost.SourceVolumeID, "error", err)
-		}
-	})
-}
-
+// takeAgain starts the copying of an acknowledged snapshot over.
 func (m *Machine) takeAgain(ctx context.Context, p *pool.Pool, lost *record.Snapshot) error {
 	current, ok := m.Catalog.Snapshots.Get(lost.ID)
 	if !ok || current.Phase != record.PhaseCopying {

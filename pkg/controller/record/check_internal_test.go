@@ -227,7 +227,7 @@ func TestVolumeDescribesItself(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, v.NodeIDs())
 	require.False(t, v.IsRaw(), "want: it can be mounted")
 	require.False(t, v.IsThick(), "want: it is thin")
-	require.Equal(t, "volume", VolumeName(v))
+	require.Equal(t, "volume", v.Phase.indexed(v.Name))
 
 	at, ok := v.AttachmentTo("b")
 	require.True(t, ok, "want: it is attached to b")
@@ -250,7 +250,7 @@ func TestVolumeDescribesItself(t *testing.T) {
 	require.Nil(t, raw.NodeIDs(), "want: it is attached nowhere")
 	require.True(t, raw.IsRaw(), "want: it is for block access alone")
 	require.True(t, raw.IsThick(), "want: it is thick")
-	require.Empty(t, VolumeName(raw), "want: the name of a volume that is deleted is free")
+	require.Empty(t, raw.Phase.indexed(raw.Name), "want: the name of a volume that is deleted is free")
 
 	named := raw.Context()
 	named[volume.KeyFSType] = "xfs"
@@ -278,8 +278,8 @@ func TestNamesOfRecords(t *testing.T) {
 
 	for _, phase := range []Phase{PhaseCreating, PhaseReady, PhaseCopying, PhaseFailed, PhaseDeleting} {
 		s, g := validSnapshot().InPhase(phase), validGroup().InPhase(phase)
-		require.Equal(t, phase != PhaseDeleting, s.IndexedName() == "snapshot", "want: phase %s", phase)
-		require.Equal(t, phase != PhaseDeleting, g.IndexedName() == "group", "want: phase %s", phase)
+		require.Equal(t, phase != PhaseDeleting, s.Phase.indexed(s.Name) == "snapshot", "want: phase %s", phase)
+		require.Equal(t, phase != PhaseDeleting, g.Phase.indexed(g.Name) == "group", "want: phase %s", phase)
 		require.Equal(t, phase == PhaseCreating || phase == PhaseDeleting, phase.IsUnfinished(), "want: phase %s", phase)
 		require.Equal(t, !phase.IsUnfinished(), s.IsVisible(), "want: phase %s", phase)
 	}

@@ -32,13 +32,13 @@ type Options struct {
 func Register(store *state.Store, more Options) Collections {
 	c := Collections{
 		Volumes: state.Register(store, VolumesCollection, append([]state.CollectionOption[*Volume]{
-			state.WithIndex(NameIndex, VolumeName), state.WithCheck(checkVolume),
+			state.WithIndex(NameIndex, func(v *Volume) string { return v.Phase.indexed(v.Name) }), state.WithCheck(checkVolume),
 		}, more.Volumes...)...),
 		Snapshots: state.Register(store, SnapshotsCollection, append([]state.CollectionOption[*Snapshot]{
-			state.WithIndex(NameIndex, (*Snapshot).IndexedName), state.WithCheck(checkSnapshot),
+			state.WithIndex(NameIndex, func(s *Snapshot) string { return s.Phase.indexed(s.Name) }), state.WithCheck(checkSnapshot),
 		}, more.Snapshots...)...),
 		Groups: state.Register(store, GroupsCollection,
-			state.WithIndex(NameIndex, (*Group).IndexedName), state.WithCheck(checkGroup)),
+			state.WithIndex(NameIndex, func(g *Group) string { return g.Phase.indexed(g.Name) }), state.WithCheck(checkGroup)),
 	}
 	store.AddCheck(c.checkMembers)
 
@@ -50,7 +50,7 @@ func Register(store *state.Store, more Options) Collections {
 func (c Collections) checkMembers(tx *state.Tx, report func(collection, key string, reason error)) {
 	groups, snapshots := c.Groups.In(tx), c.Snapshots.In(tx)
 
-	groups.Ascend("", func(id string, group *Group) bool {
+	for id, group := range groups.Ascend("") {
 		for _, memberID := range group.SnapshotIDs {
 			member, ok := snapshots.Get(memberID)
 
@@ -63,15 +63,11 @@ func (c Collections) checkMembers(tx *state.Tx, report func(collection, key stri
 					errContradiction, group.Phase, member.Phase, memberID))
 			}
 		}
+	}
 
-		return true
-	})
-
-	snapshots.Ascend("", func(id string, member *Snapshot) bool {
+	for id, member := range snapshots.Ascend("") {
 		if group, ok := groups.Get(member.GroupID); ok && !slices.Contains(group.SnapshotIDs, id) {
 			report(SnapshotsCollection, id, fmt.Errorf("%w: it is no member of its group %s", errContradiction, member.GroupID))
 		}
-
-		return true
-	})
+	}
 }

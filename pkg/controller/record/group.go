@@ -20,15 +20,6 @@ type Group struct {
 	Phase           Phase              `json:"phase"`
 }
 
-// IndexedName returns the group's name, which is free once its deletion is certain.
-func (g *Group) IndexedName() string {
-	if g.Phase == PhaseDeleting {
-		return ""
-	}
-
-	return g.Name
-}
-
 // InPhase returns a copy of the group in another phase; nil of nil.
 func (g *Group) InPhase(phase Phase) *Group {
 	if g == nil {

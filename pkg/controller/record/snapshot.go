@@ -10,7 +10,8 @@ import (
 
 // Snapshot is the record of a snapshot. It is immutable once it is in the store: a change stores a modified copy.
 type Snapshot struct {
-	ID             string `json:"id"`
+	ID string `json:"id"`
+	// Name is empty for the member of a group.
 	Name           string `json:"name"`
 	SourceVolumeID string `json:"sourceVolumeId"`
 	// GroupID is the group snapshot that the snapshot is a member of, or empty.
@@ -48,16 +49,6 @@ const PhaseCopying Phase = "copying"
 // PhaseFailed is a phase of snapshots only: it is acknowledged, and its copy has failed. It never
 // becomes ready, because its source may have changed since.
 const PhaseFailed Phase = "failed"
-
-// IndexedName returns the snapshot's name, which is free once its deletion is certain.
-// Members of a group have none.
-func (s *Snapshot) IndexedName() string {
-	if s.Phase == PhaseDeleting {
-		return ""
-	}
-
-	return s.Name
-}
 
 // InternSnapshot shares equal values of the record with other records, as Interner does.
 func InternSnapshot(key string, s *Snapshot) {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 )
@@ -66,13 +68,13 @@ func (p Phase) IsUnfinished() bool { return p == PhaseCreating || p == PhaseDele
 // NameIndex is the index that makes CreateVolume idempotent by name.
 const NameIndex = "name"
 
-// VolumeName returns the volume's name, which is free once its deletion is certain.
-func VolumeName(v *Volume) string {
-	if v.Phase == PhaseDeleting {
+// indexed returns the name of an object as the index has it: it is free once the deletion is certain.
+func (p Phase) indexed(name string) string {
+	if p == PhaseDeleting {
 		return ""
 	}
 
-	return v.Name
+	return name
 }
 
 // Clone returns a copy that may be changed, but for its Properties.
@@ -101,13 +103,9 @@ func (v *Volume) AttachmentTo(nodeID string) (Attachment, bool) {
 
 // NodeIDs returns the nodes to which the volume is attached.
 func (v *Volume) NodeIDs() []string {
-	if len(v.Attachments) == 0 {
-		return nil
-	}
-
-	ids := make([]string, len(v.Attachments))
-	for i, attachment := range v.Attachments {
-		ids[i] = attachment.NodeID
+	var ids []string
+	for _, attachment := range v.Attachments {
+		ids = append(ids, attachment.NodeID)
 	}
 
 	return ids
@@ -180,4 +178,38 @@ func (v *Volume) ApplyClaim(given volume.Parameters) volume.Parameters {
 	given.DirectAssign = given.DirectAssign || v.DirectByClaim
 
 	return given
+}
+
+// Source is the content source of a volume; at most one of the two is set.
+type Source struct {
+	SnapshotID string `json:"snapshotId,omitempty"`
+	VolumeID   string `json:"volumeId,omitempty"`
+}
+
+// ContentSource returns the source as a CSI message; nil is none.
+func (s Source) ContentSource() *csi.VolumeContentSource {
+	switch {
+	case s.SnapshotID != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.SnapshotID},
+		}}
+	case s.VolumeID != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: s.VolumeID},
+		}}
+	default:
+		return nil
+	}
+}
+
+// IsZero reports whether there is no source.
+func (s Source) IsZero() bool { return s == Source{} }
+
+// String is for messages.
+func (s Source) String() string {
+	if s.IsZero() {
+		return "nothing"
+	}
+
+	return cmp.Or(s.SnapshotID, s.VolumeID)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -51,11 +52,7 @@ func (r *Records[T]) Load() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.records.Ascend("", func(id string, record T) bool {
-		r.newest[id] = record
-
-		return true
-	})
+	maps.Insert(r.newest, r.records.Ascend(""))
 }
 
 // Get returns the newest record with the key, false if there is none.
