@@ -129,7 +129,7 @@ func TestSizeFor(t *testing.T) {
 		"a byte above that":         {ranged(math.MaxInt64-RoundBytes+1, 0), RoundBytes, 0, 0, codes.OutOfRange},
 		"negative":                  {ranged(-1, 0), RoundBytes, 0, 0, codes.InvalidArgument},
 	} {
-		s := &parser{maxBytes: test.largest}
+		s := &Service{config: Config{MaxVolumeBytes: test.largest}}
 
 		got, err := s.sizeFor(test.asked, test.smallest)
 		rpccode.Require(t, err, test.code, "%s", name)
@@ -286,7 +286,7 @@ func (s *site) closePool(name string) {
 	p, err := s.catalog.Pool(name, "test")
 	require.NoError(s.t, err)
 	require.NoError(s.t, p.Close())
-	s.t.Cleanup(func() { _ = s.pools.Fail(name, errBroken) }) // it closes the pool again
+	s.t.Cleanup(func() { _ = s.config.Pools.Fail(name, errBroken) }) // it closes the pool again
 }
 
 func (s *site) allocatedBy(snapshotID string) int64 {

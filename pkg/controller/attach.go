@@ -2,14 +2,15 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
@@ -22,7 +23,6 @@ func (s *Service) ControllerPublishVolume(
 	ctx context.Context, request *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
 	nodeID := request.GetNodeId()
-
 	if nodeID == "" {
 		return nil, rpc.Invalid("node_id is missing")
 	}
@@ -45,8 +45,8 @@ func (s *Service) ControllerPublishVolume(
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if err := s.checkReadonly(request.GetReadonly()); err != nil {
-		return nil, err
+	if request.GetReadonly() && !s.has(capability.PublishReadonly) {
+		return nil, rpc.Invalid("readonly must be false, as the capability %s is not advertised", capability.PublishReadonly)
 	}
 
 	attachment := record.Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
@@ -54,20 +54,17 @@ func (s *Service) ControllerPublishVolume(
 	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(found.ID, nodeID, "ControllerPublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
 			attached, err := s.attach(ctx, found.ID, attachment)
-			if err != nil {
-				return nil, fmt.Errorf("attach volume %s to node %s: %w", found.ID, nodeID, err)
-			}
 
-			return &csi.ControllerPublishVolumeResponse{
-				PublishContext: attached.PublishContext(),
-			}, nil
+			return &csi.ControllerPublishVolumeResponse{PublishContext: attached.PublishContext()}, err
 		})
 }
 
-func (s *Service) attach(ctx context.Context, id string, wanted record.Attachment) (record.Attachment, error) {
+func (s *Service) attach(ctx context.Context, id string, wanted record.Attachment) (_ record.Attachment, err error) {
+	defer errdefs.Wrapf(&err, "attach volume %s to node %s", id, wanted.NodeID)
+
 	found, err := s.catalog.FindVolume(id)
 	if err != nil {
-		return record.Attachment{}, err
+		return wanted, err
 	}
 
 	if existing, ok := found.AttachmentTo(wanted.NodeID); ok {
@@ -76,7 +73,7 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 
 	p, err := s.catalog.PoolOf(found)
 	if err != nil {
-		return record.Attachment{}, err
+		return wanted, err
 	}
 
 	if found.Pristine {
@@ -87,12 +84,12 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		}
 
 		if err := allocate(found, p); err != nil {
-			return record.Attachment{}, err
+			return wanted, err
 		}
 	}
 
 	if err := s.config.Point.At(ctx, operation.AttachmentAllowed, id, found.Name); err != nil {
-		return record.Attachment{}, err
+		return wanted, err
 	}
 
 	_, err = s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
@@ -131,15 +128,13 @@ func (s *Service) ControllerUnpublishVolume(
 
 	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, nodeID, "ControllerUnpublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
-			if err := s.detach(ctx, id, nodeID); err != nil {
-				return nil, fmt.Errorf("detach volume %s from node %q: %w", id, nodeID, err)
-			}
-
-			return &csi.ControllerUnpublishVolumeResponse{}, nil
+			return &csi.ControllerUnpublishVolumeResponse{}, s.detach(ctx, id, nodeID)
 		})
 }
 
-func (s *Service) detach(ctx context.Context, id, nodeID string) error {
+func (s *Service) detach(ctx context.Context, id, nodeID string) (err error) {
+	defer errdefs.Wrapf(&err, "detach volume %s from node %q", id, nodeID)
+
 	leaves := func(a record.Attachment) bool { return nodeID == "" || a.NodeID == nodeID }
 
 	found, ok := s.catalog.Volumes.Get(id)
@@ -156,7 +151,7 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 
 	pristine := isStillPristine(ctx, s.catalog, found)
 
-	_, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
+	_, err = s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
 		v.Pristine = pristine
 

@@ -411,7 +411,7 @@ func TestCopiesInheritFromTheSource(t *testing.T) {
 		given := &wanted{parameters: volume.Parameters{Backing: volume.BackingImage, FSType: "ext4", BlockSize: 4096}}
 		test.change(given)
 
-		err := given.inherit(test.from, (&parser{}).sizeFor)
+		err := (&Service{}).inherit(given, test.from)
 		rpccode.Require(t, err, test.want, "%s", name)
 
 		if test.want == codes.OK {

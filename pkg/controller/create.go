@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -49,18 +50,10 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 
 func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*record.Volume, error) {
 	if _, existing, ok := s.catalog.Volumes.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
-		if err := checkSameVolume(existing, wanted); err != nil {
-			return nil, err
-		}
-
-		return existing, nil
+		return existing, checkSameVolume(existing, wanted)
 	}
 
-	if err := s.checkLargest(wanted.size); err != nil {
-		return nil, err
-	}
-
-	if err := s.segments.CheckRequirement(wanted.topology); err != nil {
+	if err := cmp.Or(s.checkLargest(wanted.size), s.segments.CheckRequirement(wanted.topology)); err != nil {
 		return nil, err
 	}
 
@@ -95,8 +88,8 @@ func (s *Service) newVolume(wanted *createRequest) *record.Volume {
 	return fresh
 }
 
-func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*record.Volume, error) {
-	fresh := s.newVolume(wanted)
+func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (fresh *record.Volume, err error) {
+	fresh = s.newVolume(wanted)
 
 	s.creating.Store(fresh.ID, nil)
 	defer s.creating.Delete(fresh.ID)
@@ -115,19 +108,21 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 		return nil, err
 	}
 
+	defer func() {
+		if err != nil {
+			err = s.remover.UndoVolume(ctx, fresh, wanted.pool, err)
+		}
+	}()
+
 	if err := allocateNew(fresh, wanted.pool); err != nil {
-		return nil, s.remover.UndoVolume(ctx, fresh, wanted.pool, err)
+		return fresh, err
 	}
 
 	if err := s.config.Point.At(ctx, operation.VolumeAllocated, fresh.ID, fresh.Name); err != nil {
-		return nil, s.remover.UndoVolume(ctx, fresh, wanted.pool, err)
+		return fresh, err
 	}
 
-	if err := s.catalog.RecordVolume(ctx, fresh, wanted.pool); err != nil {
-		return nil, s.remover.UndoVolume(ctx, fresh, wanted.pool, err)
-	}
-
-	return fresh, nil
+	return fresh, s.catalog.RecordVolume(ctx, fresh, wanted.pool)
 }
 
 // checkSameVolume returns ALREADY_EXISTS unless v is what is wanted.
@@ -137,41 +132,36 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 			v.ID, what, has, asked)
 	}
 
-	required, limit := wanted.asked.GetRequiredBytes(), wanted.asked.GetLimitBytes()
-	if v.CapacityBytes < required || limit > 0 && v.CapacityBytes > limit {
-		return exists("capacity", v.CapacityBytes, fmt.Sprintf("required %d, limit %d", required, limit))
-	}
-
-	if v.Source != wanted.source {
-		return exists("content of", v.Source, wanted.source)
-	}
-
 	asked := v.ApplyClaim(wanted.parameters)
 	if !v.Source.IsZero() && !wanted.fsNamed {
 		// It has that of its source, which may be gone by now.
 		asked.FSType = v.Parameters.FSType
 	}
 
-	if v.Parameters != asked {
+	differences := ""
+	for _, each := range wanted.capabilities {
+		differences = cmp.Or(differences, v.CapabilityDifferences(each))
+	}
+
+	required, limit := wanted.asked.GetRequiredBytes(), wanted.asked.GetLimitBytes()
+
+	switch {
+	case v.CapacityBytes < required || limit > 0 && v.CapacityBytes > limit:
+		return exists("capacity", v.CapacityBytes, fmt.Sprintf("required %d, limit %d", required, limit))
+	case v.Source != wanted.source:
+		return exists("content of", v.Source, wanted.source)
+	case v.Parameters != asked:
 		return exists("parameters", v.Parameters.Context(), asked.Context())
-	}
-
-	for _, asked := range wanted.capabilities {
-		if differences := v.CapabilityDifferences(asked); differences != "" {
-			return rpc.Errorf(codes.AlreadyExists, "volume %s exists with other volume capabilities: %s; choose another name or delete it",
-				v.ID, differences)
-		}
-	}
-
-	if !v.Mutable.With(wanted.mutable).Equal(v.Mutable) {
+	case differences != "":
+		return rpc.Errorf(codes.AlreadyExists, "volume %s exists with other volume capabilities: %s; choose another name or delete it",
+			v.ID, differences)
+	case !v.Mutable.With(wanted.mutable).Equal(v.Mutable):
 		return exists("mutable parameters", v.Mutable.Parameters(), wanted.mutable.Parameters())
-	}
-
-	if v.Segments.CheckRequirement(wanted.topology) != nil {
+	case v.Segments.CheckRequirement(wanted.topology) != nil:
 		return exists("topology", v.Segments, "the requisite one")
+	default:
+		return nil
 	}
-
-	return nil
 }
 
 // allocateNew allocates the volume's storage; it syncs it too if no
@@ -187,4 +177,41 @@ func allocateNew(fresh *record.Volume, p *pool.Pool) error {
 	}
 
 	return p.SetMutable(fresh.ID, fresh.Mutable)
+}
+
+// askClaim lets the claim, too, ask for direct assignment. Only a volume that is
+// about to be made asks: from then on its record says what the answer was
+// (Volume.DirectByClaim), whatever the claim says later. Errors are those of
+// Config.DirectByClaim, and INVALID_ARGUMENT.
+func (s *Service) askClaim(ctx context.Context, wanted *createRequest) error {
+	if s.config.DirectByClaim == nil || wanted.parameters.DirectAssign {
+		return nil
+	}
+
+	claim := wanted.claim
+	if claim.namespace == "" || claim.name == "" {
+		s.config.Log.WarnContext(ctx, "the call names no claim whose annotations could be read; "+
+			"run the provisioner with --extra-create-metadata", "volume", wanted.name, "annotation", volume.KeySkipHostmount)
+
+		return nil
+	}
+
+	asks, err := s.config.DirectByClaim(ctx, claim.namespace, claim.name)
+	if err != nil || !asks {
+		return err
+	}
+
+	parameters, err := wanted.parameters.WithDirectAssign()
+	for _, capability := range wanted.capabilities {
+		err = cmp.Or(err, parameters.CheckDirectAssign(capability))
+	}
+
+	if err != nil {
+		return rpc.Invalid("claim %s/%s asks with its annotation %s for what its volume can't have: %w",
+			claim.namespace, claim.name, volume.KeySkipHostmount, err)
+	}
+
+	wanted.parameters, wanted.directByClaim = parameters, true
+
+	return nil
 }

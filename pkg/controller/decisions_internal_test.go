@@ -65,7 +65,7 @@ func TestParseCapability(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s := &parser{shared: test.shared, capabilities: advertised}
+			s := &Service{config: Config{Shared: test.shared, Capabilities: advertised}}
 
 			_, err := s.parseCapability(test.capability, test.parameters)
 			if test.refused {

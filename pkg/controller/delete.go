@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
@@ -26,15 +27,13 @@ func (s *Service) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeReq
 
 	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "", "DeleteVolume", request),
 		func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
-			if err := s.delete(ctx, id); err != nil {
-				return nil, fmt.Errorf("delete volume %s: %w", id, err)
-			}
-
-			return &csi.DeleteVolumeResponse{}, nil
+			return &csi.DeleteVolumeResponse{}, s.delete(ctx, id)
 		})
 }
 
-func (s *Service) delete(ctx context.Context, id string) error {
+func (s *Service) delete(ctx context.Context, id string) (err error) {
+	defer errdefs.Wrapf(&err, "delete volume %s", id)
+
 	found, ok := s.catalog.Volumes.Get(id)
 	// One that is being created was not acknowledged.
 	if !ok || found.Phase == record.PhaseCreating {
@@ -54,7 +53,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 
 		// Once this is durable the volume is gone for every CO, whatever
 		// happens to its bytes before the next start.
-		marked, err := s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
+		found, err = s.catalog.UpdateVolume(ctx, id, func(v *record.Volume) error {
 			v.Phase = record.PhaseDeleting
 
 			return s.use.CheckNone(v)
@@ -62,8 +61,6 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-
-		found = marked
 	}
 
 	return catalog.IgnoreReadOnly(s.remover.Queue.Do(ctx, s.remover.Volume(found)))
@@ -75,20 +72,12 @@ func (s *Service) checkDeletable(ctx context.Context, p *pool.Pool, v *record.Vo
 		return err
 	}
 
-	if err := objects.CheckMounts(p, v.Object()); err != nil {
-		return err
+	if v.Parameters.Backing == volume.BackingDirectory {
+		return objects.CheckMounts(p, v.Object())
 	}
 
-	return s.checkDetached(ctx, p, v)
-}
-
-// checkDetached returns FAILED_PRECONDITION while a loop device has the volume's image: its space would
-// stay in use, without a name, for as long as another mount namespace has the volume mounted.
-func (s *Service) checkDetached(ctx context.Context, p *pool.Pool, v *record.Volume) error {
-	if v.Parameters.Backing != volume.BackingImage {
-		return nil
-	}
-
+	// While a loop device has it, its space would stay in use, without a name, for as long as another mount
+	// namespace has the volume mounted.
 	err := p.Images.CheckDetached(ctx, v.ID)
 	if errors.Is(err, pool.ErrInUse) {
 		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))

@@ -51,7 +51,7 @@ func (g *Groups) CreateVolumeGroupSnapshot(
 
 	call := operation.Call{Key: "group " + wanted.name, Method: "CreateVolumeGroupSnapshot", Request: request}
 
-	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 		made, err := g.ensureGroup(ctx, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("create group snapshot %q: %w", wanted.name, err)
@@ -111,7 +111,7 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 
 	call := operation.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
 
-	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, g.deleteGroup(ctx, id, request.GetSnapshotIds())
 	})
 }

@@ -297,8 +297,8 @@ func TestEndingDriverResumesNoCopies(t *testing.T) {
 	release := s.hold("volume " + copying.SourceVolumeID)
 
 	require.NoError(t, s.copies.Resume(t.Context(), s.served()))
-	require.Equal(t, 1, s.config.Operations.Len(), "want: no copy is begun beside it")
+	require.Equal(t, 1, s.ops.Len(), "want: no copy is begun beside it")
 	release()
-	require.NoError(t, s.config.Operations.Drain(t.Context()))
+	require.NoError(t, s.ops.Drain(t.Context()))
 	require.ErrorIs(t, s.RecoverPool(t.Context(), s.served()), operation.ErrDraining)
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -16,24 +17,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// parser reads requests, and refuses those that are wrong in any state of the volumes.
-type parser struct {
-	capabilities capability.Set
-	pools        *pool.Set
-	// topology: the plugin advertises VOLUME_ACCESSIBILITY_CONSTRAINTS.
-	topology bool
-	// shared: every node mounts the pools.
-	shared bool
-	// maxBytes is the largest volume; 0 is no limit but the pool's.
-	maxBytes int64
-	// checkMutable refuses mutable parameters that such a volume can't have, or the machine can't do.
-	checkMutable func(volume.Parameters, volume.Mutable) error
-}
-
-func (p *parser) has(name capability.Name) bool { return p.capabilities.HasController(name) }
+func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.HasController(name) }
 
 // hasTopology reports whether the plugin advertises VOLUME_ACCESSIBILITY_CONSTRAINTS.
-func (p *parser) hasTopology() bool { return p.topology }
+func (s *Service) hasTopology() bool { return s.segments != "" }
 
 // checkName allows what the spec does (CSI v1.13, CreateVolumeRequest.name): the
 // name is never part of a path, only unprintable characters are banned.
@@ -52,39 +39,39 @@ func checkName(name string) error {
 
 // choosePool reads the parameters and finds the pool that they name. Errors:
 // INVALID_ARGUMENT, UNAVAILABLE while the pool cannot be used.
-func (p *parser) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
-	parameters, err := p.parseParameters(given)
+func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
+	parameters, err := s.parseParameters(given)
 	if err != nil {
 		return volume.Parameters{}, nil, err
 	}
 
-	chosen, err := p.pools.Get(parameters.Pool)
+	chosen, err := s.config.Pools.Get(parameters.Pool)
 
 	return parameters, chosen, err
 }
 
 // parseParameters reads the parameters. Errors: INVALID_ARGUMENT.
-func (p *parser) parseParameters(given map[string]string) (volume.Parameters, error) {
+func (s *Service) parseParameters(given map[string]string) (volume.Parameters, error) {
 	parameters, err := volume.ParseParameters(given)
 	if err != nil {
 		return volume.Parameters{}, rpc.Invalid("parameters: %w", err)
 	}
 
 	if _, named := given[volume.KeyPool]; !named {
-		parameters.Pool = p.pools.Default()
+		parameters.Pool = s.config.Pools.Default()
 	}
 
-	if !p.pools.Has(parameters.Pool) {
+	if !s.config.Pools.Has(parameters.Pool) {
 		return volume.Parameters{}, rpc.Invalid("parameters: pool %q does not exist; there are %s",
-			parameters.Pool, strings.Join(p.pools.Names(), ", "))
+			parameters.Pool, strings.Join(s.config.Pools.Names(), ", "))
 	}
 
 	return parameters, nil
 }
 
 // parseMutable reads mutable_parameters. Errors: INVALID_ARGUMENT.
-func (p *parser) parseMutable(given map[string]string) (volume.Mutable, error) {
-	if len(given) > 0 && !p.has(capability.ModifyVolume) {
+func (s *Service) parseMutable(given map[string]string) (volume.Mutable, error) {
+	if len(given) > 0 && !s.has(capability.ModifyVolume) {
 		return volume.Mutable{}, rpc.Invalid("mutable_parameters must be empty, as the capability %s is not advertised",
 			capability.ModifyVolume)
 	}
@@ -97,20 +84,10 @@ func (p *parser) parseMutable(given map[string]string) (volume.Mutable, error) {
 	return mutable, nil
 }
 
-// checkReadonly refuses what a CO must not ask for (CSI v1.13,
-// ControllerPublishVolumeRequest.readonly).
-func (p *parser) checkReadonly(asked bool) error {
-	if asked && !p.has(capability.PublishReadonly) {
-		return rpc.Invalid("readonly must be false, as the capability %s is not advertised", capability.PublishReadonly)
-	}
-
-	return nil
-}
-
 // checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
 // have.
-func (p *parser) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
-	parsed, err := p.parseCapability(given, to.Parameters)
+func (s *Service) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
+	parsed, err := s.parseCapability(given, to.Parameters)
 	if err != nil || to.IsRaw() {
 		return err
 	}
@@ -120,27 +97,26 @@ func (p *parser) checkCapability(given *csi.VolumeCapability, to *record.Volume)
 
 // parseCapability refuses a capability that a volume with these parameters
 // can't have, with volume.ErrCapability.
-func (p *parser) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
+func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
 	parsed, err := volume.ParseCapability(given)
 	if err != nil {
 		return volume.Capability{}, err
 	}
 
-	if err := p.capabilities.CheckAccessMode(parsed); err != nil {
+	if err := s.config.Capabilities.CheckAccessMode(parsed); err != nil {
 		return volume.Capability{}, err
 	}
 
-	return parsed, parameters.CheckCapability(parsed, p.shared)
+	return parsed, parameters.CheckCapability(parsed, s.config.Shared)
 }
 
-func (p *parser) parseCapabilities(
+func (s *Service) parseCapabilities(
 	given []*csi.VolumeCapability, parameters volume.Parameters,
-) ([]volume.Capability, error) {
-	parsed := make([]volume.Capability, 0, len(given))
+) (parsed []volume.Capability, err error) {
 	fsType := ""
 
 	for _, each := range given {
-		capability, err := p.parseCapability(each, parameters)
+		capability, err := s.parseCapability(each, parameters)
 		if err != nil {
 			return nil, err
 		}
@@ -161,13 +137,9 @@ func (p *parser) parseCapabilities(
 }
 
 // sizeFor is sizeAsked, and returns OUT_OF_RANGE for a size above the maximum, too.
-func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
-	size, err := p.sizeAsked(asked, smallest)
-	if err != nil {
-		return 0, err
-	}
-
-	if err := p.checkLargest(size); err != nil {
+func (s *Service) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
+	size, err := s.sizeAsked(asked, smallest)
+	if err := cmp.Or(err, s.checkLargest(size)); err != nil {
 		return 0, err
 	}
 
@@ -176,7 +148,7 @@ func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error
 
 // sizeAsked returns the size that is asked for: what is required, rounded up, but not less than the filesystem
 // needs. Errors: INVALID_ARGUMENT for a range that makes no sense, OUT_OF_RANGE for one that can't be met.
-func (p *parser) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, error) {
+func (s *Service) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, error) {
 	if err := rpc.CheckCapacityRange(asked); err != nil {
 		return 0, err
 	}
@@ -186,7 +158,7 @@ func (p *parser) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, err
 	switch {
 	case required == 0:
 		required = DefaultBytes
-		for _, most := range []int64{limit, p.maxBytes} {
+		for _, most := range []int64{limit, s.config.MaxVolumeBytes} {
 			if most > 0 {
 				required = min(required, most/RoundBytes*RoundBytes)
 			}
@@ -207,10 +179,10 @@ func (p *parser) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, err
 
 // checkLargest returns OUT_OF_RANGE for the size of a new volume that is above the maximum. One that exists
 // may be larger: the maximum may have been lowered.
-func (p *parser) checkLargest(size int64) error {
-	if p.maxBytes > 0 && size > p.maxBytes {
+func (s *Service) checkLargest(size int64) error {
+	if s.config.MaxVolumeBytes > 0 && size > s.config.MaxVolumeBytes {
 		return rpc.Errorf(codes.OutOfRange,
-			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, p.maxBytes)
+			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, s.config.MaxVolumeBytes)
 	}
 
 	return nil

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -26,19 +27,16 @@ type createRequest struct {
 	source       record.Source
 	// fsNamed: the request names the filesystem. Otherwise a copy has that of its source.
 	fsNamed bool
-	// claim may request direct assignment, which then is in parameters too.
-	claim         claimName
+	// claim is the PersistentVolumeClaim that the volume is for; either part is empty if the CO does not
+	// set them. It may request direct assignment, which then is in parameters too.
+	claim         struct{ namespace, name string }
 	directByClaim bool
 	// consistency is the consistency required of a clone.
 	consistency volume.Consistency
 }
 
-// claimName is the PersistentVolumeClaim that a volume is for. Either part is
-// empty if the CO does not set them.
-type claimName struct{ namespace, name string }
-
 //nolint:cyclop,funlen // one check after the other
-func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
+func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
 	if err := checkName(request.GetName()); err != nil {
 		return nil, err
 	}
@@ -47,30 +45,30 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 		return nil, rpc.Invalid("volume_capabilities are missing")
 	}
 
-	source, err := p.parseSource(request.GetVolumeContentSource())
+	source, err := s.parseSource(request.GetVolumeContentSource())
 	if err != nil {
 		return nil, err
 	}
 
-	parameters, chosen, err := p.choosePool(request.GetParameters())
+	parameters, chosen, err := s.choosePool(request.GetParameters())
 	if err != nil {
 		return nil, err
 	}
 
-	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), p.hasTopology()); err != nil {
+	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), s.hasTopology()); err != nil {
 		return nil, err
 	}
 
-	mutable, err := p.parseMutable(request.GetMutableParameters())
+	mutable, err := s.parseMutable(request.GetMutableParameters())
 	if err != nil {
 		return nil, err
 	}
 
-	if err := p.checkMutable(parameters, mutable); err != nil {
+	if err := s.changes.CheckMutable(parameters, mutable); err != nil {
 		return nil, err
 	}
 
-	capabilities, err := p.parseCapabilities(request.GetVolumeCapabilities(), parameters)
+	capabilities, err := s.parseCapabilities(request.GetVolumeCapabilities(), parameters)
 	if err != nil {
 		return nil, rpc.Invalid("volume_capabilities: %w", err)
 	}
@@ -85,7 +83,7 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 		}
 	}
 
-	size, err := p.sizeAsked(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
+	size, err := s.sizeAsked(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +91,11 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 	wanted := &createRequest{
 		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
 		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
-		mutable: mutable, pool: chosen, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
+		mutable: mutable, pool: chosen, source: source, fsNamed: fsNamed,
 		consistency: volume.CloneConsistency(request.GetParameters()),
 	}
+	wanted.claim.namespace = request.GetParameters()[volume.KeyClaimNamespace]
+	wanted.claim.name = request.GetParameters()[volume.KeyClaimName]
 
 	if err := wanted.checkContext(); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 }
 
 // parseSource reads volume_content_source. Errors: INVALID_ARGUMENT.
-func (p *parser) parseSource(given *csi.VolumeContentSource) (record.Source, error) {
+func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, error) {
 	const gated = "volume_content_source: it must not be a %s, as the capability %s is not advertised"
 
 	if given == nil {
@@ -120,13 +120,13 @@ func (p *parser) parseSource(given *csi.VolumeContentSource) (record.Source, err
 
 	switch given.GetType().(type) {
 	case *csi.VolumeContentSource_Snapshot:
-		if !p.has(capability.CreateDeleteSnapshot) {
+		if !s.has(capability.CreateDeleteSnapshot) {
 			return record.Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
 		}
 
 		return source, rpc.CheckID("volume_content_source: snapshot_id", source.SnapshotID)
 	case *csi.VolumeContentSource_Volume:
-		if !p.has(capability.CloneVolume) {
+		if !s.has(capability.CloneVolume) {
 			return record.Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
 		}
 
@@ -134,10 +134,6 @@ func (p *parser) parseSource(given *csi.VolumeContentSource) (record.Source, err
 	default:
 		return record.Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")
 	}
-}
-
-func parseClaim(parameters map[string]string) claimName {
-	return claimName{parameters[volume.KeyClaimNamespace], parameters[volume.KeyClaimName]}
 }
 
 // checkContext refuses parameters whose volume_context is longer than the spec allows a map to be:
@@ -186,9 +182,5 @@ func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability
 }
 
 func fsTypeOf(parameters volume.Parameters, capability volume.Capability) string {
-	if capability.FSType != "" {
-		return capability.FSType
-	}
-
-	return parameters.FSType
+	return cmp.Or(capability.FSType, parameters.FSType)
 }

@@ -167,7 +167,7 @@ func TestImagesLostByAPowerFailureAreMadeAgain(t *testing.T) {
 
 	set := &Config{}
 	without("PUBLISH_UNPUBLISH_VOLUME")(set)
-	s.capabilities = set.Capabilities
+	s.config.Capabilities = set.Capabilities
 
 	require.NoError(t, s.allocateDurably(t.Context(), s.served()))
 	require.FileExists(t, paths[0])
@@ -246,7 +246,7 @@ func TestThePoolGetsTheParametersOfItsRecords(t *testing.T) {
 
 	require.NoError(t, s.config.Store.Update(t.Context(), func(tx *state.Tx) error { return s.catalog.Volumes.In(tx).Put(deleting, gone) }))
 
-	for _, name := range s.pools.Names() {
+	for _, name := range s.config.Pools.Names() {
 		for _, each := range s.inPool(name, "attributes") {
 			require.NoError(t, os.Remove(filepath.Join(s.pool(name), "attributes", each)))
 		}

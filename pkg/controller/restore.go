@@ -9,7 +9,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -17,10 +16,11 @@ import (
 // origin is what a volume is to be made of.
 type origin struct {
 	name       string
-	object     pool.Object
 	sizeBytes  int64
 	parameters volume.Parameters
 	raw        bool
+	// checkGrowth refuses a size that its filesystem can't have.
+	checkGrowth func(bytes int64) error
 }
 
 // restore creates the volume of a snapshot, which cannot be deleted meanwhile.
@@ -36,18 +36,11 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 		return nil, err
 	}
 
-	err = wanted.inherit(origin{
-		name: "snapshot " + snapshot.ID, object: snapshot.Object(), sizeBytes: snapshot.SizeBytes,
-		parameters: snapshot.Parameters, raw: snapshot.Raw,
-	}, s.sizeFor)
-	if err != nil {
+	if err := s.inherit(&wanted, origin{
+		name: "snapshot " + snapshot.ID, sizeBytes: snapshot.SizeBytes, parameters: snapshot.Parameters, raw: snapshot.Raw,
+		checkGrowth: func(bytes int64) error { return objects.CheckGrowth(from, snapshot.Object(), bytes) },
+	}); err != nil {
 		return nil, err
-	}
-
-	if wanted.growsCopyOf(snapshot.SizeBytes) {
-		if err := objects.CheckGrowth(from, snapshot.Object(), wanted.size); err != nil {
-			return nil, err
-		}
 	}
 
 	fresh := s.newVolume(&wanted)
@@ -68,14 +61,11 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 		return nil, err
 	}
 
-	if err := wanted.inherit(originOf(source), s.sizeFor); err != nil {
+	if err := s.inherit(&wanted, origin{
+		name: "volume " + source.ID, sizeBytes: source.CapacityBytes, parameters: source.Parameters, raw: source.IsRaw(),
+		checkGrowth: func(bytes int64) error { return s.use.CheckGrowth(from, source, bytes) },
+	}); err != nil {
 		return nil, err
-	}
-
-	if wanted.growsCopyOf(source.CapacityBytes) {
-		if err := s.use.CheckGrowth(from, source, wanted.size); err != nil {
-			return nil, err
-		}
 	}
 
 	fresh := s.newVolume(&wanted)
@@ -83,17 +73,10 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 	return fresh, s.copies.Clone(ctx, fresh, wanted.pool, source.ID, wanted.consistency)
 }
 
-func originOf(source *record.Volume) origin {
-	return origin{
-		name: "volume " + source.ID, object: source.Object(), sizeBytes: source.CapacityBytes,
-		parameters: source.Parameters, raw: source.IsRaw(),
-	}
-}
-
 // inherit lets the volume have what the source has and the request leaves open,
 // and refuses what can't be made of the source. Errors: INVALID_ARGUMENT,
 // OUT_OF_RANGE.
-func (w *createRequest) inherit(from origin, sizeFor func(*csi.CapacityRange, int64) (int64, error)) error {
+func (s *Service) inherit(w *createRequest, from origin) (err error) {
 	differs := func(key string, has, asked any) error {
 		return rpc.Invalid("volume_content_source: %s has %s %v, and a volume with %v can't be made of it", from.name, key, has, asked)
 	}
@@ -128,11 +111,13 @@ func (w *createRequest) inherit(from origin, sizeFor func(*csi.CapacityRange, in
 			from.name, from.sizeBytes, named, asked)
 	}
 
-	size, err := sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},
+	w.size, err = s.sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},
 		minimumBytes(*given, w.capabilities))
-	w.size = size
+	if err != nil || !w.growsCopyOf(from.sizeBytes) {
+		return err
+	}
 
-	return err
+	return from.checkGrowth(w.size)
 }
 
 // growsCopyOf reports whether the driver is to grow the filesystem of a copy of so many bytes. That of a

@@ -103,8 +103,6 @@ type Config struct {
 type Service struct {
 	csi.UnimplementedControllerServer
 
-	*parser
-
 	config   Config
 	catalog  *catalog.Catalog
 	use      *objects.Use
@@ -148,10 +146,6 @@ func New(config Config) (*Service, error) {
 	return &Service{
 		config: config, catalog: records, use: use, remover: remover, changes: made, health: watched, ops: config.Operations,
 		segments: record.NewSegments(config.Segments),
-		parser: &parser{
-			capabilities: config.Capabilities, pools: config.Pools, topology: len(config.Segments) > 0, shared: config.Shared,
-			maxBytes: config.MaxVolumeBytes, checkMutable: made.CheckMutable,
-		},
 		copies: copies.New(copies.Config{
 			Catalog: records, Node: config.LocalNode, Use: use, Remover: remover, Operations: config.Operations,
 			Grace: config.CopyGrace, Progress: config.Progress, Point: config.Point, Log: log,

@@ -30,7 +30,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	call := operation.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	made, err := s.copies.Await(ctx, wanted.name, func(ctx context.Context) (*record.Snapshot, error) {
-		return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*record.Snapshot, error) {
+		return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*record.Snapshot, error) {
 			return s.ensureSnapshot(ctx, wanted)
 		})
 	})
@@ -131,7 +131,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapsho
 
 	call := operation.Call{Key: "snapshot " + id, Method: "DeleteSnapshot", Request: request}
 
-	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, call, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
+	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
 		return &csi.DeleteSnapshotResponse{}, s.deleteSnapshot(ctx, id)
 	})
 }

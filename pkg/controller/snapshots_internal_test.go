@@ -79,7 +79,7 @@ func TestSnapshotBeingCopiedIsNotReady(t *testing.T) {
 		answer <- err
 	}()
 
-	require.Eventually(t, func() bool { return s.config.Operations.Len() == 2 }, await.Limit, time.Millisecond, "want: the call waits")
+	require.Eventually(t, func() bool { return s.ops.Len() == 2 }, await.Limit, time.Millisecond, "want: the call waits")
 	end()
 	release()
 	require.NoError(t, await.Receive(t, answer, "the call"))

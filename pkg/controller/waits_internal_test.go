@@ -63,7 +63,7 @@ func TestCallsCheckAgainAfterWaiting(t *testing.T) {
 
 				go func() { answer <- run(t.Context()) }()
 
-				require.Eventually(t, func() bool { return s.config.Operations.Len() == 1+test.ahead }, await.Limit, time.Millisecond, "want: the call waits")
+				require.Eventually(t, func() bool { return s.ops.Len() == 1+test.ahead }, await.Limit, time.Millisecond, "want: the call waits")
 				happen(s, id)
 				release()
 				rpccode.Require(t, await.Receive(t, answer, "the call"), test.codes[event])
@@ -91,7 +91,7 @@ func (s *site) hold(key string) (release func()) {
 	released := make(chan struct{})
 	call := operation.Call{Key: key, Method: "hold"}
 
-	require.NoError(s.t, operation.Start(s.t.Context(), s.config.Operations, call, func(context.Context) { <-released }))
+	require.NoError(s.t, operation.Start(s.t.Context(), s.ops, call, func(context.Context) { <-released }))
 
 	return func() { close(released) }
 }

@@ -104,18 +104,18 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/limit-ignored-for-existing", in: "controller.checkSameVolume",
-			old:    `if v.CapacityBytes < required || limit > 0 && v.CapacityBytes > limit {`,
-			new:    `if v.CapacityBytes < required {`,
+			old:    `case v.CapacityBytes < required || limit > 0 && v.CapacityBytes > limit:`,
+			new:    `case v.CapacityBytes < required:`,
 			breaks: "a volume larger than the limit answers a retry", tests: in("test/driver/create", "TestCreateIsIdempotentByName", "TestCreateAfterExpansion"),
 		},
 		{
 			name: "controller/other-parameters-accepted", in: "controller.checkSameVolume",
-			old:    `if v.Parameters != asked {`,
-			new:    `if v.Parameters.Pool != asked.Pool {`,
+			old:    `case v.Parameters != asked:`,
+			new:    `case v.Parameters.Pool != asked.Pool:`,
 			breaks: "a volume of another kind answers a retry", tests: in("test/driver/create", "TestCreateIsIdempotentByName"),
 		},
 		{
-			name: "controller/limit-compared-before-rounding", in: "controller.parser.sizeAsked",
+			name: "controller/limit-compared-before-rounding", in: "controller.Service.sizeAsked",
 			old:    `if limit > 0 && size > limit {`,
 			new:    `if limit > 0 && required > limit {`,
 			breaks: "a volume is larger than its limit", tests: in("test/driver/create", "TestSizes", "TestExpansionSizes"),
@@ -236,7 +236,7 @@ func controllerMutants() []regression {
 			breaks: "inline volumes overcommit the pool", tests: in("test/driver/ephemeral", "TestEphemeralCountsForTheCapacity"),
 		},
 		{
-			name: "controller/mkfs-options-not-checked", in: "controller.parser.parseCreate",
+			name: "controller/mkfs-options-not-checked", in: "controller.Service.parseCreate",
 			old:    `if source.IsZero() || fsNamed {`,
 			new:    `if !source.IsZero() && fsNamed {`,
 			breaks: "a volume is made that no node can format",

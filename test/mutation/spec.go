@@ -117,7 +117,7 @@ func specMutants() []regression {
 		},
 		{
 			name: "spec/CVE-6-other-capabilities", in: "controller.checkSameVolume",
-			old: `if differences := v.CapabilityDifferences(asked); differences != "" {`, new: `if differences := v.CapabilityDifferences(asked); differences == "never" {`,
+			old: `case differences != "":`, new: `case differences == "never":`,
 			breaks: "CreateVolume returns a volume with other capabilities", tests: in(conformance, errorTables),
 		},
 		{
