@@ -129,7 +129,7 @@ func TestSizeFor(t *testing.T) {
 		"a byte above that":         {ranged(math.MaxInt64-RoundBytes+1, 0), RoundBytes, 0, 0, codes.OutOfRange},
 		"negative":                  {ranged(-1, 0), RoundBytes, 0, 0, codes.InvalidArgument},
 	} {
-		s := &Service{config: Config{MaxVolumeBytes: test.largest}}
+		s := &parser{config: Config{MaxVolumeBytes: test.largest}}
 
 		got, err := s.sizeFor(test.asked, test.smallest)
 		rpccode.Require(t, err, test.code, "%s", name)

@@ -65,7 +65,7 @@ func TestParseCapability(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s := &Service{config: Config{Shared: test.shared, Capabilities: advertised}}
+			s := &parser{config: Config{Shared: test.shared, Capabilities: advertised}}
 
 			_, err := s.parseCapability(test.capability, test.parameters)
 			if test.refused {

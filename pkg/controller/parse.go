@@ -14,13 +14,21 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/controller/changes"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.HasController(name) }
+// parser reads requests, and refuses those that are wrong in any state of the volumes.
+type parser struct {
+	config   Config
+	segments record.Segments
+	changes  *changes.Changes
+}
+
+func (p *parser) has(name capability.Name) bool { return p.config.Capabilities.HasController(name) }
 
 // hasTopology reports whether the plugin advertises VOLUME_ACCESSIBILITY_CONSTRAINTS.
-func (s *Service) hasTopology() bool { return s.segments != "" }
+func (p *parser) hasTopology() bool { return p.segments != "" }
 
 // checkName allows what the spec does (CSI v1.13, CreateVolumeRequest.name): the
 // name is never part of a path, only unprintable characters are banned.
@@ -39,39 +47,39 @@ func checkName(name string) error {
 
 // choosePool reads the parameters and finds the pool that they name. Errors:
 // INVALID_ARGUMENT, UNAVAILABLE while the pool cannot be used.
-func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
-	parameters, err := s.parseParameters(given)
+func (p *parser) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
+	parameters, err := p.parseParameters(given)
 	if err != nil {
 		return volume.Parameters{}, nil, err
 	}
 
-	chosen, err := s.config.Pools.Get(parameters.Pool)
+	chosen, err := p.config.Pools.Get(parameters.Pool)
 
 	return parameters, chosen, err
 }
 
 // parseParameters reads the parameters. Errors: INVALID_ARGUMENT.
-func (s *Service) parseParameters(given map[string]string) (volume.Parameters, error) {
+func (p *parser) parseParameters(given map[string]string) (volume.Parameters, error) {
 	parameters, err := volume.ParseParameters(given)
 	if err != nil {
 		return volume.Parameters{}, rpc.Invalid("parameters: %w", err)
 	}
 
 	if _, named := given[volume.KeyPool]; !named {
-		parameters.Pool = s.config.Pools.Default()
+		parameters.Pool = p.config.Pools.Default()
 	}
 
-	if !s.config.Pools.Has(parameters.Pool) {
+	if !p.config.Pools.Has(parameters.Pool) {
 		return volume.Parameters{}, rpc.Invalid("parameters: pool %q does not exist; there are %s",
-			parameters.Pool, strings.Join(s.config.Pools.Names(), ", "))
+			parameters.Pool, strings.Join(p.config.Pools.Names(), ", "))
 	}
 
 	return parameters, nil
 }
 
 // parseMutable reads mutable_parameters. Errors: INVALID_ARGUMENT.
-func (s *Service) parseMutable(given map[string]string) (volume.Mutable, error) {
-	if len(given) > 0 && !s.has(capability.ModifyVolume) {
+func (p *parser) parseMutable(given map[string]string) (volume.Mutable, error) {
+	if len(given) > 0 && !p.has(capability.ModifyVolume) {
 		return volume.Mutable{}, rpc.Invalid("mutable_parameters must be empty, as the capability %s is not advertised",
 			capability.ModifyVolume)
 	}
@@ -86,8 +94,8 @@ func (s *Service) parseMutable(given map[string]string) (volume.Mutable, error) 
 
 // checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
 // have.
-func (s *Service) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
-	parsed, err := s.parseCapability(given, to.Parameters)
+func (p *parser) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
+	parsed, err := p.parseCapability(given, to.Parameters)
 	if err != nil || to.IsRaw() {
 		return err
 	}
@@ -97,26 +105,26 @@ func (s *Service) checkCapability(given *csi.VolumeCapability, to *record.Volume
 
 // parseCapability refuses a capability that a volume with these parameters
 // can't have, with volume.ErrCapability.
-func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
+func (p *parser) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
 	parsed, err := volume.ParseCapability(given)
 	if err != nil {
 		return volume.Capability{}, err
 	}
 
-	if err := s.config.Capabilities.CheckAccessMode(parsed); err != nil {
+	if err := p.config.Capabilities.CheckAccessMode(parsed); err != nil {
 		return volume.Capability{}, err
 	}
 
-	return parsed, parameters.CheckCapability(parsed, s.config.Shared)
+	return parsed, parameters.CheckCapability(parsed, p.config.Shared)
 }
 
-func (s *Service) parseCapabilities(
+func (p *parser) parseCapabilities(
 	given []*csi.VolumeCapability, parameters volume.Parameters,
 ) (parsed []volume.Capability, err error) {
 	fsType := ""
 
 	for _, each := range given {
-		capability, err := s.parseCapability(each, parameters)
+		capability, err := p.parseCapability(each, parameters)
 		if err != nil {
 			return nil, err
 		}
@@ -137,9 +145,9 @@ func (s *Service) parseCapabilities(
 }
 
 // sizeFor is sizeAsked, and returns OUT_OF_RANGE for a size above the maximum, too.
-func (s *Service) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
-	size, err := s.sizeAsked(asked, smallest)
-	if err := cmp.Or(err, s.checkLargest(size)); err != nil {
+func (p *parser) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
+	size, err := p.sizeAsked(asked, smallest)
+	if err := cmp.Or(err, p.checkLargest(size)); err != nil {
 		return 0, err
 	}
 
@@ -148,7 +156,7 @@ func (s *Service) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, erro
 
 // sizeAsked returns the size that is asked for: what is required, rounded up, but not less than the filesystem
 // needs. Errors: INVALID_ARGUMENT for a range that makes no sense, OUT_OF_RANGE for one that can't be met.
-func (s *Service) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, error) {
+func (p *parser) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, error) {
 	if err := rpc.CheckCapacityRange(asked); err != nil {
 		return 0, err
 	}
@@ -158,7 +166,7 @@ func (s *Service) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, er
 	switch {
 	case required == 0:
 		required = DefaultBytes
-		for _, most := range []int64{limit, s.config.MaxVolumeBytes} {
+		for _, most := range []int64{limit, p.config.MaxVolumeBytes} {
 			if most > 0 {
 				required = min(required, most/RoundBytes*RoundBytes)
 			}
@@ -179,10 +187,10 @@ func (s *Service) sizeAsked(asked *csi.CapacityRange, smallest int64) (int64, er
 
 // checkLargest returns OUT_OF_RANGE for the size of a new volume that is above the maximum. One that exists
 // may be larger: the maximum may have been lowered.
-func (s *Service) checkLargest(size int64) error {
-	if s.config.MaxVolumeBytes > 0 && size > s.config.MaxVolumeBytes {
+func (p *parser) checkLargest(size int64) error {
+	if p.config.MaxVolumeBytes > 0 && size > p.config.MaxVolumeBytes {
 		return rpc.Errorf(codes.OutOfRange,
-			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, s.config.MaxVolumeBytes)
+			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, p.config.MaxVolumeBytes)
 	}
 
 	return nil

@@ -36,7 +36,7 @@ type createRequest struct {
 }
 
 //nolint:cyclop,funlen // one check after the other
-func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
+func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
 	if err := checkName(request.GetName()); err != nil {
 		return nil, err
 	}
@@ -45,30 +45,30 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest,
 		return nil, rpc.Invalid("volume_capabilities are missing")
 	}
 
-	source, err := s.parseSource(request.GetVolumeContentSource())
+	source, err := p.parseSource(request.GetVolumeContentSource())
 	if err != nil {
 		return nil, err
 	}
 
-	parameters, chosen, err := s.choosePool(request.GetParameters())
+	parameters, chosen, err := p.choosePool(request.GetParameters())
 	if err != nil {
 		return nil, err
 	}
 
-	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), s.hasTopology()); err != nil {
+	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), p.hasTopology()); err != nil {
 		return nil, err
 	}
 
-	mutable, err := s.parseMutable(request.GetMutableParameters())
+	mutable, err := p.parseMutable(request.GetMutableParameters())
 	if err != nil {
 		return nil, err
 	}
 
-	if err := s.changes.CheckMutable(parameters, mutable); err != nil {
+	if err := p.changes.CheckMutable(parameters, mutable); err != nil {
 		return nil, err
 	}
 
-	capabilities, err := s.parseCapabilities(request.GetVolumeCapabilities(), parameters)
+	capabilities, err := p.parseCapabilities(request.GetVolumeCapabilities(), parameters)
 	if err != nil {
 		return nil, rpc.Invalid("volume_capabilities: %w", err)
 	}
@@ -83,7 +83,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest,
 		}
 	}
 
-	size, err := s.sizeAsked(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
+	size, err := p.sizeAsked(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest,
 }
 
 // parseSource reads volume_content_source. Errors: INVALID_ARGUMENT.
-func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, error) {
+func (p *parser) parseSource(given *csi.VolumeContentSource) (record.Source, error) {
 	const gated = "volume_content_source: it must not be a %s, as the capability %s is not advertised"
 
 	if given == nil {
@@ -120,13 +120,13 @@ func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, er
 
 	switch given.GetType().(type) {
 	case *csi.VolumeContentSource_Snapshot:
-		if !s.has(capability.CreateDeleteSnapshot) {
+		if !p.has(capability.CreateDeleteSnapshot) {
 			return record.Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
 		}
 
 		return source, rpc.CheckID("volume_content_source: snapshot_id", source.SnapshotID)
 	case *csi.VolumeContentSource_Volume:
-		if !s.has(capability.CloneVolume) {
+		if !p.has(capability.CloneVolume) {
 			return record.Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
 		}
 

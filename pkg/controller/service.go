@@ -102,16 +102,14 @@ type Config struct {
 // It is safe for concurrent use.
 type Service struct {
 	csi.UnimplementedControllerServer
+	parser
 
-	config   Config
-	catalog  *catalog.Catalog
-	use      *objects.Use
-	remover  *objects.Remover
-	copies   *copies.Machine
-	ops      *operation.Group
-	segments record.Segments
-	changes  *changes.Changes
-	health   *Watch
+	catalog *catalog.Catalog
+	use     *objects.Use
+	remover *objects.Remover
+	copies  *copies.Machine
+	ops     *operation.Group
+	health  *Watch
 	// creating has the ids of volumes that may have an object before a record.
 	creating sync.Map
 }
@@ -144,8 +142,8 @@ func New(config Config) (*Service, error) {
 	})
 
 	return &Service{
-		config: config, catalog: records, use: use, remover: remover, changes: made, health: watched, ops: config.Operations,
-		segments: record.NewSegments(config.Segments),
+		parser:  parser{config, record.NewSegments(config.Segments), made},
+		catalog: records, use: use, remover: remover, health: watched, ops: config.Operations,
 		copies: copies.New(copies.Config{
 			Catalog: records, Node: config.LocalNode, Use: use, Remover: remover, Operations: config.Operations,
 			Grace: config.CopyGrace, Progress: config.Progress, Point: config.Point, Log: log,

@@ -161,8 +161,8 @@ type snapshotRequest struct {
 	topology       *csi.TopologyRequirement
 }
 
-func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotRequest, error) {
-	advertised := s.hasTopology() && s.has(capability.SnapshotConstraints)
+func (p *parser) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotRequest, error) {
+	advertised := p.hasTopology() && p.has(capability.SnapshotConstraints)
 	if err := cmp.Or(
 		checkName(request.GetName()),
 		rpc.CheckID("source_volume_id", request.GetSourceVolumeId()),
