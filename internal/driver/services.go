@@ -173,7 +173,7 @@ func (r *components) addNode(config *Config) error {
 	}
 
 	r.closers = append(r.closers, served.Close)
-	r.localNode = served
+	r.localNode = served.Local()
 	r.poolChanged = append(r.poolChanged, served.Prober().SuspectPool)
 	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
 	r.reports.Check, r.assigned.List = served.Checker().Check, served.Assignments().List

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -20,18 +21,26 @@ import (
 // use take the size of its image (CSI v1.13, NodeExpandVolume). Where the
 // kernel does not permit that for a mounted filesystem, it is
 // FAILED_PRECONDITION, and the next staging grows it.
-func (h *handlers) NodeExpandVolume(
+func (s *Service) NodeExpandVolume(
 	ctx context.Context, request *csi.NodeExpandVolumeRequest,
 ) (*csi.NodeExpandVolumeResponse, error) {
-	id, path, asked := request.GetVolumeId(), plain(request.GetVolumePath()), request.GetCapacityRange()
+	id := request.GetVolumeId()
+	if err := rpc.CheckVolumeID(id); err != nil {
+		return nil, err
+	}
 
-	err := cmp.Or(checkUse(id, path, request.GetStagingTargetPath()), rpc.CheckCapacityRange(asked))
+	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
 
-	v, err := h.node.usedAt(id, path)
-	if v != nil {
+	asked := request.GetCapacityRange()
+	if err := rpc.CheckCapacityRange(asked); err != nil {
+		return nil, err
+	}
+
+	v, err := s.usedAt(id, path)
+	if _, known := s.volumes.Staged.Get(id); known {
 		// Of an unknown volume, any path is NOT_FOUND.
 		err = cmp.Or(rpc.CheckAbsolute("volume_path", path), err)
 	}
@@ -40,7 +49,7 @@ func (h *handlers) NodeExpandVolume(
 		return nil, err
 	}
 
-	if err := checkHas(&h.config, v, request.GetVolumeCapability()); err != nil {
+	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
@@ -49,40 +58,47 @@ func (h *handlers) NodeExpandVolume(
 			"volume %s is an inline ephemeral one and keeps its size; recreate the pod with another %s", id, volume.KeySize)
 	}
 
-	return run(ctx, h, id, "size", "NodeExpandVolume", request,
-		func(ctx context.Context) (_ *csi.NodeExpandVolumeResponse, err error) {
-			defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
+	defer s.prober.ProbeAfterOperation(id)
 
-			size, err := h.node.expand(ctx, id, path, asked)
-
-			return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, err
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "size", "NodeExpandVolume", request),
+		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
+			return s.expand(ctx, id, path, asked)
 		})
 }
 
-func (s *Service) expand(ctx context.Context, id, path string, asked *csi.CapacityRange) (int64, error) {
+func (s *Service) expand(
+	ctx context.Context, id, path string, asked *csi.CapacityRange,
+) (_ *csi.NodeExpandVolumeResponse, err error) {
+	defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
+
 	v, err := s.usedAt(id, path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 
 	if err := s.ways.CheckLength(v); err != nil {
-		return 0, err
+		return nil, err
 	}
 
-	if err := s.growStored(v, asked); err != nil {
-		return 0, err
+	if err := growStored(&s.config, s.pools, v, asked); err != nil {
+		return nil, err
 	}
 
-	return s.ways.For(v).Expand(ctx, v, path, asked)
+	size, err := s.ways.For(v).Expand(ctx, v, path, asked)
+	if err != nil {
+		return nil, err
+	}
+
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
 // growStored enlarges the volume's image, or the limit of its directory, where no controller does it.
-func (s *Service) growStored(v *staged.Volume, asked *csi.CapacityRange) error {
-	if s.config.Capabilities.HasController(capability.ExpandVolume) {
+func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
+	if config.Capabilities.HasController(capability.ExpandVolume) {
 		return nil
 	}
 
-	stored, err := s.pools.Of(v)
+	stored, err := pools.Of(v)
 	if err != nil {
 		return err
 	}
@@ -95,7 +111,7 @@ func (s *Service) growStored(v *staged.Volume, asked *csi.CapacityRange) error {
 	}
 
 	wanted := (asked.GetRequiredBytes() + volume.DefaultBlockSize - 1) / volume.DefaultBlockSize * volume.DefaultBlockSize
-	for _, limit := range []int64{asked.GetLimitBytes(), s.config.MaxVolumeBytes} {
+	for _, limit := range []int64{asked.GetLimitBytes(), config.MaxVolumeBytes} {
 		if limit > 0 && wanted > limit {
 			return rpc.Errorf(codes.OutOfRange, "capacity_range: the size %d is more than %d, which limit_bytes or --max-volume-size allows",
 				wanted, limit)

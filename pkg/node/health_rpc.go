@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -12,18 +11,23 @@ import (
 
 // NodeGetVolumeHealth returns the condition of a volume that is in use here, is being staged,
 // or is in a pool of this node (CSI v1.13, NodeGetVolumeHealth). The paths do not matter.
-func (h *handlers) NodeGetVolumeHealth(
+func (s *Service) NodeGetVolumeHealth(
 	ctx context.Context, request *csi.NodeGetVolumeHealthRequest,
 ) (*csi.NodeGetVolumeHealthResponse, error) {
 	id := request.GetVolumeId()
-
-	err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckAbsolute("staging_target_path", request.GetStagingTargetPath()),
-		rpc.CheckAbsolute("volume_publish_path", request.GetVolumePublishPath()))
-	if err != nil {
+	if err := rpc.CheckVolumeID(id); err != nil {
 		return nil, err
 	}
 
-	record, err := h.node.health(ctx, id)
+	for field, path := range map[string]string{
+		"staging_target_path": request.GetStagingTargetPath(), "volume_publish_path": request.GetVolumePublishPath(),
+	} {
+		if err := rpc.CheckAbsolute(field, path); err != nil {
+			return nil, err
+		}
+	}
+
+	record, err := s.prober.Health(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -32,12 +36,16 @@ func (h *handlers) NodeGetVolumeHealth(
 }
 
 // NodeGetStorageHealth returns the conditions of the pools and of the state store (CSI v1.13, NodeGetStorageHealth).
-func (h *handlers) NodeGetStorageHealth(
+func (s *Service) NodeGetStorageHealth(
 	context.Context, *csi.NodeGetStorageHealthRequest,
 ) (*csi.NodeGetStorageHealthResponse, error) {
-	if h.config.Storage == nil {
-		return &csi.NodeGetStorageHealthResponse{}, nil
+	return storageHealth(s.config.Storage), nil
+}
+
+func storageHealth(storage *health.Monitor) *csi.NodeGetStorageHealthResponse {
+	if storage == nil {
+		return &csi.NodeGetStorageHealthResponse{}
 	}
 
-	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(h.config.Storage.All())}, nil
+	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(storage.All())}
 }

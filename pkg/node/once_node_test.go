@@ -271,7 +271,7 @@ func (n *onceNode) start(ctx context.Context) error {
 		return err
 	}
 
-	at, used, err := n.InUse(n.kind.id())
+	at, used, err := n.Local().InUse(n.kind.id())
 	if want := n.in("kubelet/target"); err == nil && (at != want || !used) {
 		err = fmt.Errorf("%w: it is in use (%t) at %q, not at %q", errOnce, used, at, want)
 	}
@@ -324,7 +324,7 @@ func (n *onceNode) startUnused(ctx context.Context) error {
 		return err
 	}
 
-	at, used, err := n.InUse(n.kind.id())
+	at, used, err := n.Local().InUse(n.kind.id())
 	if err == nil && used {
 		err = fmt.Errorf("%w: it is in use at %q", errOnce, at)
 	}
@@ -338,7 +338,7 @@ func (n *onceNode) local(ctx context.Context) error {
 		return nil
 	}
 
-	at, used, err := n.InUse(n.kind.id())
+	at, used, err := n.Local().InUse(n.kind.id())
 	if err != nil {
 		return err
 	}
@@ -347,13 +347,13 @@ func (n *onceNode) local(ctx context.Context) error {
 		return fmt.Errorf("%w: it is in use (%t) at %q, not at %q", errOnce, used, at, want)
 	}
 
-	if err := n.ApplyMutable(ctx, n.kind.id()); err != nil {
+	if err := n.Local().ApplyMutable(ctx, n.kind.id()); err != nil {
 		return err
 	}
 
 	called := false
 
-	err = n.WithFrozen(ctx, []string{n.kind.id(), n.kind.id(), missingID}, func(context.Context) error {
+	err = n.Local().WithFrozen(ctx, []string{n.kind.id(), n.kind.id(), missingID}, func(context.Context) error {
 		called = true
 
 		return nil

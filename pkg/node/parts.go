@@ -33,8 +33,8 @@ type parts struct {
 	devices *device.Devices
 	ways    *access.Ways
 	direct  *direct.Access
-	// Volumes answers by the ids of volumes.
-	*access.Volumes
+	// used answers by the ids of volumes.
+	used    *access.Volumes
 	checker *fsck.Checker
 	prober  *probe.Prober
 	own     *ownOperations
@@ -45,8 +45,7 @@ type parts struct {
 // Persistent are the persistent mounts on this node.
 func (p *parts) Persistent() *remount.Mounts { return p.persistent }
 
-// newParts returns the parts, and the configuration of the ways in which volumes are used.
-func newParts(config *Config, runtimes kata.Runtimes) (*parts, access.Config) {
+func newParts(config *Config, runtimes kata.Runtimes) *parts {
 	store, memory := config.Store, probe.NewMemory()
 	p := &parts{
 		volumes: staged.Volumes{Staged: staged.NewVolumes(store), Inline: staged.NewInlineRecords(store)},
@@ -56,31 +55,37 @@ func newParts(config *Config, runtimes kata.Runtimes) (*parts, access.Config) {
 	}
 	p.observe = observe.New(config.Dirs, p.loops)
 	p.freezer = freeze.New(freeze.Config{Limit: config.FreezeLimit, Loops: p.loops, OpenRoot: p.openRoot, Log: config.Log}, store)
-
-	devices := device.Config{
+	p.devices = device.New(device.Config{
 		Pools: p.pools, Loops: p.loops, Volumes: p.volumes.Staged, Observer: p.observe, Tuner: p.tuner, Freezer: p.freezer,
 		Assigned: device.AssignedBy(runtimes.Root), Events: memory, Log: config.Log,
-	}
-	p.devices = device.New(devices)
+	})
 
 	results := fsck.NewResults(fsck.ResultsConfig{Metrics: config.Health.Metrics, Log: config.Log}, fsck.NewRecords(store))
-	common := access.Config{
-		Config: devices, Devices: p.devices, Dirs: config.Dirs, Checker: results, Gate: memory.Gate(), MountEvents: memory,
-		Run: config.Run, Point: config.Point,
-	}
-	shared := access.NewShared(common)
-	p.direct = direct.New(direct.Config{Config: common, Runtimes: runtimes, Shared: shared})
-	p.ways = access.New(shared, p.direct)
-	p.Volumes = access.NewVolumes(p.ways)
+	p.addAccess(config, runtimes, results, memory)
 	p.addProbes(config, results, memory)
 
-	return p, common
+	return p
+}
+
+// addAccess adds the ways in which volumes are used.
+func (p *parts) addAccess(config *Config, runtimes kata.Runtimes, results *fsck.Results, memory *probe.Memory) {
+	accessConfig := access.Config{
+		Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices, Tuner: p.tuner, Freezer: p.freezer,
+		Checker: results, Gate: memory.Gate(), Events: memory, Run: config.Run, Point: config.Point, Log: config.Log,
+	}
+	shared := access.NewShared(accessConfig)
+	p.direct = direct.New(direct.Config{
+		Runtimes: runtimes, Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices,
+		Volumes: p.volumes.Staged, Shared: shared, Checker: results, Run: config.Run, Log: config.Log,
+	})
+	p.ways = access.New(accessConfig, shared, p.direct)
+	p.used = access.NewVolumes(p.volumes.Staged, p.ways, p.freezer)
 }
 
 // addProbes adds what checks and probes volumes.
 func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.Memory) {
 	p.checker = fsck.New(fsck.Config{
-		Results: results, Volumes: p.Volumes, Pools: config.Pools, Loops: p.loops, Period: config.CheckPeriod, Run: config.Run,
+		Results: results, Volumes: p.used, Pools: config.Pools, Loops: p.loops, Period: config.CheckPeriod, Run: config.Run,
 		Do: p.own.run, Log: config.Log,
 		Known: fsck.Known{
 			Registered: config.isRegistered, Ephemeral: p.volumes.IsInline, CheckNoGuest: p.direct.Guard.CheckNoGuest,

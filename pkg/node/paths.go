@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+	"io/fs"
 	"strings"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -21,6 +23,17 @@ func plain(path string) string {
 
 // checkAllowed returns an error for a path that no volume of the driver can be at. A missing
 // parent is no error: then there is nothing to undo.
-func (s *Service) checkAllowed(path string) error {
-	return s.config.Dirs.WithTarget(path, func(*mount.Target) error { return nil })
+func checkAllowed(dirs *mount.AllowedDirs, path string) error {
+	target, err := dirs.Target(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	target.Close()
+
+	return nil
 }

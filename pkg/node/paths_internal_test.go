@@ -7,11 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
@@ -36,27 +34,25 @@ func TestOwnStaging(t *testing.T) {
 	dirs, err := mount.NewAllowedDirs(dir)
 	require.NoError(t, err)
 
-	unstaging, err := capability.Without("STAGE_UNSTAGE_VOLUME")
-	require.NoError(t, err)
+	own := ownStaging{dir: filepath.Join(dir, "own"), dirs: dirs}
+	ofDriver, ofCO := &staged.Volume{VolumeID: "a", StagingPath: own.path("a")}, &staged.Volume{VolumeID: "a", StagingPath: filepath.Join(dir, "b")}
 
-	own := &Service{handlers: handlers{config: Config{StagingDir: filepath.Join(dir, "own"), Dirs: dirs}}}
-	ofDriver, ofCO := &staged.Volume{VolumeID: "a", StagingPath: own.ownStagingPath("a")}, &staged.Volume{VolumeID: "a", StagingPath: filepath.Join(dir, "b")}
+	require.True(t, own.ends(ofDriver), "want: the driver's staging ends")
+	require.False(t, own.ends(ofCO), "want: the CO ends its staging")
 
-	require.True(t, own.endsUnpublished(ofDriver), "want: the driver's staging ends")
-	require.False(t, own.endsUnpublished(ofCO), "want: the CO ends its staging")
+	always := own
+	always.always = true
+	require.True(t, always.ends(ofCO), "want: each staging ends where the CO stages none")
 
-	always := &Service{handlers: handlers{config: Config{StagingDir: own.config.StagingDir, Capabilities: unstaging}}}
-	require.True(t, always.endsUnpublished(ofCO), "want: each staging ends where the CO stages none")
-
-	require.NoError(t, own.removeOwnStaging(ofDriver), "a path that does not exist is removed")
+	require.NoError(t, own.remove(ofDriver), "a path that does not exist is removed")
 
 	for _, path := range []string{ofDriver.StagingPath, ofCO.StagingPath} {
 		require.NoError(t, os.MkdirAll(path, 0o700))
 	}
 
-	require.NoError(t, own.removeOwnStaging(ofCO))
+	require.NoError(t, own.remove(ofCO))
 	require.DirExists(t, ofCO.StagingPath, "want: the CO's path stays")
-	require.NoError(t, own.removeOwnStaging(ofDriver))
+	require.NoError(t, own.remove(ofDriver))
 	require.NoDirExists(t, ofDriver.StagingPath)
 }
 
@@ -68,10 +64,9 @@ func TestCheckAllowed(t *testing.T) {
 	dirs, err := mount.NewAllowedDirs(dir)
 	require.NoError(t, err)
 
-	s := &Service{handlers: handlers{config: Config{Dirs: dirs}}}
-	require.NoError(t, s.checkAllowed(filepath.Join(dir, "target")))
-	require.NoError(t, s.checkAllowed(filepath.Join(dir, "missing", "target")), "nothing can be there")
-	require.Error(t, s.checkAllowed("/elsewhere/target"), "want: another directory is refused")
+	require.NoError(t, checkAllowed(dirs, filepath.Join(dir, "target")))
+	require.NoError(t, checkAllowed(dirs, filepath.Join(dir, "missing", "target")), "nothing can be there")
+	require.Error(t, checkAllowed(dirs, "/elsewhere/target"), "want: another directory is refused")
 }
 
 func TestCheckUsedAt(t *testing.T) {
@@ -159,15 +154,9 @@ func TestRegisterRecords(t *testing.T) {
 func TestStorageHealth(t *testing.T) {
 	t.Parallel()
 
-	of := func(storage *health.Monitor) []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
-		answer, err := (&handlers{config: Config{Storage: storage}}).NodeGetStorageHealth(t.Context(), nil)
-		require.NoError(t, err)
-
-		return answer.GetBackendHealth()
-	}
-	require.Empty(t, of(nil), "want: nothing is known without a monitor")
+	require.Empty(t, storageHealth(nil).GetBackendHealth(), "want: nothing is known without a monitor")
 
 	monitor := health.New(health.Config{Name: "storage", Log: slog.New(slog.DiscardHandler)})
 	monitor.Set("pool", health.Observation{Entries: []health.Entry{health.NewEntry(health.PoolUnreachable, "gone")}}, time.Now())
-	require.Len(t, of(monitor), 1, "want: the condition of the pool")
+	require.Len(t, storageHealth(monitor).GetBackendHealth(), 1, "want: the condition of the pool")
 }

@@ -59,11 +59,11 @@ func TestCallsHaveTheVolumeProbed(t *testing.T) {
 
 						return err
 					},
-					"truncated": func(context.Context) error { n.Truncated(id); return nil },
+					"truncated": func(context.Context) error { n.Local().Truncated(id); return nil },
 					"forgotten": func(context.Context) error { return n.Checker().Forget(id) },
 					"deleted": func(context.Context) error {
 						monitor.Set(id, health.Observation{}, began)
-						n.Deleted(id)
+						n.Local().Deleted(id)
 
 						return nil
 					},

@@ -1,9 +1,9 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 
@@ -13,7 +13,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -24,63 +23,64 @@ import (
 // NodePublishVolume makes a staged volume appear at the target path: a bind
 // mount of the filesystem, or of the device's node (CSI v1.13,
 // NodePublishVolume).
-func (h *handlers) NodePublishVolume(
+func (s *Service) NodePublishVolume(
 	ctx context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
-	wanted, err := h.parsePublish(request)
-	if err != nil {
-		return nil, err
-	}
-
-	if err := h.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
-		return nil, err
+	if volume.IsEphemeral(request.GetVolumeContext()) {
+		return s.ephemeral.Publish(ctx, request, plain(request.GetTargetPath()))
 	}
 
 	id := request.GetVolumeId()
 
-	return run(ctx, h, id, wanted.TargetPath, "NodePublishVolume", request,
-		func(ctx context.Context) (_ *csi.NodePublishVolumeResponse, err error) {
-			defer errdefs.Wrapf(&err, "publish volume %s at %s", id, wanted.TargetPath)
-
-			return &csi.NodePublishVolumeResponse{}, h.node.publish(ctx, request, wanted)
-		})
-}
-
-// NodePublishVolume also creates inline ephemeral volumes.
-func (s *Service) NodePublishVolume(
-	ctx context.Context, request *csi.NodePublishVolumeRequest,
-) (*csi.NodePublishVolumeResponse, error) {
-	if !volume.IsEphemeral(request.GetVolumeContext()) {
-		return s.handlers.NodePublishVolume(ctx, request)
-	}
-
-	target := plain(request.GetTargetPath())
-
-	wanted, err := s.ephemeral.Parse(request, target)
+	wanted, err := parsePublish(request, s.dirs.CheckPath, s.config.Capabilities.Has(capability.StageUnstageVolume))
 	if err != nil {
 		return nil, err
 	}
 
-	return run(ctx, &s.handlers, wanted.VolumeID, target, "NodePublishVolume", request,
-		func(ctx context.Context) (_ *csi.NodePublishVolumeResponse, err error) {
-			defer errdefs.Wrapf(&err, "publish ephemeral volume %s at %s", wanted.VolumeID, target)
+	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
+		return nil, err
+	}
 
-			return &csi.NodePublishVolumeResponse{}, s.ephemeral.Publish(ctx, wanted)
+	defer s.prober.ProbeAfterOperation(id)
+
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, wanted.TargetPath, "NodePublishVolume", request),
+		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
+			staged, err := s.stagingOf(ctx, request)
+			if err == nil {
+				err = s.publish(ctx, id, staged, wanted)
+			}
+
+			if errors.Is(err, errNotStaged) {
+				err = errors.Join(s.checkExists(ctx, id), err)
+			}
+
+			if err != nil {
+				err = errors.Join(err, s.unstageLast(ctx, id))
+
+				return nil, fmt.Errorf("publish volume %s at %s: %w", id, wanted.TargetPath, err)
+			}
+
+			s.prober.StagedOrPublished(id)
+
+			return &csi.NodePublishVolumeResponse{}, nil
 		})
 }
 
-// stages reports whether the CO stages the volume of the request.
-func (c *Config) stages(request *csi.NodePublishVolumeRequest) bool {
-	return c.Capabilities.Has(capability.StageUnstageVolume) && !volume.IsEphemeral(request.GetVolumeContext())
-}
+// parsePublish parses a request; isStaged means that the CO stages the volume before.
+func parsePublish(
+	request *csi.NodePublishVolumeRequest, checkPath func(string) error, isStaged bool,
+) (staged.Publication, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return staged.Publication{}, err
+	}
 
-func (h *handlers) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Publication, error) {
-	id, target := request.GetVolumeId(), request.GetTargetPath()
+	if request.GetTargetPath() == "" {
+		return staged.Publication{}, rpc.Invalid("target_path is missing")
+	}
 
 	// Requests that are invalid in any state are refused first.
-	err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("target_path", target), h.node.checkPath("target_path", target))
-	if err != nil {
-		return staged.Publication{}, err
+	if err := checkPath(request.GetTargetPath()); err != nil {
+		return staged.Publication{}, rpc.Invalid("target_path: %w", err)
 	}
 
 	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
@@ -88,54 +88,24 @@ func (h *handlers) parsePublish(request *csi.NodePublishVolumeRequest) (staged.P
 		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if !volume.IsID(id) {
-		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
+	if !volume.IsID(request.GetVolumeId()) {
+		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
 	}
 
-	if request.GetStagingTargetPath() == "" && h.config.stages(request) {
+	if request.GetStagingTargetPath() == "" && isStaged {
 		return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
 			"staging_target_path is missing; stage the volume first and pass its path on")
 	}
 
 	return staged.Publication{
-		TargetPath: plain(target), Capability: wanted,
+		TargetPath: plain(request.GetTargetPath()), Capability: wanted,
 		ReadOnly: request.GetReadonly() || wanted.ReaderOnly(),
-		Pod:      cgroup.PodUID(target, request.GetVolumeContext()),
+		Pod:      cgroup.PodUID(request.GetTargetPath(), request.GetVolumeContext()),
 	}, nil
 }
 
-func (s *Service) checkPath(field, path string) error {
-	if err := s.config.Dirs.CheckPath(path); err != nil {
-		return rpc.Invalid("%s: %w", field, err)
-	}
-
-	return nil
-}
-
-func (s *Service) publish(ctx context.Context, request *csi.NodePublishVolumeRequest, wanted staged.Publication) error {
-	id := request.GetVolumeId()
-
-	stagingPath, err := s.stagingOf(ctx, request)
-	if err == nil {
-		err = s.ensurePublished(ctx, id, stagingPath, wanted)
-	}
-
-	if errors.Is(err, errNotStaged) {
-		err = errors.Join(s.checkExists(ctx, id), err)
-	}
-
-	if err != nil {
-		return errors.Join(err, s.unstageLast(ctx, id))
-	}
-
-	s.prober.StagedOrPublished(id)
-
-	return nil
-}
-
-// ensurePublished publishes the staged volume unless it is.
-func (s *Service) ensurePublished(ctx context.Context, id, stagingPath string, wanted staged.Publication) error {
-	v, err := s.stagedUse(id, stagingPath)
+func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted staged.Publication) error {
+	v, err := s.stagedUse(id, stagingPath, wanted)
 	if err != nil {
 		return err
 	}
@@ -160,7 +130,7 @@ func (s *Service) ensurePublished(ctx context.Context, id, stagingPath string, w
 		return err
 	}
 
-	target, err := s.config.Dirs.Target(wanted.TargetPath)
+	target, err := s.dirs.Target(wanted.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -214,19 +184,30 @@ func (s *Service) checkUsable(v *staged.Volume) error {
 }
 
 // stagedUse returns the record of a volume that really is staged there.
-func (s *Service) stagedUse(id, stagingPath string) (*staged.Volume, error) {
-	v, isStaged, err := s.stagedNow(id)
+func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (*staged.Volume, error) {
+	v, known := s.volumes.Staged.Get(id)
+	staged := false
 
-	switch {
-	case err != nil:
-		return nil, err
-	case !isStaged:
-		return nil, errNotStaged
-	case v.StagingPath != stagingPath:
-		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", v.StagingPath, stagingPath)
-	default:
-		return v, nil
+	if known {
+		var err error
+		if staged, err = s.ways.For(v).IsStaged(v); err != nil {
+			return nil, err
+		}
 	}
+
+	if !staged {
+		return nil, errNotStaged
+	}
+
+	if v.StagingPath != stagingPath {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", v.StagingPath, stagingPath)
+	}
+
+	if v.StagingPath == wanted.TargetPath {
+		return nil, rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
+	}
+
+	return v, nil
 }
 
 // errNotStaged is returned by NodePublishVolume for a volume that is not staged.
@@ -254,12 +235,8 @@ func checkSamePublication(v *staged.Volume, existing, wanted staged.Publication)
 }
 
 // checkPublishable returns FAILED_PRECONDITION if the volume does not have the wanted capability,
-// or must not have another target, and INVALID_ARGUMENT for the path where it is staged.
+// or must not have another target.
 func checkPublishable(config *Config, v *staged.Volume, wanted staged.Publication) error {
-	if v.StagingPath == wanted.TargetPath {
-		return rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
-	}
-
 	if v.Capability.Block != wanted.Capability.Block {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: it is not staged for this access type")
 	}
@@ -305,28 +282,37 @@ func checkAnotherTarget(v *staged.Volume, wanted staged.Publication) error {
 
 // NodeUnpublishVolume unmounts the volume from the target path, and removes
 // the path if it was made for it (CSI v1.13, NodeUnpublishVolume).
-func (h *handlers) NodeUnpublishVolume(
+func (s *Service) NodeUnpublishVolume(
 	ctx context.Context, request *csi.NodeUnpublishVolumeRequest,
 ) (*csi.NodeUnpublishVolumeResponse, error) {
 	id, target := request.GetVolumeId(), plain(request.GetTargetPath())
-	if err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("target_path", target)); err != nil {
+	if err := rpc.CheckVolumeID(id); err != nil {
 		return nil, err
 	}
 
-	return run(ctx, h, id, target, "NodeUnpublishVolume", request,
-		func(ctx context.Context) (_ *csi.NodeUnpublishVolumeResponse, err error) {
-			defer errdefs.Wrapf(&err, "unpublish volume %s from %s", id, target)
+	if target == "" {
+		return nil, rpc.Invalid("target_path is missing")
+	}
 
-			return &csi.NodeUnpublishVolumeResponse{}, h.node.unpublish(ctx, id, target)
+	defer s.prober.ProbeAfterOperation(id)
+
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, target, "NodeUnpublishVolume", request),
+		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
+			unpublish := s.unpublish
+			if _, found := s.volumes.Inline.At(id, target); found {
+				unpublish = s.ephemeral.Unpublish
+			}
+
+			if err := unpublish(ctx, id, target); err != nil {
+				return nil, fmt.Errorf("unpublish volume %s from %s: %w", id, target, err)
+			}
+
+			return &csi.NodeUnpublishVolumeResponse{}, nil
 		})
 }
 
 func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
-	if _, found := s.volumes.Inline.At(id, targetPath); found {
-		return s.ephemeral.Unpublish(ctx, id, targetPath)
-	}
-
-	target, err := s.config.Dirs.Target(targetPath)
+	target, err := s.dirs.Target(targetPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

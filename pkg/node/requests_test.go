@@ -242,7 +242,7 @@ func TestFailedStagingAwaitsItsDevice(t *testing.T) {
 	require.NoError(t, n.open(t.Context()))
 	answer{codes.Aborted, "on command"}.require(t, n.stage(t.Context()), "the staging")
 
-	_, used, err := n.InUse(n.kind.id())
+	_, used, err := n.Local().InUse(n.kind.id())
 	require.NoError(t, err)
 	require.False(t, used, "want: no record of a staging that failed is left")
 }
@@ -265,7 +265,7 @@ func TestAPublicationIsRefusedBeforeItsStaging(t *testing.T) {
 	answer{codes.FailedPrecondition, "the CO must make the target's parent directory"}.require(t, err, "no parent directory")
 	require.NoError(t, n.mounted())
 
-	_, used, err := n.InUse(n.kind.id())
+	_, used, err := n.Local().InUse(n.kind.id())
 	require.NoError(t, err)
 	require.False(t, used, "want: the staging ends with the publication that failed")
 }

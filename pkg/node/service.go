@@ -105,11 +105,16 @@ type Config struct {
 // Service is the CSI Node service (CSI v1.13, Node Service RPC). It is safe
 // for concurrent use.
 type Service struct {
-	handlers
+	csi.UnimplementedNodeServer
 	*parts
 
-	ephemeral *ephemeral.Volumes
-	stats     *stats.Reader
+	config     Config
+	ops        *operation.Group
+	dirs       *mount.AllowedDirs
+	ephemeral  *ephemeral.Volumes
+	stats      *stats.Reader
+	local      *LocalNode
+	ownStaging ownStaging
 }
 
 // New returns a service that keeps its records in the store, which must not be
@@ -124,23 +129,29 @@ func New(config Config) (*Service, error) {
 		return nil, err
 	}
 
-	p, common := newParts(&config, runtimes)
+	p := newParts(&config, runtimes)
 	s := &Service{
-		parts: p,
+		parts: p, config: config, ops: config.Operations, dirs: config.Dirs,
 		ephemeral: ephemeral.New(ephemeral.Config{
-			Config: common, Records: p.volumes.Inline, Ways: p.ways, Prober: p.prober, Operations: config.Operations,
+			Pools: config.Pools, Directories: config.Ephemeral, Records: p.volumes.Inline, Stored: p.pools, Ways: p.ways,
+			Devices: p.devices, Observer: p.observe, Prober: p.prober, Dirs: config.Dirs, Loops: p.loops, Operations: config.Operations,
 			Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,
-			MkfsOptions: config.EphemeralMkfsOptions,
+			MkfsOptions: config.EphemeralMkfsOptions, Run: config.Run, Log: config.Log,
 		}),
+		local: &LocalNode{
+			Volumes: p.used, nodeID: config.NodeID, ways: p.ways, tuner: p.tuner, checker: p.checker, prober: p.prober, loops: p.loops,
+		},
+		ownStaging: ownStaging{
+			dir: config.StagingDir, always: !config.Capabilities.Has(capability.StageUnstageVolume), dirs: config.Dirs,
+		},
 	}
-	s.handlers = handlers{config: config, node: s}
 	s.stats = stats.New(stats.Config{
 		Ways: p.ways, Assignments: p.direct.Assignments, Observer: p.observe, Prober: p.prober, Dirs: config.Dirs,
 		Capabilities: config.Capabilities, InUse: s.usedAt,
 	})
 	s.persistent = remount.New(remount.Config{
 		Volumes: p.volumes.Staged, Dirs: config.Dirs, Prober: p.prober, Do: p.own.run,
-		IsPublished: p.isPublished, Stage: s.ensureStaged, Publish: s.ensurePublished, Log: config.Log,
+		IsPublished: p.isPublished, Stage: s.stage, Publish: s.publish, Log: config.Log,
 	})
 	config.Admission.Register(s.ephemeral)
 
@@ -211,12 +222,28 @@ func (s *Service) Checker() *fsck.Checker { return s.checker }
 // Assignments are those of direct volumes on this node.
 func (s *Service) Assignments() *direct.Assignments { return s.direct.Assignments }
 
-func (s *Service) changed(id string) { s.prober.ProbeAfterOperation(id) }
+// Local returns the node as a controller in this process uses it.
+func (s *Service) Local() *LocalNode { return s.local }
 
-func (s *Service) usage(ctx context.Context, id, path string) ([]*csi.VolumeUsage, *health.Record, error) {
-	return s.stats.Read(ctx, id, path)
+// NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,
+// NodeGetInfo).
+func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return nodeInfo(&s.config), nil
 }
 
-func (s *Service) health(ctx context.Context, id string) (*health.Record, error) {
-	return s.prober.Health(ctx, id)
+func nodeInfo(config *Config) *csi.NodeGetInfoResponse {
+	info := &csi.NodeGetInfoResponse{NodeId: config.NodeID, MaxVolumesPerNode: config.MaxVolumesPerNode}
+	if len(config.Segments) > 0 {
+		info.AccessibleTopology = &csi.Topology{Segments: config.Segments}
+	}
+
+	return info
+}
+
+// NodeGetCapabilities answers with what is not disabled (CSI v1.13,
+// NodeGetCapabilities).
+func (s *Service) NodeGetCapabilities(
+	context.Context, *csi.NodeGetCapabilitiesRequest,
+) (*csi.NodeGetCapabilitiesResponse, error) {
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Node()}, nil
 }

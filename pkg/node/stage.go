@@ -1,9 +1,9 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strconv"
 
@@ -12,7 +12,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -21,7 +20,7 @@ import (
 // NodeStageVolume attaches the volume's device and mounts its filesystem at the
 // staging path, which it formats when empty, checks when not, and grows to the
 // size of the device (CSI v1.13, NodeStageVolume).
-func (h *handlers) NodeStageVolume(
+func (s *Service) NodeStageVolume(
 	ctx context.Context, request *csi.NodeStageVolumeRequest,
 ) (*csi.NodeStageVolumeResponse, error) {
 	wanted, err := parseStage(request)
@@ -30,23 +29,35 @@ func (h *handlers) NodeStageVolume(
 	}
 
 	// Requests that are invalid in any state are refused first.
-	err = cmp.Or(h.node.checkPath("staging_target_path", wanted.StagingPath), h.config.Capabilities.CheckMountGroup(wanted.Capability))
-	if err != nil {
+	if err := s.dirs.CheckPath(wanted.StagingPath); err != nil {
+		return nil, rpc.Invalid("staging_target_path: %w", err)
+	}
+
+	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
 		return nil, err
 	}
 
-	return run(ctx, h, wanted.VolumeID, "stage", "NodeStageVolume", request,
-		func(ctx context.Context) (_ *csi.NodeStageVolumeResponse, err error) {
-			defer errdefs.Wrapf(&err, "stage volume %s at %s", wanted.VolumeID, wanted.StagingPath)
+	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
 
-			return &csi.NodeStageVolumeResponse{}, h.node.stage(ctx, wanted)
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request),
+		func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+			if err := s.stage(ctx, wanted); err != nil {
+				return nil, fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
+			}
+
+			s.prober.StagedOrPublished(wanted.VolumeID)
+
+			return &csi.NodeStageVolumeResponse{}, nil
 		})
 }
 
 func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
-	err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("staging_target_path", request.GetStagingTargetPath()))
-	if err != nil {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return nil, err
+	}
+
+	if request.GetStagingTargetPath() == "" {
+		return nil, rpc.Invalid("staging_target_path is missing")
 	}
 
 	capability, err := volume.ParseCapability(request.GetVolumeCapability())
@@ -84,31 +95,22 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 }
 
 func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
-	if err := s.ensureStaged(ctx, wanted); err != nil {
-		return err
-	}
+	if current, known := s.volumes.Staged.Get(wanted.VolumeID); known {
+		staged, err := s.ways.For(current).IsStaged(current)
+		if err != nil {
+			return err
+		}
 
-	s.prober.StagedOrPublished(wanted.VolumeID)
-
-	return nil
-}
-
-// ensureStaged stages the volume unless it is.
-func (s *Service) ensureStaged(ctx context.Context, wanted *staged.Volume) error {
-	current, isStaged, err := s.stagedNow(wanted.VolumeID)
-	if err != nil {
-		return err
-	}
-
-	if isStaged {
-		return checkSameStaging(current, wanted)
+		if staged {
+			return checkSameStaging(current, wanted)
+		}
 	}
 
 	if err := checkCapability(&s.config, wanted, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
-	staging, err := s.config.Dirs.Target(wanted.StagingPath)
+	staging, err := s.dirs.Target(wanted.StagingPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the staging directory: %w", err)
 	}
@@ -118,7 +120,7 @@ func (s *Service) ensureStaged(ctx context.Context, wanted *staged.Volume) error
 	}
 	defer staging.Close()
 
-	if err := s.pools.CheckStored(wanted); err != nil {
+	if err := s.ways.For(wanted).CheckStored(wanted); err != nil {
 		defer s.prober.StagingFailed(wanted, err)
 
 		return err
@@ -144,19 +146,6 @@ func (s *Service) ensureStaged(ctx context.Context, wanted *staged.Volume) error
 	}
 
 	return s.config.Point.At(ctx, operation.VolumeStaged, wanted.VolumeID)
-}
-
-// stagedNow returns the record of a volume, and whether the volume really is staged: another program may have
-// unmounted it.
-func (s *Service) stagedNow(id string) (*staged.Volume, bool, error) {
-	v, known := s.volumes.Staged.Get(id)
-	if !known {
-		return nil, false, nil
-	}
-
-	isStaged, err := s.ways.For(v).IsStaged(v)
-
-	return v, isStaged, err
 }
 
 func (s *Service) stageRecorded(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
@@ -249,19 +238,27 @@ func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error
 
 // NodeUnstageVolume unmounts the volume from the staging path and detaches its
 // device (CSI v1.13, NodeUnstageVolume). Data is never touched.
-func (h *handlers) NodeUnstageVolume(
+func (s *Service) NodeUnstageVolume(
 	ctx context.Context, request *csi.NodeUnstageVolumeRequest,
 ) (*csi.NodeUnstageVolumeResponse, error) {
 	id, path := request.GetVolumeId(), plain(request.GetStagingTargetPath())
-	if err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("staging_target_path", path)); err != nil {
+	if err := rpc.CheckVolumeID(id); err != nil {
 		return nil, err
 	}
 
-	return run(ctx, h, id, "stage", "NodeUnstageVolume", request,
-		func(ctx context.Context) (_ *csi.NodeUnstageVolumeResponse, err error) {
-			defer errdefs.Wrapf(&err, "unstage volume %s from %s", id, path)
+	if path == "" {
+		return nil, rpc.Invalid("staging_target_path is missing")
+	}
 
-			return &csi.NodeUnstageVolumeResponse{}, h.node.unstage(ctx, id, path)
+	defer s.prober.ProbeAfterOperation(id)
+
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "stage", "NodeUnstageVolume", request),
+		func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
+			if err := s.unstage(ctx, id, path); err != nil {
+				return nil, fmt.Errorf("unstage volume %s from %s: %w", id, path, err)
+			}
+
+			return &csi.NodeUnstageVolumeResponse{}, nil
 		})
 }
 
@@ -272,7 +269,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 	}
 
 	if v.StagingPath != path {
-		return s.checkAllowed(path)
+		return checkAllowed(s.dirs, path)
 	}
 
 	v, err := s.prune(v)
@@ -280,8 +277,9 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 		return err
 	}
 
-	if err := checkUnpublished(v); err != nil {
-		return err
+	if len(v.Publications) > 0 {
+		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s; unpublish it there first",
+			v.Publications[0].TargetPath)
 	}
 
 	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
@@ -295,22 +293,13 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 	return s.leave(v)
 }
 
-func checkUnpublished(v *staged.Volume) error {
-	if len(v.Publications) > 0 {
-		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s; unpublish it there first",
-			v.Publications[0].TargetPath)
-	}
-
-	return nil
-}
-
 // unstageUnknown unmounts a volume that the records were lost of.
 func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 	if err := s.direct.Guard.CheckNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
 		return err
 	}
 
-	if err := s.checkAllowed(path); err != nil {
+	if err := checkAllowed(s.dirs, path); err != nil {
 		return err
 	}
 
@@ -322,21 +311,28 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 			return err
 		}
 
-		if !mounted || !volume.IsID(id) {
-			continue
+		if mounted && volume.IsID(id) {
+			return s.unstageUnrecorded(ctx, v)
 		}
-
-		if v, err = s.devices.Identify(v); err != nil {
-			return err
-		}
-
-		// A device that stays has to be found again.
-		if err := s.volumes.Staged.PutLazily(v); err != nil {
-			return err
-		}
-
-		return s.unstage(ctx, id, path)
 	}
 
 	return nil
+}
+
+// unstageUnrecorded records the volume first: a device that stays has to be found again.
+func (s *Service) unstageUnrecorded(ctx context.Context, v *staged.Volume) error {
+	v, err := s.devices.Identify(v)
+	if err != nil {
+		return err
+	}
+
+	if err := s.volumes.Staged.PutLazily(v); err != nil {
+		return err
+	}
+
+	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
+		return err
+	}
+
+	return s.leave(v)
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -17,31 +16,39 @@ import (
 // its device (CSI v1.13, NodeGetVolumeStats). For a directory it returns what its files take,
 // and what is available in the pool. For an unhealthy volume it returns the last known usage
 // with the condition.
-func (h *handlers) NodeGetVolumeStats(
+func (s *Service) NodeGetVolumeStats(
 	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {
-	id, path := request.GetVolumeId(), plain(request.GetVolumePath())
-	if err := checkUse(id, path, request.GetStagingTargetPath()); err != nil {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return nil, err
 	}
 
-	usages, record, err := h.node.usage(ctx, id, path)
+	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
+	if err != nil {
+		return nil, err
+	}
+
+	usages, record, err := s.stats.Read(ctx, request.GetVolumeId(), path)
 	if err != nil {
 		return nil, err
 	}
 
 	answer := &csi.NodeGetVolumeStatsResponse{Usage: usages}
-	if h.config.Capabilities.HasNode(capability.VolumeCondition) {
+	if s.config.Capabilities.HasNode(capability.VolumeCondition) {
 		health.PutCondition(answer, record)
 	}
 
 	return answer, nil
 }
 
-// checkUse refuses a request about a volume in use without an id or volume_path, of which no volume is at a
+// checkUsedPath returns a request's volume_path in the form that records have. No volume is at a
 // relative one. The staging path must be absolute or missing.
-func checkUse(id, path, stagingPath string) error {
-	return cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("volume_path", path), rpc.CheckAbsolute("staging_target_path", stagingPath))
+func checkUsedPath(path, stagingPath string) (string, error) {
+	if path == "" {
+		return "", rpc.Invalid("volume_path is missing")
+	}
+
+	return plain(path), rpc.CheckAbsolute("staging_target_path", stagingPath)
 }
 
 // usedAt returns the volume's record if it is staged or published at the path. Error:

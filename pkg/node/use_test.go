@@ -108,7 +108,7 @@ func TestLocalNodeReportsTheVolume(t *testing.T) {
 	for _, kind := range []string{"image", "block", "directory"} {
 		t.Run(kind, func(t *testing.T) {
 			n := newNode(t, kind)
-			local, id := n, n.kind.id()
+			local, id := n.Local(), n.kind.id()
 
 			found := func(at string) {
 				t.Helper()
@@ -144,7 +144,7 @@ func TestLocalNodeReportsTheVolume(t *testing.T) {
 			found("target")
 			require.NoError(t, n.restart(t.Context()))
 
-			local = n
+			local = n.Local()
 
 			found("target")
 			require.NoError(t, n.unpublish(t.Context()))
@@ -184,7 +184,7 @@ func TestStartObservesTheMounts(t *testing.T) {
 
 				require.Error(t, n.statsAt(t.Context(), name), "want: it is not in use at its %s any more", name)
 
-				_, used, err := n.InUse(n.kind.id())
+				_, used, err := n.Local().InUse(n.kind.id())
 				require.NoError(t, err)
 				require.Equal(t, i < len(paths)-1, used, "whether it is in use without its %s", name)
 			}

@@ -40,7 +40,7 @@ func TestChecksSeeTheVolumesOfTheNode(t *testing.T) {
 	for _, kind := range []string{"image", "block", "directory", "inline"} {
 		t.Run(kind, func(t *testing.T) {
 			n := newNode(t, kind)
-			volumes, id := n, n.kind.id()
+			volumes, id := n.Local(), n.kind.id()
 
 			seen := func(at string) {
 				t.Helper()
@@ -213,8 +213,8 @@ func TestStartThawsFrozenFilesystems(t *testing.T) {
 		}))
 	})
 	require.ErrorIs(t, filesystem.Thaw(root), filesystem.ErrNotFrozen)
-	require.False(t, n.IsFrozen(n.kind.id()), "want: the record is dropped")
-	require.False(t, n.IsFrozen(missingID), "want: the record of a volume that is not staged is dropped")
+	require.False(t, n.Local().IsFrozen(n.kind.id()), "want: the record is dropped")
+	require.False(t, n.Local().IsFrozen(missingID), "want: the record of a volume that is not staged is dropped")
 	require.NoError(t, root.Close())
 	require.NoError(t, n.unstage(t.Context()))
 }
@@ -316,6 +316,6 @@ func TestObservingEndsWithItsCaller(t *testing.T) {
 
 func TestOnlyKnownSchedulersAreSupported(t *testing.T) {
 	n := newNode(t, "image")
-	require.NoError(t, n.CheckSupported(volume.Mutable{}))
-	require.Error(t, n.CheckSupported(volume.Mutable{volume.KeyIOScheduler: "unknown"}), "want: no device has it")
+	require.NoError(t, n.Local().CheckSupported(volume.Mutable{}))
+	require.Error(t, n.Local().CheckSupported(volume.Mutable{volume.KeyIOScheduler: "unknown"}), "want: no device has it")
 }

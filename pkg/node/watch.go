@@ -34,9 +34,9 @@ func (s *Service) WatchMutable(ctx context.Context) {
 	watcher.Run(ctx)
 }
 
-// applyMutable is ApplyMutable as an operation of its own.
+// applyMutable is LocalNode.ApplyMutable as an operation of its own.
 func (s *Service) applyMutable(ctx context.Context, volumeID string) error {
 	return s.own.start(ctx, volumeID, "apply mutable parameters", func(ctx context.Context) error {
-		return s.ApplyMutable(ctx, volumeID)
+		return s.local.ApplyMutable(ctx, volumeID)
 	})
 }

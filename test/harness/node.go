@@ -53,6 +53,7 @@ func (b *Toolbox) Run(ctx context.Context, command filesystem.Command) (filesyst
 // Node is the node service of a driver, without its socket.
 type Node struct {
 	*node.Service
+	*node.LocalNode
 
 	Close func() error
 }
@@ -106,7 +107,7 @@ func OpenNode(ctx context.Context, config NodeConfig, log *slog.Logger) (*Node, 
 		return nil, errors.Join(err, end())
 	}
 
-	return &Node{Service: served, Close: func() error { return errors.Join(served.Close(), end()) }}, nil
+	return &Node{Service: served, LocalNode: served.Local(), Close: func() error { return errors.Join(served.Close(), end()) }}, nil
 }
 
 // NodeConfigOf is the configuration of a driver's node.

@@ -24,14 +24,14 @@ func nodeMutants() []regression {
 			tests:  in("test/driver/publishing", "TestAccessModes"),
 		},
 		{
-			name: "node/missing-parent-is-not-found", in: "node.Service.ensurePublished",
+			name: "node/missing-parent-is-not-found", in: "node.Service.publish",
 			old:    `rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent`,
 			new:    `rpc.Errorf(codes.NotFound, "the CO must make the target's parent`,
 			breaks: "a CO that has not made the target's parent gets NOT_FOUND, as if the volume were missing",
 			tests:  in("test/driver/staging", "TestTargetWithoutItsParent"),
 		},
 		{
-			name: "node/published-volume-unstaged", in: "node.checkUnpublished",
+			name: "node/published-volume-unstaged", in: "node.Service.unstage",
 			old: `	if len(v.Publications) > 0 {
 		return rpc.Errorf(`,
 			new: `	if len(v.Publications) > 1 {
@@ -144,14 +144,14 @@ func nodeMutants() []regression {
 			breaks: "the second device of read-only publications is left", tests: in("test/driver/publishing", "TestReadOnlyBesideWritable"),
 		},
 		{
-			name: "node/failed-staging-stays-recorded", in: "node.Service.ensureStaged",
+			name: "node/failed-staging-stays-recorded", in: "node.Service.stage",
 			old:    `return errors.Join(err, s.forgetUnstaged(wanted))`,
 			new:    `return err`,
 			breaks: "a volume whose staging failed counts as in use",
 			tests:  in("test/driver/staging", "TestAFailedStagingIsForgotten"),
 		},
 		{
-			name: "node/staged-before-recorded", in: "node.Service.ensureStaged",
+			name: "node/staged-before-recorded", in: "node.Service.stage",
 			old: `	if err := s.volumes.Record(ctx, wanted); err != nil {
 		return err
 	}

@@ -231,8 +231,7 @@ func TestAGrowthIsAwaitedBeforeTheUnmount(t *testing.T) {
 	ended, end := context.WithCancelCause(t.Context())
 	end(errFake)
 
-	g := &growths{}
-	g.running.Store("volume", make(chan struct{}))
+	g := growths{running: map[string]chan struct{}{"volume": make(chan struct{})}}
 	require.ErrorIs(t, g.wait(ended, "volume", growthEndLimit), errFake)
 	require.NoError(t, g.wait(ended, "another", growthEndLimit))
 }

@@ -1,7 +1,6 @@
 package ephemeral
 
 import (
-	"cmp"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -16,11 +15,13 @@ import (
 // sizeStep is the unit to which sizes are rounded up.
 const sizeStep = 4096
 
-// Parse returns the volume that is requested at the target, which is normalized.
-func (v *Volumes) Parse(request *csi.NodePublishVolumeRequest, target string) (*staged.Inline, error) {
-	err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("target_path", request.GetTargetPath()))
-	if err != nil {
+func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*staged.Inline, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return nil, err
+	}
+
+	if request.GetTargetPath() == "" {
+		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "target_path is missing")
 	}
 
 	capability, err := v.parseCapability(request.GetVolumeCapability())
@@ -34,12 +35,12 @@ func (v *Volumes) Parse(request *csi.NodePublishVolumeRequest, target string) (*
 	}
 
 	if _, named := request.GetVolumeContext()[volume.KeyPool]; !named {
-		parameters.Pool = v.config.Pools.Volumes.Default()
+		parameters.Pool = v.config.Pools.Default()
 	}
 
-	if !v.config.Pools.Volumes.Has(parameters.Pool) {
+	if !v.config.Pools.Has(parameters.Pool) {
 		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_context: pool %q does not exist; there are %s",
-			parameters.Pool, strings.Join(v.config.Pools.Volumes.Names(), ", "))
+			parameters.Pool, strings.Join(v.config.Pools.Names(), ", "))
 	}
 
 	wanted := &staged.Inline{
