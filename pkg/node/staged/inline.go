@@ -3,7 +3,6 @@ package staged
 import (
 	"cmp"
 	"fmt"
-	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -56,46 +55,38 @@ type InlineRecords struct {
 	*Records[*Inline]
 
 	provisioned pool.Provisioned
-
-	mu sync.Mutex
-	// byContent has the ids of volumes.
-	byContent map[ContentID]string
 }
 
 // NewInlineRecords registers the collection in store, which must not be open yet. No two volumes have
 // the same content.
 func NewInlineRecords(store *state.Store) *InlineRecords {
-	r := &InlineRecords{byContent: map[ContentID]string{}}
+	r := &InlineRecords{}
 	r.Records = NewRecords(store, "ephemerals",
 		state.WithIndex("contentId", func(v *Inline) string { return string(v.ContentID) }), state.WithObserver(r.observe))
 
 	return r
 }
 
-// observe updates the sum of the pool and the map with a change of the store.
+// observe updates the sum of the pool with a change of the store.
 func (r *InlineRecords) observe(_ string, old, now *Inline, hadOld, hasNow bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
 	if hadOld {
 		r.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)
-		delete(r.byContent, old.ContentID)
 	}
 
 	if hasNow {
 		r.provisioned.Add(now.Parameters.Pool, now.SizeBytes)
-		r.byContent[now.ContentID] = now.VolumeID
 	}
 }
 
-// VolumeOf returns the volume with that content, false where there is none.
+// VolumeOf returns the volume with that content, false where there is none. A node has few inline volumes.
 func (r *InlineRecords) VolumeOf(content ContentID) (string, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	for _, each := range r.All() {
+		if each.ContentID == content {
+			return each.VolumeID, true
+		}
+	}
 
-	id, ok := r.byContent[content]
-
-	return id, ok
+	return "", false
 }
 
 // ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.

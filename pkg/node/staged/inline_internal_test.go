@@ -56,9 +56,10 @@ func TestInline(t *testing.T) {
 func TestProvisionedBytes(t *testing.T) {
 	t.Parallel()
 
-	v := &InlineRecords{byContent: map[ContentID]string{}}
 	one, two := inline(), inline()
 	two.VolumeID, two.ContentID, two.Parameters.Pool, two.SizeBytes = "csi-2", "content-2", "fast", 5
+
+	v := &InlineRecords{Records: &Records[*Inline]{newest: map[string]*Inline{"csi-1": one, "csi-2": two}}}
 
 	v.observe("csi-1", nil, one, false, true)
 	v.observe("csi-2", nil, two, false, true)
@@ -73,6 +74,8 @@ func TestProvisionedBytes(t *testing.T) {
 	v.observe("csi-1", one, two, true, true)
 	v.observe("csi-2", two, nil, true, false)
 	require.Equal(t, []int64{0, 5}, []int64{v.ProvisionedBytes("default"), v.ProvisionedBytes("fast")})
+
+	delete(v.newest, "csi-1")
 
 	_, known := v.VolumeOf(one.ContentID)
 	require.False(t, known, "want: a content without a record has no volume")

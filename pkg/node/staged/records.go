@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -70,53 +71,46 @@ func (r *Records[T]) All() []T {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 
-	all := make([]T, 0, len(r.newest))
-	for _, record := range r.newest {
-		all = append(all, record)
-	}
-
-	return all
+	return slices.AppendSeq(make([]T, 0, len(r.newest)), maps.Values(r.newest))
 }
 
 // Put stores a record durably, before the node acts on it.
 func (r *Records[T]) Put(ctx context.Context, record T) error {
-	return r.put(ctx, r.store.Update, record, func() error { return nil })
+	return r.PutAll(ctx, []T{record})
+}
+
+// PutAll is Put of several records in one transaction.
+func (r *Records[T]) PutAll(ctx context.Context, all []T) error {
+	return r.put(func(do func(*state.Tx) error) error { return r.store.Update(ctx, do) }, all...)
 }
 
 // PutUnsynced is Put of a record of what a power failure ends: a kill leaves the record, a power failure
 // may not.
 func (r *Records[T]) PutUnsynced(ctx context.Context, record T) error {
-	return r.put(ctx, r.store.UpdateUnsynced, record, func() error { return nil })
+	return r.put(func(do func(*state.Tx) error) error { return r.store.UpdateUnsynced(ctx, do) }, record)
 }
 
 // PutIf is Put if allowed returns nil. It calls allowed in the transaction, so that no
 // other update of the store runs beside it.
 func (r *Records[T]) PutIf(ctx context.Context, record T, allowed func() error) error {
-	return r.put(ctx, r.store.Update, record, allowed)
+	return r.put(func(do func(*state.Tx) error) error {
+		return r.store.Update(ctx, func(tx *state.Tx) error {
+			if err := allowed(); err != nil {
+				return err
+			}
+
+			return do(tx)
+		})
+	}, record)
 }
 
-func (r *Records[T]) put(
-	ctx context.Context, update func(context.Context, func(*state.Tx) error) error, record T, allowed func() error,
-) error {
-	err := update(ctx, func(tx *state.Tx) error {
-		if err := allowed(); err != nil {
-			return err
-		}
+// PutLazily stores a record of what has been undone, without waiting for the disk: if a
+// crash restores the older record, recovery compares it with what is observed.
+func (r *Records[T]) PutLazily(record T) error { return r.put(r.store.UpdateLazily, record) }
 
-		return r.records.In(tx).Put(record.RecordID(), record)
-	})
-	if err != nil {
-		return fmt.Errorf("record volume %s: %w", record.RecordID(), err)
-	}
-
-	r.set(record)
-
-	return nil
-}
-
-// PutAll is Put of several records in one transaction.
-func (r *Records[T]) PutAll(ctx context.Context, all []T) error {
-	err := r.store.Update(ctx, func(tx *state.Tx) error {
+// put stores records in one transaction, which update makes.
+func (r *Records[T]) put(update func(do func(*state.Tx) error) error, all ...T) error {
+	err := update(func(tx *state.Tx) error {
 		for _, record := range all {
 			if err := r.records.In(tx).Put(record.RecordID(), record); err != nil {
 				return err
@@ -125,26 +119,20 @@ func (r *Records[T]) PutAll(ctx context.Context, all []T) error {
 
 		return nil
 	})
-	if err != nil {
+
+	switch {
+	case err != nil && len(all) == 1:
+		return fmt.Errorf("record volume %s: %w", all[0].RecordID(), err)
+	case err != nil:
 		return fmt.Errorf("record %d volumes: %w", len(all), err)
 	}
 
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
 	for _, record := range all {
-		r.set(record)
+		r.newest[record.RecordID()] = record
 	}
-
-	return nil
-}
-
-// PutLazily stores a record of what has been undone, without waiting for the disk: if a
-// crash restores the older record, recovery compares it with what is observed.
-func (r *Records[T]) PutLazily(record T) error {
-	err := r.store.UpdateLazily(func(tx *state.Tx) error { return r.records.In(tx).Put(record.RecordID(), record) })
-	if err != nil {
-		return fmt.Errorf("record volume %s: %w", record.RecordID(), err)
-	}
-
-	r.set(record)
 
 	return nil
 }
@@ -162,11 +150,4 @@ func (r *Records[T]) DeleteLazily(id string) error {
 	delete(r.newest, id)
 
 	return nil
-}
-
-func (r *Records[T]) set(record T) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.newest[record.RecordID()] = record
 }

@@ -152,6 +152,17 @@ func (v *Volume) WithoutPublication(target string) *Volume {
 	return changed
 }
 
+// AllPublications returns the publications, and those persistent ones that are not made now.
+func (v *Volume) AllPublications() []Publication {
+	isPublished := func(p Publication) bool {
+		_, ok := v.PublicationAt(p.TargetPath)
+
+		return ok
+	}
+
+	return append(slices.Clone(v.Publications), slices.DeleteFunc(slices.Clone(v.Persistent), isPublished)...)
+}
+
 // IsPersistentAt reports whether each start of the driver publishes the volume at the target path.
 func (v *Volume) IsPersistentAt(target string) bool {
 	_, ok := publicationAt(v.Persistent, target)
@@ -223,9 +234,5 @@ func (v *Volume) CapabilityDifferences(wanted volume.Capability) string {
 
 // FSType returns the filesystem of the capability, or else of the volume's parameters.
 func (v *Volume) FSType() string {
-	if v.Capability.FSType != "" {
-		return v.Capability.FSType
-	}
-
-	return v.Parameters.FSType
+	return cmp.Or(v.Capability.FSType, v.Parameters.FSType)
 }
