@@ -115,7 +115,7 @@ func controllerMutants() []regression {
 			breaks: "a volume of another kind answers a retry", tests: in("test/driver/create", "TestCreateIsIdempotentByName"),
 		},
 		{
-			name: "controller/limit-compared-before-rounding", in: "controller.Service.sizeAsked",
+			name: "controller/limit-compared-before-rounding", in: "controller.parser.sizeAsked",
 			old:    `if limit > 0 && size > limit {`,
 			new:    `if limit > 0 && required > limit {`,
 			breaks: "a volume is larger than its limit", tests: in("test/driver/create", "TestSizes", "TestExpansionSizes"),
@@ -236,7 +236,7 @@ func controllerMutants() []regression {
 			breaks: "inline volumes overcommit the pool", tests: in("test/driver/ephemeral", "TestEphemeralCountsForTheCapacity"),
 		},
 		{
-			name: "controller/mkfs-options-not-checked", in: "controller.Service.parseCreate",
+			name: "controller/mkfs-options-not-checked", in: "controller.parser.parseCreate",
 			old:    `if source.IsZero() || fsNamed {`,
 			new:    `if !source.IsZero() && fsNamed {`,
 			breaks: "a volume is made that no node can format",

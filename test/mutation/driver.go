@@ -57,13 +57,13 @@ func driverMutants() []regression {
 			breaks: "a secret that is no string is kept", tests: in("internal/csi/rpc", "TestHideSecretsOfEachKind"),
 		},
 		{
-			name: "driver/limit-off-by-one", in: "driver.checkField",
+			name: "driver/limit-off-by-one", in: "driver.checkTexts",
 			old:    `total > limit {`,
 			new:    `total >= limit {`,
 			breaks: "a field of the largest size that the spec allows is refused", tests: tests("TestLimitsOfEveryFieldOfEveryRequest"),
 		},
 		{
-			name: "driver/flags-not-summed", in: "driver.checkField",
+			name: "driver/flags-not-summed", in: "driver.checkTexts",
 			old:    `if !field.IsMap() && limit != maxFlags {`,
 			new:    `if !field.IsMap() {`,
 			breaks: "mount flags together may be larger than the spec allows", tests: tests("TestLimitsCountMountFlagsTogetherAndListsEach"),

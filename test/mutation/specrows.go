@@ -24,7 +24,7 @@ func randomRowMutants() []regression {
 			breaks: "a volume without a name is created", tests: in("test/driver/requests", "TestMissingFieldsAreRefused"),
 		},
 		{
-			name: "spec/CV-12,CV-34-missing-capabilities", in: "controller.Service.parseCreate",
+			name: "spec/CV-12,CV-34-missing-capabilities", in: "controller.parser.parseCreate",
 			old: `if len(request.GetVolumeCapabilities()) == 0 {`, new: `if len(request.GetVolumeCapabilities()) < 0 {`,
 			breaks: "a volume without capabilities is created", tests: in("test/driver/requests", "TestMissingFieldsAreRefused"),
 		},
@@ -39,7 +39,7 @@ func randomRowMutants() []regression {
 			breaks: "a negative size is accepted", tests: in("test/driver/create", "TestSizes"),
 		},
 		{
-			name: "spec/CV-39,CV-8-too-small", in: "controller.Service.sizeAsked",
+			name: "spec/CV-39,CV-8-too-small", in: "controller.parser.sizeAsked",
 			old: `size := max((required+RoundBytes-1)/RoundBytes*RoundBytes, smallest)`, new: `size := max(required/RoundBytes*RoundBytes, smallest)`,
 			breaks: "a volume is smaller than required_bytes", tests: in("test/driver/create", "TestSizes"),
 		},
@@ -69,33 +69,33 @@ func randomRowMutants() []regression {
 			breaks: "a repeated CreateVolume with other mutable parameters is OK", tests: in("test/driver/modify", "TestCreateComparesMutableParameters"),
 		},
 		{
-			name: "spec/CV-24-mutable-not-advertised", in: "controller.Service.parseMutable",
-			old: `if len(given) > 0 && !s.has(capability.ModifyVolume) {`, new: `if len(given) < 0 && !s.has(capability.ModifyVolume) {`,
+			name: "spec/CV-24-mutable-not-advertised", in: "controller.parser.parseMutable",
+			old: `if len(given) > 0 && !p.has(capability.ModifyVolume) {`, new: `if len(given) < 0 && !p.has(capability.ModifyVolume) {`,
 			breaks: "mutable parameters are accepted without MODIFY_VOLUME", tests: in("test/driver/modify", "TestModifyNeedsTheCapability"),
 		},
 		{
-			name: "spec/CV-25-empty-source", in: "controller.Service.parseSource",
+			name: "spec/CV-25-empty-source", in: "controller.parser.parseSource",
 			old: `return record.Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")`, new: `return record.Source{}, nil`,
 			breaks: "an empty content source makes an empty volume", tests: in("test/driver/copies", "TestRequestsWithASourceAreValidated"),
 		},
 		{
-			name: "spec/CV-26-missing-snapshot", in: "controller.Service.parseSource",
+			name: "spec/CV-26-missing-snapshot", in: "controller.parser.parseSource",
 			old: `return source, rpc.CheckID("volume_content_source: snapshot_id", source.SnapshotID)`, new: `return source, nil`,
 			breaks: "a source without a snapshot id makes an empty volume", tests: in("test/driver/copies", "TestRequestsWithASourceAreValidated"),
 		},
 		{
-			name: "spec/CV-28-missing-volume", in: "controller.Service.parseSource",
+			name: "spec/CV-28-missing-volume", in: "controller.parser.parseSource",
 			old: `return source, rpc.CheckID("volume_content_source: volume_id", source.VolumeID)`, new: `return source, nil`,
 			breaks: "a source without a volume id makes an empty volume", tests: in("test/driver/copies", "TestRequestsWithASourceAreValidated"),
 		},
 		{
-			name: "spec/CV-27-restore-not-advertised", in: "controller.Service.parseSource",
-			old: `if !s.has(capability.CreateDeleteSnapshot) {`, new: `if false {`,
+			name: "spec/CV-27-restore-not-advertised", in: "controller.parser.parseSource",
+			old: `if !p.has(capability.CreateDeleteSnapshot) {`, new: `if false {`,
 			breaks: "a snapshot is restored without the capability", tests: in("test/driver/copies", "TestSourcesNeedTheirCapability"),
 		},
 		{
-			name: "spec/CV-29-clone-not-advertised", in: "controller.Service.parseSource",
-			old: `if !s.has(capability.CloneVolume) {`, new: `if false {`,
+			name: "spec/CV-29-clone-not-advertised", in: "controller.parser.parseSource",
+			old: `if !p.has(capability.CloneVolume) {`, new: `if false {`,
 			breaks: "a volume is cloned without the capability", tests: in("test/driver/copies", "TestSourcesNeedTheirCapability"),
 		},
 		{

@@ -72,7 +72,7 @@ func TestPoolsOf(t *testing.T) {
 		none.Parameters.Backing = map[bool]volume.Backing{true: volume.BackingImage, false: volume.BackingDirectory}[none.Ephemeral]
 		mutable, err := p.MutableParameters(none)
 		require.NoError(t, err, "want: no pool is asked for what only images of the controller have")
-		require.Zero(t, mutable, "want: it has no mutable parameters")
+		require.Empty(t, mutable, "want: it has no mutable parameters")
 	}
 
 	stored := in("default", false)
