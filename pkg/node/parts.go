@@ -21,8 +21,7 @@ import (
 )
 
 // parts are what a node consists of. Each uses only those before it, and reports what it does to the memory
-// of the prober, which is made first. A checker is connected with the prober at last, by what each of them
-// asks and reports.
+// of the prober, which is made first. The results of checks are reported to the prober, which is made last.
 type parts struct {
 	volumes staged.Volumes
 	pools   staged.Pools
@@ -60,7 +59,7 @@ func newParts(config *Config, runtimes kata.Runtimes) *parts {
 		Assigned: device.AssignedBy(runtimes.Root), Events: memory, Log: config.Log,
 	})
 
-	results := fsck.NewResults(fsck.ResultsConfig{Metrics: config.Health.Metrics, Log: config.Log}, fsck.NewRecords(store))
+	results := fsck.NewResults(fsck.NewRecords(store), config.Health.Metrics, config.Log)
 	p.addAccess(config, runtimes, results, memory)
 	p.addProbes(config, results, memory)
 
@@ -86,10 +85,11 @@ func (p *parts) addAccess(config *Config, runtimes kata.Runtimes, results *fsck.
 func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.Memory) {
 	p.checker = fsck.New(fsck.Config{
 		Results: results, Volumes: p.used, Pools: config.Pools, Loops: p.loops, Period: config.CheckPeriod, Run: config.Run,
-		Do: p.own.run, Log: config.Log,
+		Do: p.own.run,
 		Known: fsck.Known{
 			Registered: config.isRegistered, Ephemeral: p.volumes.IsInline, CheckNoGuest: p.direct.Guard.CheckNoGuest,
 			CheckReachable: p.pools.CheckReachable, LastPeriod: memory.Observations().CheckPeriod,
+			IsHanging: func(id string) bool { return p.prober.IsHanging(id) },
 		},
 	})
 	p.prober = probe.New(probe.Config{
@@ -101,9 +101,7 @@ func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.M
 			Health: config.Health, Sources: config.Sources, MarkFilesystem: config.MarkFilesystem, IOErrorHold: config.IOErrorHold,
 		},
 	})
-	// A result changes the condition of its volume, and a volume that hangs is not checked.
 	results.OnChange(p.prober.ProbeAfterOperation)
-	p.checker.OnHanging(p.prober.IsHanging)
 }
 
 func (p *parts) isPublished(v *staged.Volume, at staged.Publication) (bool, error) {

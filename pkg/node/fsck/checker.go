@@ -1,9 +1,9 @@
 package fsck
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -31,7 +31,6 @@ type Config struct {
 	Do func(ctx context.Context, id, method string, do func(context.Context) error) error
 	// Known is what else is known of volumes.
 	Known Known
-	Log   *slog.Logger
 }
 
 // Volumes is how volumes are used on this node (package access).
@@ -64,6 +63,9 @@ type Known struct {
 	// LastPeriod returns the time between two checks that the last probe of the volume has
 	// read, 0 where there is none.
 	LastPeriod func(id string) time.Duration
+	// IsHanging reports whether the last probe of the volume has not returned in time: then the volume is not
+	// checked while it is in use.
+	IsHanging func(id string) bool
 }
 
 // Checker checks volumes. It is safe for concurrent use.
@@ -71,18 +73,12 @@ type Checker struct {
 	*Results
 
 	config Config
-	// isHanging reports whether the last probe of the volume has not returned in time.
-	isHanging func(id string) bool
 }
 
 // New returns a Checker. Run makes its scheduled checks.
 func New(config Config) *Checker {
-	return &Checker{Results: config.Results, config: config, isHanging: func(string) bool { return false }}
+	return &Checker{Results: config.Results, config: config}
 }
-
-// OnHanging has isHanging decide whether a volume is checked while it is in use: not if the last probe of
-// it has not returned. It must be called before the first check.
-func (c *Checker) OnHanging(isHanging func(id string) bool) { c.isHanging = isHanging }
 
 // Check checks the volume's filesystem now and records the verdict: in place where the
 // volume is not in use, else on a copy that is made while the filesystem is frozen.
@@ -129,7 +125,12 @@ func (c *Checker) check(ctx context.Context, volumeID, how string) (*Result, err
 		return nil, err
 	}
 
-	verdict, err := run.examine(ctx)
+	examine := run.online
+	if run.staged == nil {
+		examine = run.offline
+	}
+
+	verdict, err := examine(ctx)
 	if err != nil && !isCheckFailure(ctx, err) {
 		return nil, err
 	}
@@ -144,10 +145,7 @@ func (c *Checker) Report(record *Result) *health.CheckReport {
 	}
 
 	// The period that the last probe has read: the pool, which stores it, may hang.
-	period := c.config.Known.LastPeriod(record.VolumeID)
-	if period == 0 {
-		period = c.config.Period
-	}
+	period := cmp.Or(c.config.Known.LastPeriod(record.VolumeID), c.config.Period)
 
 	return &health.CheckReport{
 		At: record.At, Verdict: record.Verdict, Detail: strings.TrimSpace(record.Detail), Took: record.Took,

@@ -24,9 +24,6 @@ const (
 // errLogNotReplayed is returned for a copy whose log is dirty after its replay.
 var errLogNotReplayed = errors.New("the log of a copy could not be replayed")
 
-// scratchCopy is a copy that only the check uses.
-type scratchCopy interface{ File() *os.File }
-
 // imagePath returns the path of the volume's image. The tools read the image and not its
 // loop device: a filesystem's writes bypass the page cache of its device.
 func (r *run) imagePath() string { return r.pool.VolumePath(r.volumeID, volume.BackingImage) }
@@ -40,7 +37,7 @@ func (r *run) newCopy() (*pool.Copy, error) {
 
 // examineCopy checks a copy, with its log replayed if necessary. A copy that the kernel
 // refuses to mount as corrupted is damaged.
-func (r *run) examineCopy(ctx context.Context, copied scratchCopy) (filesystem.Verdict, error) {
+func (r *run) examineCopy(ctx context.Context, copied *pool.Copy) (filesystem.Verdict, error) {
 	verdict, err := filesystem.CheckReplayed(func() (filesystem.Verdict, error) {
 		return r.fs.CheckReadOnly(ctx, copied.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	}, func() error { return r.replay(ctx, copied.File()) })

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 )
 
 // fsTypeOffline returns the filesystem of the volume's record, so that a missing
@@ -61,16 +62,13 @@ func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
 		return filesystem.Verdict{}, context.Cause(ctx)
 	}
 
-	after, changed := r.imageVersion(ctx)
-	if changed == nil && after != before {
-		changed = errImageChanged
-	}
+	after, failure := r.imageVersion(ctx)
 
 	switch {
-	case errors.Is(changed, errImageChanged), errors.Is(changed, loop.ErrImageLocked):
+	case errors.Is(failure, loop.ErrImageLocked), failure == nil && after != before:
 		return filesystem.Verdict{}, errdefs.Errorf(errdefs.ErrAborted, "it came into use meanwhile, or was changed; check it again")
-	case changed != nil:
-		return filesystem.Verdict{}, changed
+	case failure != nil:
+		return filesystem.Verdict{}, failure
 	default:
 		return verdict, err
 	}
@@ -96,8 +94,6 @@ func (r *run) checkUUIDComplete() error {
 
 	return nil
 }
-
-var errImageChanged = errors.New("the image has changed")
 
 // imageVersion detects whether an image changed during a check.
 type imageVersion struct {
@@ -163,7 +159,7 @@ func (r *run) examineReplayed(ctx context.Context) (verdict filesystem.Verdict, 
 }
 
 // copyMetadata copies the metadata of an image that is not in use and thus not frozen.
-func (r *run) copyMetadata(ctx context.Context, to scratchCopy) error {
+func (r *run) copyMetadata(ctx context.Context, to *pool.Copy) error {
 	taken, err := r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	if err != nil {
 		return err

@@ -98,7 +98,7 @@ func (c *onceChecker) begin(ctx context.Context, directory string) error {
 
 	c.store = state.New(filepath.Join(directory, "state"), state.Options{Log: log, LazyFlush: time.Hour})
 	c.Checker = newChecker(used, fsck.Config{
-		Results: fsck.NewResults(fsck.ResultsConfig{Log: log}, fsck.NewRecords(c.store)), Pools: c.pools, Log: log,
+		Results: fsck.NewResults(fsck.NewRecords(c.store), nil, log), Pools: c.pools,
 		Loops: loop.NewLoops(loop.LoopsOptions{First: onceLoop}),
 	})
 

@@ -98,18 +98,11 @@ const (
 	HowOnline = "online"
 )
 
-// VerdictOf returns the verdict for the state that a filesystem's tool has found. A log
-// that still needs a replay after it was replayed counts as damage.
-func VerdictOf(state filesystem.State) string {
-	switch state {
-	case filesystem.Clean:
-		return VerdictClean
-	case filesystem.Repaired:
-		return VerdictRepaired
-	case filesystem.NeedsReplay, filesystem.Damaged:
-	}
-
-	return VerdictDamaged
+// verdicts are those for the states that a filesystem's tool has found. A log that still needs
+// a replay after it was replayed counts as damage.
+var verdicts = map[filesystem.State]string{
+	filesystem.Clean: VerdictClean, filesystem.Repaired: VerdictRepaired,
+	filesystem.NeedsReplay: VerdictDamaged, filesystem.Damaged: VerdictDamaged,
 }
 
 // IsClean reports whether the check left no damage.

@@ -10,16 +10,11 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// ResultsConfig has what Results depend on.
-type ResultsConfig struct {
-	Metrics *health.Metrics
-	Log     *slog.Logger
-}
-
 // Results are the results of the checks of volumes on this node, those at staging included. They are safe
 // for concurrent use.
 type Results struct {
-	config  ResultsConfig
+	metrics *health.Metrics
+	log     *slog.Logger
 	records *staged.Records[*Result]
 	// running are the checks that run, and schedule has those that are due.
 	running  *runningChecks
@@ -30,10 +25,10 @@ type Results struct {
 	onChange func(id string)
 }
 
-// NewResults returns Results that are kept in records.
-func NewResults(config ResultsConfig, records *staged.Records[*Result]) *Results {
+// NewResults returns Results that are kept in records, and counted in metrics, which may be nil.
+func NewResults(records *staged.Records[*Result], metrics *health.Metrics, log *slog.Logger) *Results {
 	return &Results{
-		config: config, records: records, running: newRunningChecks(), schedule: newSchedule(), onChange: func(string) {},
+		metrics: metrics, log: log, records: records, running: newRunningChecks(), schedule: newSchedule(), onChange: func(string) {},
 	}
 }
 

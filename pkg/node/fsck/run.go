@@ -47,7 +47,7 @@ func (c *Checker) newRun(volumeID, how string) (*run, error) {
 	}
 
 	if known && used {
-		if err := checkableOnline(record, path, how, c.isHanging(volumeID)); err != nil {
+		if err := checkableOnline(record, path, how, c.config.Known.IsHanging(volumeID)); err != nil {
 			return nil, err
 		}
 
@@ -158,15 +158,6 @@ func (r *run) fsType() (string, error) {
 	}
 }
 
-// examine makes the check.
-func (r *run) examine(ctx context.Context) (filesystem.Verdict, error) {
-	if r.staged == nil {
-		return r.offline(ctx)
-	}
-
-	return r.online(ctx)
-}
-
 // isCheckFailure reports whether an error is recorded as VerdictFailed: the check could
 // not find out whether the filesystem is clean. Other errors, such as those that were made
 // for the caller (errdefs.Errorf), are returned to it.
@@ -184,7 +175,7 @@ func isCheckFailure(ctx context.Context, err error) bool {
 func (r *run) record(verdict filesystem.Verdict, failure error) *Result {
 	made := &Result{
 		VolumeID: r.volumeID, Pool: r.poolName, FSType: r.fs.Name(), At: r.began, Since: r.began,
-		Verdict: VerdictOf(verdict.State), Detail: verdict.Detail, Took: time.Since(r.began), How: r.how, Errors: r.errors,
+		Verdict: verdicts[verdict.State], Detail: verdict.Detail, Took: time.Since(r.began), How: r.how, Errors: r.errors,
 	}
 
 	if failure != nil {

@@ -25,13 +25,13 @@ func (r *runningChecks) start(ctx context.Context, id string) (checkCtx context.
 	started := &runningCheck{done: make(chan struct{}), cancel: cancel}
 
 	for {
-		earlier := r.tryStart(id, started)
-		if earlier == nil {
-			return checkCtx, func() { r.end(id) }, nil
+		current := r.getOrAdd(id, started)
+		if current == started {
+			return checkCtx, func() { r.end(id, started) }, nil
 		}
 
 		select {
-		case <-earlier.done:
+		case <-current.done:
 		case <-ctx.Done():
 			cancel(nil)
 
@@ -40,18 +40,16 @@ func (r *runningChecks) start(ctx context.Context, id string) (checkCtx context.
 	}
 }
 
-// tryStart returns the check that runs, nil after it has registered started.
-func (r *runningChecks) tryStart(id string, started *runningCheck) (earlier *runningCheck) {
+// getOrAdd returns the check that runs, which is started where none has run.
+func (r *runningChecks) getOrAdd(id string, started *runningCheck) *runningCheck {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if earlier, ok := r.byVolume[id]; ok {
-		return earlier
+	if r.byVolume[id] == nil {
+		r.byVolume[id] = started
 	}
 
-	r.byVolume[id] = started
-
-	return nil
+	return r.byVolume[id]
 }
 
 // get returns the volume's check that runs, nil where none does.
@@ -80,11 +78,10 @@ func (r *runningChecks) cancel(ctx context.Context, id string, cause error) erro
 	}
 }
 
-func (r *runningChecks) end(id string) {
+func (r *runningChecks) end(id string, ended *runningCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	ended := r.byVolume[id]
 	delete(r.byVolume, id)
 	ended.cancel(nil)
 	close(ended.done)

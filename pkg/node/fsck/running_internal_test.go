@@ -68,30 +68,25 @@ func TestScheduleOrder(t *testing.T) {
 	id, _ := s.first()
 	require.Empty(t, id, "no check is planned")
 
-	s.set("late", now.Add(time.Hour))
-	s.set("early", now)
+	s.planned["late"] = plannedCheck{due: now.Add(time.Hour)}
+	s.planned["early"] = plannedCheck{due: now}
 	id, due := s.first()
 	require.Equal(t, "early", id)
 	require.Equal(t, now, due)
 
-	s.remove("early")
+	delete(s.planned, "early")
 	id, _ = s.first()
-	require.Equal(t, "late", id)
-
-	_, planned := s.due("early")
-	require.False(t, planned, "want: a removed check is not due")
+	require.Equal(t, "late", id, "want: a removed check is not due")
 }
 
 func TestScheduleRemembersTries(t *testing.T) {
 	t.Parallel()
 
-	s, now := newSchedule(), time.Now()
-	require.Equal(t, now, s.lastTried("volume", now), "a volume that is not planned")
-
-	s.set("volume", now)
-	require.Equal(t, now, s.lastTried("volume", now))
-	require.Equal(t, now, s.lastTried("volume", time.Time{}), "without a new try")
-	require.Equal(t, now, s.lastTried("volume", now.Add(-time.Hour)), "an older try")
+	now := time.Now()
+	require.Equal(t, now, later(plannedCheck{}.triedAt, now), "a volume that is not planned")
+	require.Equal(t, now, later(now, now))
+	require.Equal(t, now, later(now, time.Time{}), "without a new try")
+	require.Equal(t, now, later(now, now.Add(-time.Hour)), "an older try")
 }
 
 func TestScheduleWakesOnceForChanges(t *testing.T) {

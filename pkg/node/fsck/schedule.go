@@ -14,12 +14,13 @@ const maxPeriod = 100 * 365 * 24 * time.Hour
 
 // schedule knows which volume's check is due when.
 type schedule struct {
+	// planned are the checks that are due. Only Checker.Run uses them.
+	planned map[string]plannedCheck
 	// wake receives a value when changed is not empty.
 	wake chan struct{}
 
 	mu      sync.Mutex
 	changed map[string]struct{}
-	planned map[string]*plannedCheck
 }
 
 type plannedCheck struct {
@@ -29,7 +30,7 @@ type plannedCheck struct {
 }
 
 func newSchedule() *schedule {
-	return &schedule{wake: make(chan struct{}, 1), changed: map[string]struct{}{}, planned: map[string]*plannedCheck{}}
+	return &schedule{planned: map[string]plannedCheck{}, wake: make(chan struct{}, 1), changed: map[string]struct{}{}}
 }
 
 // markChanged requests that the volume's check is planned again, because its record or its
@@ -56,62 +57,8 @@ func (s *schedule) takeChanged() []string {
 	return ids
 }
 
-// lastTried records that the volume's check was tried at that time, unless it is zero, and
-// returns when it was last tried.
-func (s *schedule) lastTried(id string, at time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	found, ok := s.planned[id]
-	if !ok {
-		return at
-	}
-
-	if at.After(found.triedAt) {
-		found.triedAt = at
-	}
-
-	return found.triedAt
-}
-
-func (s *schedule) set(id string, due time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	found, ok := s.planned[id]
-	if !ok {
-		found = &plannedCheck{}
-		s.planned[id] = found
-	}
-
-	found.due = due
-}
-
-func (s *schedule) remove(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	delete(s.planned, id)
-}
-
-// due returns when the volume's check is due, false where none is planned.
-func (s *schedule) due(id string) (time.Time, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	found, ok := s.planned[id]
-	if !ok {
-		return time.Time{}, false
-	}
-
-	return found.due, true
-}
-
 // first returns the volume whose check is due first, "" where none is planned.
 func (s *schedule) first() (id string, due time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
 	for each, planned := range s.planned {
 		if id == "" || planned.due.Before(due) {
 			id, due = each, planned.due
@@ -134,11 +81,15 @@ func checkedSince(tried, recorded, now time.Time, period time.Duration) time.Tim
 		recorded = now.Add(-period)
 	}
 
-	if recorded.After(tried) {
-		return recorded
+	return later(tried, recorded)
+}
+
+func later(one, other time.Time) time.Time {
+	if other.After(one) {
+		return other
 	}
 
-	return tried
+	return one
 }
 
 // nextCheck returns when the volume's check is due after since. Its offset within the

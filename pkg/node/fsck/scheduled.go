@@ -54,27 +54,29 @@ func (c *Checker) plan(id string, tried time.Time) {
 	record, known := c.records.Get(id)
 	if known && c.isGone(record) {
 		if err := c.Forget(id); err != nil {
-			c.config.Log.Error("cannot remove the record of a deleted volume's checks", "volume", id, "error", err)
+			c.log.Error("cannot remove the record of a deleted volume's checks", "volume", id, "error", err)
 		}
 
 		known = false
 	}
 
-	if !known {
-		c.schedule.remove(id)
-
-		return
+	var period time.Duration
+	if known {
+		period = c.PeriodOf(record)
 	}
 
-	period := c.PeriodOf(record)
 	if period <= 0 || period > maxPeriod {
-		c.schedule.remove(id)
+		delete(c.schedule.planned, id)
 
 		return
 	}
 
 	c.correctCleanAt(id, time.Now(), period)
-	c.schedule.set(id, nextCheck(id, checkedSince(c.schedule.lastTried(id, tried), record.Since, time.Now(), period), period))
+
+	planned := c.schedule.planned[id]
+	planned.triedAt = later(planned.triedAt, tried)
+	planned.due = nextCheck(id, checkedSince(planned.triedAt, record.Since, time.Now(), period), period)
+	c.schedule.planned[id] = planned
 }
 
 // checkIfDue checks a volume, unless its check is not due any more, and returns how long
@@ -85,7 +87,7 @@ func (c *Checker) checkIfDue(ctx context.Context, id string) time.Duration {
 	// Its period may have been changed on another machine.
 	c.plan(id, time.Time{})
 
-	if due, planned := c.schedule.due(id); !planned || due.After(began) {
+	if check, planned := c.schedule.planned[id]; !planned || check.due.After(began) {
 		return 0
 	}
 
@@ -110,12 +112,12 @@ func (c *Checker) checkIfDue(ctx context.Context, id string) time.Duration {
 func (c *Checker) checkLogged(ctx context.Context, id string) {
 	defer func() {
 		if value := recover(); value != nil {
-			c.config.Log.Error("a check panicked", "volume", id, "panic", value, "stack", string(debug.Stack()))
+			c.log.Error("a check panicked", "volume", id, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
 
 	if _, err := c.Check(ctx, id, HowOnline); err != nil && ctx.Err() == nil {
-		c.config.Log.Info("a scheduled check was skipped, as the filesystem cannot be checked now", "volume", id, "reason", err)
+		c.log.Info("a scheduled check was skipped, as the filesystem cannot be checked now", "volume", id, "reason", err)
 	}
 }
 

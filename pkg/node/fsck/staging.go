@@ -43,7 +43,7 @@ func (r *Results) CheckAtStaging(
 	switch verdict.State {
 	case filesystem.Clean:
 	case filesystem.Repaired:
-		r.config.Log.Warn("a filesystem was repaired", "volume", record.VolumeID, "verdict", verdict.Detail)
+		r.log.Warn("a filesystem was repaired", "volume", record.VolumeID, "verdict", verdict.Detail)
 	case filesystem.Damaged, filesystem.NeedsReplay:
 		return false, errdefs.Errorf(errdefs.ErrInternal, "the %s is damaged and was not mounted; repair a copy of its image by hand, "+
 			"or restore a snapshot: %s", fs.Name(), verdict.Detail)
@@ -55,7 +55,7 @@ func (r *Results) CheckAtStaging(
 // storeStaged records the check at staging. Staging waits for the disk only if it fails.
 func (r *Results) storeStaged(ctx context.Context, record *staged.Volume, began time.Time, verdict filesystem.Verdict) {
 	found := stagingRecord(record, began)
-	found.Verdict, found.Detail, found.Took = VerdictOf(verdict.State), verdict.Detail, time.Since(began)
+	found.Verdict, found.Detail, found.Took = verdicts[verdict.State], verdict.Detail, time.Since(began)
 
 	r.count(found)
 	r.store(ctx, found)

@@ -10,7 +10,7 @@ import (
 // loses it, the next check or staging records another one.
 func (r *Results) store(ctx context.Context, found *Result) *Result {
 	if !found.IsClean() {
-		r.config.Log.Error("a check found a filesystem damaged, or failed", "volume", found.VolumeID,
+		r.log.Error("a check found a filesystem damaged, or failed", "volume", found.VolumeID,
 			"fs", found.FSType, "how", found.How, "verdict", found.Verdict, "detail", found.Detail)
 	}
 
@@ -32,7 +32,7 @@ func (r *Results) store(ctx context.Context, found *Result) *Result {
 	}
 
 	if err != nil {
-		r.config.Log.Error("cannot record the verdict of a check", "volume", found.VolumeID, "verdict", found.Verdict, "error", err)
+		r.log.Error("cannot record the verdict of a check", "volume", found.VolumeID, "verdict", found.Verdict, "error", err)
 	}
 
 	r.schedule.markChanged(found.VolumeID)
@@ -46,32 +46,29 @@ func (r *Results) store(ctx context.Context, found *Result) *Result {
 }
 
 func (r *Results) count(found *Result) {
-	r.config.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
+	r.metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
 }
 
 // Forget removes the record of a volume that has no filesystem any more.
 func (r *Results) Forget(volumeID string) error {
-	known, err := r.deleteRecord(volumeID)
-	if !known {
-		return nil
+	// So that a record which replaces the deleted one is not stored after it.
+	r.replacing.Lock()
+
+	_, known := r.records.Get(volumeID)
+
+	var err error
+	if known {
+		err = r.records.DeleteLazily(volumeID)
 	}
 
-	r.schedule.markChanged(volumeID)
-	r.onChange(volumeID)
+	r.replacing.Unlock()
+
+	if known {
+		r.schedule.markChanged(volumeID)
+		r.onChange(volumeID)
+	}
 
 	return err
-}
-
-// deleteRecord holds the lock so that a record which replaces the deleted one is not stored after it.
-func (r *Results) deleteRecord(volumeID string) (known bool, err error) {
-	r.replacing.Lock()
-	defer r.replacing.Unlock()
-
-	if _, known = r.records.Get(volumeID); !known {
-		return false, nil
-	}
-
-	return true, r.records.DeleteLazily(volumeID)
 }
 
 // SetErrorCount records the kernel's error count of a filesystem that the check at staging
@@ -89,7 +86,7 @@ func (r *Results) SetErrorCount(volumeID string, count uint64) {
 	changed.Errors = count
 
 	if err := r.records.PutLazily(&changed); err != nil {
-		r.config.Log.Error("cannot record a filesystem's error count; its old errors are reported again",
+		r.log.Error("cannot record a filesystem's error count; its old errors are reported again",
 			"volume", volumeID, "error", err)
 	}
 }
@@ -110,6 +107,6 @@ func (r *Results) correctCleanAt(id string, now time.Time, period time.Duration)
 	corrected.CleanAt = now.Round(0).Add(-period)
 
 	if err := r.records.PutLazily(&corrected); err != nil {
-		r.config.Log.Error("cannot correct the time of a check that is in the future", "volume", id, "error", err)
+		r.log.Error("cannot correct the time of a check that is in the future", "volume", id, "error", err)
 	}
 }

@@ -167,13 +167,11 @@ func newChecker(n *node, config fsck.Config) *fsck.Checker {
 	config.Volumes, config.Do = n, n.Do
 	config.Known = fsck.Known{
 		Registered: n.IsRegistered, Ephemeral: n.IsEphemeral, CheckNoGuest: n.CheckNoGuest, CheckReachable: n.CheckReachable,
-		LastPeriod: n.LastPeriod,
+		LastPeriod: n.LastPeriod, IsHanging: n.IsHanging,
 	}
-	checker := fsck.New(config)
-	checker.OnHanging(n.IsHanging)
 	config.Results.OnChange(n.ProbeAfterOperation)
 
-	return checker
+	return fsck.New(config)
 }
 
 func newFixture(t *testing.T, period time.Duration) *fixture {
@@ -193,10 +191,10 @@ func newFixture(t *testing.T, period time.Duration) *fixture {
 	// Nothing is flushed by itself: only what is stored durably is on the disk before Close.
 	store := state.New(f.stateDir, state.Options{LazyFlush: time.Hour, Log: slog.New(slog.DiscardHandler)})
 	f.records = fsck.NewRecords(store)
-	results := fsck.NewResults(fsck.ResultsConfig{Metrics: health.NewMetrics(f.registry), Log: slog.New(slog.DiscardHandler)}, f.records)
+	results := fsck.NewResults(f.records, health.NewMetrics(f.registry), slog.New(slog.DiscardHandler))
 	f.Checker = newChecker(f.node, fsck.Config{
 		Results: results, Pools: pools, Loops: loop.NewLoops(loop.LoopsOptions{}), Period: period,
-		Run: runner(f.runTool), Log: slog.New(slog.DiscardHandler),
+		Run: runner(f.runTool),
 	})
 
 	require.NoError(t, store.Open(t.Context()))

@@ -39,7 +39,7 @@ func (r *Results) Suspect(volumeID string, record *staged.Volume, suspicion Susp
 	changed.Suspicion = &suspicion
 
 	if err := r.records.PutLazily(&changed); err != nil {
-		r.config.Log.Error("cannot record that a filesystem may be damaged", "volume", volumeID, "error", err)
+		r.log.Error("cannot record that a filesystem may be damaged", "volume", volumeID, "error", err)
 	}
 }
 
@@ -56,9 +56,7 @@ func (s *Suspicion) mergedWith(other Suspicion) Suspicion {
 		merged = other
 	}
 
-	if merged.At = s.At; other.At.After(s.At) {
-		merged.At = other.At
-	}
+	merged.At = later(s.At, other.At)
 
 	return merged
 }

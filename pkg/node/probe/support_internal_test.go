@@ -94,7 +94,7 @@ type fixture struct {
 // newChecker returns a checker that checks nothing. It asks registered about each volume whose check it plans.
 func newChecker(records *staged.Records[*fsck.Result], pools *pool.Set, log *slog.Logger, registered func(id string) bool) *fsck.Checker {
 	return fsck.New(fsck.Config{
-		Results: fsck.NewResults(fsck.ResultsConfig{Log: log}, records), Pools: pools, Period: time.Hour, Log: log,
+		Results: fsck.NewResults(records, nil, log), Pools: pools, Period: time.Hour,
 		Known: fsck.Known{
 			Registered: registered, CheckReachable: func(string) error { return nil }, LastPeriod: func(string) time.Duration { return 0 },
 		},
