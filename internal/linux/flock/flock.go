@@ -27,6 +27,8 @@ const attempts = 67
 
 // Lock locks the file; how is unix.LOCK_EX or unix.LOCK_SH. It retries a lock that another process
 // holds for about two seconds. Errors: unix.EWOULDBLOCK if it is held still, or flock's.
+//
+//nolint:contextcheck,nolintlint // it retries for about two seconds
 func Lock(file *os.File, how int) error {
 	return fork.RetryWhile(context.Background(), unix.EWOULDBLOCK, attempts, func() error { return TryLock(file, how) })
 }
