@@ -128,13 +128,13 @@ func (s *mounter) verifyMount(point mount.Point, image *os.File) (loop.Status, e
 	return status, nil
 }
 
-func (s *mounter) foreignMount(point mount.Point, what string) error {
-	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(layout.EmbeddedImage), ErrForeign)
+func (h *host) foreignMount(point mount.Point, what string) error {
+	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, h.path(layout.EmbeddedImage), ErrForeign)
 }
 
 // comparePath is for a process that may not query the device: sysfs shows the path of its image to
 // all, in terms of the mount namespace that attached it.
-func (s *mounter) comparePath(point mount.Point, path string, image *os.File) error {
+func (h *host) comparePath(point mount.Point, path string, image *os.File) error {
 	own, err := image.Stat()
 	if err != nil {
 		return fmt.Errorf("find out what is mounted at %s: %w", point.Path, err)
@@ -142,7 +142,7 @@ func (s *mounter) comparePath(point mount.Point, path string, image *os.File) er
 
 	there, err := os.Stat(path)
 	if filepath.Base(path) != layout.EmbeddedImage || err == nil && !os.SameFile(own, there) {
-		return s.foreignMount(point, path)
+		return h.foreignMount(point, path)
 	}
 
 	return nil

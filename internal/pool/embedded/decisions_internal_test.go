@@ -23,7 +23,7 @@ func TestForeignMounts(t *testing.T) {
 		"another filesystem": {Major: loopMajor, FSType: "ext4", Root: "/"},
 		"a subdirectory":     {Major: loopMajor, FSType: "xfs", Root: "/images"},
 	} {
-		_, err := (&mounter{Options: Options{Directory: "/pool"}}).verifyMount(point, nil)
+		_, err := (&mounter{host: host{Options: Options{Directory: "/pool"}}}).verifyMount(point, nil)
 		require.ErrorIs(t, err, ErrForeign, name)
 	}
 }
@@ -46,7 +46,7 @@ func TestImagesAreComparedByTheirPaths(t *testing.T) {
 	image, err := os.Open(filepath.Join(directory, layout.EmbeddedImage))
 	require.NoError(t, err)
 
-	s := &mounter{Options: Options{Directory: directory}}
+	s := &mounter{host: host{Options: Options{Directory: directory}}}
 
 	for path, own := range map[string]bool{
 		filepath.Join(directory, layout.EmbeddedImage): true,
@@ -94,7 +94,7 @@ func TestAFullHostIsNoCause(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, directory.Close())
 
-	h := &mounter{directory: directory}
+	h := &host{directory: directory}
 	require.Equal(t, os.ErrInvalid, h.explainFullHost(os.ErrInvalid), "want: a host whose space is unknown changes no error")
 }
 

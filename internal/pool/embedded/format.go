@@ -59,8 +59,8 @@ func (s *mounter) makeImage(ctx context.Context, size int64) error {
 	return s.directory.Sync()
 }
 
-func (s *mounter) removeScratch() error {
-	err := s.root.Remove(layout.EmbeddedImageScratch)
+func (h *host) removeScratch() error {
+	err := h.root.Remove(layout.EmbeddedImageScratch)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -78,20 +78,20 @@ const hostFullBytes = 64 << 20
 
 // explainFullHost says so where the filesystem that carries the image is full: inside
 // of the image that looks like a broken device.
-func (s *mounter) explainFullHost(err error) error {
-	free, statErr := s.hostFree()
+func (h *host) explainFullHost(err error) error {
+	free, statErr := h.hostFree()
 	if statErr != nil || free >= hostFullBytes {
 		return err
 	}
 
-	return fmt.Errorf("%w (%w: %s has %d bytes free; free some there)", err, ErrHostFull, s.Directory, free)
+	return fmt.Errorf("%w (%w: %s has %d bytes free; free some there)", err, ErrHostFull, h.Directory, free)
 }
 
 // hostFree is what the filesystem that carries the image has left, in bytes.
-func (s *mounter) hostFree() (int64, error) {
-	usage, err := mount.UsageOf(s.directory)
+func (h *host) hostFree() (int64, error) {
+	usage, err := mount.UsageOf(h.directory)
 	if err != nil {
-		return 0, fmt.Errorf("space of %s: %w", s.Directory, err)
+		return 0, fmt.Errorf("space of %s: %w", h.Directory, err)
 	}
 
 	return usage.Bytes.Available, nil

@@ -23,18 +23,23 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
-// mounter mounts the image in the directory of a pool.
-type mounter struct {
+// host is the directory of a pool, in the filesystem that carries its image.
+type host struct {
 	Options
 
-	// root is the directory, in the filesystem that carries the image, and directory the same as a file,
-	// to be locked and synced.
+	// root is the directory, and directory the same as a file, to be locked and synced.
 	root      *os.Root
 	directory *os.File
 	// privileged says that this process may attach and mount.
 	privileged bool
-	target     *mount.Target
-	loops      *loop.Loops
+}
+
+// mounter mounts the image in the directory of a pool.
+type mounter struct {
+	host
+
+	target *mount.Target
+	loops  *loop.Loops
 	// kind is the filesystem of the image: that of a new one until a mount or a superblock has
 	// shown another.
 	kind imageType
@@ -47,7 +52,7 @@ const numbers = 1024
 // open opens the pool's directory. The caller closes the mounter, also after an error.
 func open(options Options) (*mounter, error) {
 	s := &mounter{
-		Options: options, privileged: privileged(),
+		host:  host{Options: options, privileged: privileged()},
 		loops: loop.NewLoops(loop.LoopsOptions{First: loop.MaxNumber - numbers + 1}),
 	}
 
@@ -98,8 +103,8 @@ func privileged() bool {
 
 // lock is held until close. It waits for another driver that makes or checks the image until ctx ends: no event
 // reports the end of that.
-func (s *mounter) lock(ctx context.Context) error {
-	err := fork.RetryWhile(ctx, unix.EWOULDBLOCK, math.MaxInt, func() error { return flock.TryLock(s.directory, unix.LOCK_EX) })
+func (h *host) lock(ctx context.Context) error {
+	err := fork.RetryWhile(ctx, unix.EWOULDBLOCK, math.MaxInt, func() error { return flock.TryLock(h.directory, unix.LOCK_EX) })
 
 	switch {
 	case err == nil, flock.Unsupported(err):
@@ -113,9 +118,9 @@ func (s *mounter) lock(ctx context.Context) error {
 
 // openImage returns nil where there is none. An unprivileged process gets a
 // descriptor that only identifies the file.
-func (s *mounter) openImage() (*os.File, error) {
+func (h *host) openImage() (*os.File, error) {
 	// Examined before it is opened: opening a device or a pipe has effects.
-	known, err := tree.OpenAt(s.directory, layout.EmbeddedImage, unix.O_PATH, 0)
+	known, err := tree.OpenAt(h.directory, layout.EmbeddedImage, unix.O_PATH, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // that there is none is no failure
 	}
@@ -125,7 +130,7 @@ func (s *mounter) openImage() (*os.File, error) {
 	}
 
 	info, err := known.Stat()
-	if err == nil && !s.privileged && info.Mode().IsRegular() {
+	if err == nil && !h.privileged && info.Mode().IsRegular() {
 		return known, nil
 	}
 	defer known.Close()
@@ -266,16 +271,16 @@ func (s *mounter) needsPrivilege() error {
 }
 
 // refuseVolumes refuses a directory with volumes that the image would hide.
-func (s *mounter) refuseVolumes() error {
+func (h *host) refuseVolumes() error {
 	for _, directory := range layout.VolumeDirectories() {
-		name, err := s.firstEntry(directory)
+		name, err := h.firstEntry(directory)
 		if err != nil {
-			return fmt.Errorf("search for volumes in %s: %w", s.path(directory), err)
+			return fmt.Errorf("search for volumes in %s: %w", h.path(directory), err)
 		}
 
 		if name != "" {
 			return fmt.Errorf("%s is in the way: %w; an ordinary pool with volumes stays one, so leave --pool-image-size out, "+
-				"or move the volumes into the embedded pool (docs/embedded-pool.md)", s.path(filepath.Join(directory, name)), ErrForeign)
+				"or move the volumes into the embedded pool (docs/embedded-pool.md)", h.path(filepath.Join(directory, name)), ErrForeign)
 		}
 	}
 
@@ -283,8 +288,8 @@ func (s *mounter) refuseVolumes() error {
 }
 
 // firstEntry returns the name of something in the directory, "" when there is nothing.
-func (s *mounter) firstEntry(directory string) (string, error) {
-	entries, err := fs.ReadDir(s.root.FS(), directory)
+func (h *host) firstEntry(directory string) (string, error) {
+	entries, err := fs.ReadDir(h.root.FS(), directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
