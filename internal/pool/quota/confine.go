@@ -55,7 +55,7 @@ func (s *subvolumes) Confine(directory *os.File) (bool, error) {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
 
-	if err := s.join(group); err != nil {
+	if err := join(s.pool, group); err != nil {
 		return false, ignore(err, unix.EROFS)
 	}
 
@@ -157,7 +157,7 @@ func (s *subvolumes) removeForeign(group btrfs.Group, inside []uint64) error {
 // being made or removed is nowhere, and not foreign. Those around a foreign one have evaded their
 // limits.
 func (s *subvolumes) isForeign(id, volume uint64) (foreign, exists bool, err error) {
-	around, found, err := s.around(id)
+	around, found, err := around(s.pool, id)
 	if err != nil {
 		return false, false, err
 	}
@@ -236,7 +236,7 @@ func (s *subvolumes) Grown() ([]string, error) {
 	)
 
 	for _, id := range made {
-		around, found, err := s.around(id)
+		around, found, err := around(s.pool, id)
 		if err != nil {
 			return nil, err
 		}
@@ -272,9 +272,9 @@ type enclosing struct {
 
 // around returns the subvolumes around one, the innermost first. It returns false for one that is being made or
 // removed.
-func (s *subvolumes) around(id uint64) (found []enclosing, exists bool, err error) {
+func around(pool *os.File, id uint64) (found []enclosing, exists bool, err error) {
 	for at := id; ; {
-		place, placed, err := btrfs.PlaceOf(s.pool, at)
+		place, placed, err := btrfs.PlaceOf(pool, at)
 		if err != nil || !placed {
 			return found, at != id, err
 		}

@@ -3,6 +3,7 @@ package quota
 import (
 	"errors"
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -10,12 +11,12 @@ import (
 )
 
 // join makes the subvolume's own group a member of the group that limits it.
-func (s *subvolumes) join(group btrfs.Group) error {
+func join(pool *os.File, group btrfs.Group) error {
 	if group.Level() == 0 {
 		return nil
 	}
 
-	return btrfs.Assign(s.pool, ownGroup(group), group)
+	return btrfs.Assign(pool, ownGroup(group), group)
 }
 
 // leave ends the membership of a group in another, which may be that of another volume. A group whose

@@ -162,7 +162,7 @@ func (s *subvolumes) Limit(directory *os.File, bytes int64) error {
 
 	switch {
 	case err == nil && counted.Limit >= bytes:
-		return s.join(group)
+		return join(s.pool, group)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -177,7 +177,7 @@ func (s *subvolumes) Limit(directory *os.File, bytes int64) error {
 		return err
 	}
 
-	return s.join(group)
+	return join(s.pool, group)
 }
 
 func (s *subvolumes) Usage(directory *os.File) (Usage, bool, error) {
