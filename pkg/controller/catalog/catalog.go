@@ -22,9 +22,9 @@ import (
 type Catalog struct {
 	record.Collections
 	*usage
+	pools
 
 	store     *state.Store
-	pools     *pool.Set
 	admission *pool.Admission
 	interner  *record.Interner
 }
@@ -32,7 +32,7 @@ type Catalog struct {
 // New registers the collections with a store that is not open yet, and the catalog with the admission of
 // the pools.
 func New(store *state.Store, set *pool.Set, admission *pool.Admission) *Catalog {
-	c := &Catalog{usage: newUsage(), store: store, pools: set, admission: admission, interner: &record.Interner{}}
+	c := &Catalog{usage: newUsage(), store: store, pools: pools{set}, admission: admission, interner: &record.Interner{}}
 	c.Collections = record.Register(store, record.Options{
 		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(c.observeVolume), state.WithPrepare(c.interner.Intern)},
 		Snapshots: []state.CollectionOption[*record.Snapshot]{
@@ -90,7 +90,7 @@ func (c *Catalog) Names(kind names.Kind) []names.Object {
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.
 func (c *Catalog) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
-	p, err := c.pools.Get(poolName)
+	p, err := c.set.Get(poolName)
 	if err != nil {
 		return err
 	}
@@ -121,14 +121,17 @@ func (c *Catalog) CheckCapacity(ctx context.Context, p *pool.Pool, bytes int64) 
 
 var errConfig = errors.New("bad configuration")
 
+// pools returns the pools of volumes and snapshots.
+type pools struct{ set *pool.Set }
+
 // PoolOf returns the pool of a volume, if it is available.
-func (c *Catalog) PoolOf(v *record.Volume) (*pool.Pool, error) {
-	return c.Pool(v.Parameters.Pool, "volume "+v.ID)
+func (p pools) PoolOf(v *record.Volume) (*pool.Pool, error) {
+	return p.Pool(v.Parameters.Pool, "volume "+v.ID)
 }
 
 // Pool returns a pool that is available. The error mentions what it is the pool of.
-func (c *Catalog) Pool(name, of string) (*pool.Pool, error) {
-	found, err := c.pools.Get(name)
+func (p pools) Pool(name, of string) (*pool.Pool, error) {
+	found, err := p.set.Get(name)
 
 	switch {
 	case errors.Is(err, pool.ErrUnknown):

@@ -85,7 +85,7 @@ func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fre
 
 	return c.admission.Admit(ctx, func(check pool.Check) error {
 		return c.store.Update(ctx, func(tx *state.Tx) error {
-			if err := c.checkReserve(in(c, tx), check, group, fresh); err != nil {
+			if err := in(c, tx).checkReserve(c.pools, check, group, fresh); err != nil {
 				return err
 			}
 
@@ -94,7 +94,7 @@ func (c *Catalog) ReserveSnapshots(ctx context.Context, group *record.Group, fre
 	})
 }
 
-func (c *Catalog) checkReserve(t transaction, check pool.Check, group *record.Group, fresh []*record.Snapshot) error {
+func (t transaction) checkReserve(from pools, check pool.Check, group *record.Group, fresh []*record.Snapshot) error {
 	const exists = "it exists as %s, of another source; choose another name or delete it"
 
 	// An operation on other volumes may have taken the name meanwhile.
@@ -123,7 +123,7 @@ func (c *Catalog) checkReserve(t transaction, check pool.Check, group *record.Gr
 	}
 
 	for name, bytes := range needed {
-		p, err := c.Pool(name, "snapshot")
+		p, err := from.Pool(name, "snapshot")
 		if err != nil {
 			return err
 		}
