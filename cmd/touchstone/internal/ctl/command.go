@@ -100,7 +100,7 @@ func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 	flags.Var(span(&s.wait), "wait", "wait so long for a driver that is starting, such as 10s")
 }
 
-// session is one run of one command.
+// session is one run of one command. What only calls the driver is a function of the client.
 type session struct {
 	*csiclient.Client
 	*printer

@@ -120,7 +120,7 @@ func (e *expansion) run(ctx context.Context) (err error) {
 // checkGrows refuses a size that is smaller than the volume's, where the driver says how large it is,
 // and keeps the nodes that the volume is attached to.
 func (e *expansion) checkGrows(ctx context.Context) error {
-	found, err := e.getVolume(ctx, e.caps, e.id)
+	found, err := getVolume(ctx, e.Client, e.caps, e.id)
 	if err != nil {
 		return err
 	}

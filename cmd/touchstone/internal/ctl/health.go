@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
@@ -130,7 +131,7 @@ func since(at time.Time) string {
 func (s *session) report(ctx context.Context, ids []string) (*health.Report, error) {
 	report, err := s.ownReport(ctx)
 	if status.Code(err) == codes.Unimplemented {
-		return s.standardReport(ctx, ids)
+		return standardReport(ctx, s.Client, ids)
 	}
 
 	return report, err
@@ -225,24 +226,26 @@ Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
 	},
 }
 
+// healthRPCs are the capabilities that a controller with volumes' health has: the spec requires the first with the second.
+var healthRPCs = []csi.ControllerServiceCapability_RPC_Type{
+	csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH, csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+}
+
 // standardReport makes a report with the calls of CSI v1.13: of the given volumes, or of all
 // that can be listed. It contains no times.
-func (s *session) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
-	caps, err := s.Capabilities(ctx)
+func standardReport(ctx context.Context, co *csiclient.Client, ids []string) (*health.Report, error) {
+	caps, err := co.Capabilities(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	info, err := co.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
 		return nil, err
 	}
 
 	onNode := caps.HasNodeRPC(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
-	onController := slices.ContainsFunc([]csi.ControllerServiceCapability_RPC_Type{
-		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
-		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH, // with which the spec requires the other
-	}, caps.HasControllerRPC)
+	onController := slices.ContainsFunc(healthRPCs, caps.HasControllerRPC)
 
 	if !onController && !onNode {
 		return nil, errNoHealth
@@ -258,7 +261,7 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 	}
 
 	if len(ids) == 0 && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
-		for entry, err := range s.Volumes(ctx, 0) {
+		for entry, err := range co.Volumes(ctx, 0) {
 			if err != nil {
 				return nil, err
 			}
@@ -273,14 +276,14 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 		volume := &report.Volumes[i]
 
 		if onController {
-			answer, err := s.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: volume.ID})
+			answer, err := co.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: volume.ID})
 			if err := addConditions(volume, keyController, answer, err); err != nil {
 				return nil, err
 			}
 		}
 
 		if onNode {
-			answer, err := s.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: volume.ID})
+			answer, err := co.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: volume.ID})
 			if err := addConditions(volume, keyNode, answer, err); err != nil {
 				return nil, err
 			}
@@ -288,6 +291,7 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 	}
 
 	report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return v.Conditions == nil })
+
 	return report, nil
 }
 

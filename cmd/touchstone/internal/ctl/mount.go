@@ -145,7 +145,7 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 	// It stays where it is staged. Else it is staged at a hidden directory beside the path.
 	claim.StagingPath = cmp.Or(known.Staged, filepath.Join(filepath.Dir(claim.TargetPath), stagingPrefix+claim.VolumeID))
 
-	if err := s.publishOrUndo(ctx, claim, known.Staged != ""); err != nil {
+	if err := publishOrUndo(ctx, s.Client, claim, known.Staged != ""); err != nil {
 		return explainPath(err, known, claim.TargetPath)
 	}
 
@@ -165,7 +165,7 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 		text += " again: a mount of it was missing"
 	}
 
-	starts, err := s.setPersistent(ctx, claim, slices.Contains(known.Persistent, claim.TargetPath), persist)
+	starts, err := setPersistent(ctx, s.Client, claim, slices.Contains(known.Persistent, claim.TargetPath), persist)
 	if err != nil {
 		return err
 	}
@@ -177,13 +177,13 @@ func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use *
 const notAgain = ", and no start of the driver mounts it again"
 
 // setPersistent makes a mount persistent or ends that, unless wanted is nil, and returns what is said of it.
-func (s *session) setPersistent(ctx context.Context, claim *csiclient.Publication, was bool, wanted *bool) (string, error) {
+func setPersistent(ctx context.Context, co *csiclient.Client, claim *csiclient.Publication, was bool, wanted *bool) (string, error) {
 	is := was
 
 	if wanted != nil {
 		is = *wanted
 
-		err := persistent.Set(ctx, s.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: is})
+		err := persistent.Set(ctx, co.Conn(), persistent.Request{VolumeID: claim.VolumeID, TargetPath: claim.TargetPath, Persistent: is})
 		if err != nil {
 			return "", fmt.Errorf("it is mounted at %s, but --persist failed: %w", claim.TargetPath, err)
 		}
@@ -222,13 +222,13 @@ func (f *capabilityFlags) capabilityFor(known health.VolumeReport) (*csi.VolumeC
 
 // publishOrUndo makes the calls of a mount. If one fails, it undoes those before it, but neither an
 // attachment nor a staging that existed before.
-func (s *session) publishOrUndo(ctx context.Context, claim *csiclient.Publication, staged bool) error {
-	caps, attached, err := s.completePublication(ctx, claim)
+func publishOrUndo(ctx context.Context, co *csiclient.Client, claim *csiclient.Publication, staged bool) error {
+	caps, attached, err := completePublication(ctx, co, claim)
 	if err != nil {
 		return err
 	}
 
-	steps, err := s.PublishSteps(caps, claim)
+	steps, err := co.PublishSteps(caps, claim)
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (s *session) publishOrUndo(ctx context.Context, claim *csiclient.Publicatio
 		return err
 	}
 
-	inverse, _ := s.UnpublishSteps(caps, claim) // its error would be that of PublishSteps
+	inverse, _ := co.UnpublishSteps(caps, claim) // its error would be that of PublishSteps
 
 	for made, step := range steps {
 		if err = step.Call(ctx, claim); err != nil {
@@ -380,7 +380,7 @@ func (s *session) umount(ctx context.Context, given string) error {
 
 	claim := &csiclient.Publication{VolumeID: known.ID, StagingPath: known.Staged, TargetPath: path}
 
-	caps, _, err := s.completePublication(ctx, claim)
+	caps, _, err := completePublication(ctx, s.Client, claim)
 	if err != nil {
 		return err
 	}
@@ -435,7 +435,7 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 		case len(known.Published) == 0 && mountedByHand(*known):
 			return known, known.Staged, nil
 		case len(known.Published) == 0:
-			return nil, "", fmt.Errorf("%s: %w%s", s.names.of(known.ID), errNotMounted, s.attachment(ctx, known))
+			return nil, "", fmt.Errorf("%s: %w%s", s.names.of(known.ID), errNotMounted, attachment(ctx, s.Client, known))
 		case len(known.Published) == 1:
 			return known, known.Published[0], nil
 		default:

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
@@ -57,7 +58,7 @@ var operationVerbs = []verb{
 	{
 		name: listName, aliases: []string{"ls"}, short: "List running copies and their progress",
 		run: func(ctx context.Context, s *session) error {
-			entries, err := s.copies(ctx, nil)
+			entries, err := copies(ctx, s.Client, nil)
 			s.copyIDs(entries)
 
 			return operationColumns.show(s.printer, err, answers{"operations": entries}, entries...)
@@ -71,15 +72,15 @@ Exit code 0: each of them is complete, 1: one has failed, or was cancelled, or -
 has passed.`,
 		example: `  touchstone ctl operation wait restored --timeout 0`,
 		run: func(ctx context.Context, s *session) error {
-			waited, err := s.copies(ctx, s.args)
+			waited, err := copies(ctx, s.Client, s.args)
 			if err != nil {
 				return err
 			}
 
 			ids := s.copyIDs(waited)
 
-			list := func(ctx context.Context) ([]progress.Entry, error) { return s.copies(ctx, ids) }
-			if err := s.following(ctx, list, func(ctx context.Context) error { return s.awaitEnd(ctx, waited, ids) }); err != nil {
+			list := func(ctx context.Context) ([]progress.Entry, error) { return copies(ctx, s.Client, ids) }
+			if err := s.following(ctx, list, func(ctx context.Context) error { return awaitEnd(ctx, s.Client, waited, ids) }); err != nil {
 				return err
 			}
 
@@ -95,7 +96,7 @@ may repeat it, and so begin the copy again.`,
 		run: func(ctx context.Context, s *session) error {
 			cancelled, rows := []progress.Entry{}, [][]string{}
 			refused := forEach(s.args, func(given string) error {
-				ended, err := s.cancelCopies(ctx, given)
+				ended, err := cancelCopies(ctx, s.Client, given)
 				if err != nil {
 					return err
 				}
@@ -111,8 +112,8 @@ may repeat it, and so begin the copy again.`,
 }
 
 // copies returns the copies that are running: those of which the name or id is given, or all.
-func (s *session) copies(ctx context.Context, given []string) ([]progress.Entry, error) {
-	entries, err := progress.NewClient(s.Conn()).List(ctx)
+func copies(ctx context.Context, co *csiclient.Client, given []string) ([]progress.Entry, error) {
+	entries, err := progress.NewClient(co.Conn()).List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -132,15 +133,15 @@ func (p *printer) copyIDs(entries []progress.Entry) []string {
 }
 
 // awaitEnd returns when none of the copies is running.
-func (s *session) awaitEnd(ctx context.Context, running []progress.Entry, ids []string) error {
+func awaitEnd(ctx context.Context, co *csiclient.Client, running []progress.Entry, ids []string) error {
 	for len(running) > 0 {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s of %s: %w%s", running[0].Kind, copyName(running[0]), ctx.Err(), s.continuing(ctx, running[0].Name))
+			return fmt.Errorf("%s of %s: %w%s", running[0].Kind, copyName(running[0]), ctx.Err(), continuing(ctx, co, running[0].Name))
 		case <-time.After(terminalInterval):
 		}
 
-		now, err := s.copies(ctx, ids)
+		now, err := copies(ctx, co, ids)
 
 		switch {
 		case err == nil:
@@ -194,7 +195,7 @@ func (s *session) checkComplete(ctx context.Context, id string) error {
 		return err
 	}
 
-	snapshot, err := s.snapshot(ctx, id)
+	snapshot, err := findSnapshot(ctx, s.Client, id)
 
 	switch {
 	case known && status.Code(err) == codes.NotFound, err == nil && !snapshot.GetReadyToUse():
@@ -205,8 +206,8 @@ func (s *session) checkComplete(ctx context.Context, id string) error {
 }
 
 // cancelCopies cancels the copies of a name or id. A snapshot that a CO knows already is deleted, too.
-func (s *session) cancelCopies(ctx context.Context, given string) ([]progress.Entry, error) {
-	ended, err := progress.NewClient(s.Conn()).Cancel(ctx, given)
+func cancelCopies(ctx context.Context, co *csiclient.Client, given string) ([]progress.Entry, error) {
+	ended, err := progress.NewClient(co.Conn()).Cancel(ctx, given)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +221,7 @@ func (s *session) cancelCopies(ctx context.Context, given string) ([]progress.En
 			continue
 		}
 
-		if _, err := s.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object}); err != nil {
+		if _, err := co.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: each.Object}); err != nil {
 			return nil, err
 		}
 	}
@@ -232,7 +233,7 @@ func (s *session) cancelCopies(ctx context.Context, given string) ([]progress.En
 // If it ends before the copy does, its error has the commands for the copy.
 func copying[A any](ctx context.Context, s *session, kind, name string, call func(context.Context) (A, error)) (answer A, err error) {
 	list := func(ctx context.Context) ([]progress.Entry, error) {
-		entries, err := s.copies(ctx, nil)
+		entries, err := copies(ctx, s.Client, nil)
 
 		return slices.DeleteFunc(entries, func(entry progress.Entry) bool { return entry.Kind != kind }), err
 	}
@@ -242,7 +243,7 @@ func copying[A any](ctx context.Context, s *session, kind, name string, call fun
 
 		// The driver may notice the deadline before this process does.
 		if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled || err != nil && ctx.Err() != nil {
-			err = fmt.Errorf("%w%s", err, s.continuing(ctx, name))
+			err = fmt.Errorf("%w%s", err, continuing(ctx, s.Client, name))
 		}
 
 		return err
@@ -253,13 +254,13 @@ func copying[A any](ctx context.Context, s *session, kind, name string, call fun
 
 // continuing returns the commands for a copy that the driver continues without its caller, or nothing if it
 // copies nothing of this name.
-func (s *session) continuing(ctx context.Context, name string) string {
+func continuing(ctx context.Context, co *csiclient.Client, name string) string {
 	const limit = 2 * time.Second
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 
-	entries, err := progress.NewClient(s.Conn()).List(ctx)
+	entries, err := progress.NewClient(co.Conn()).List(ctx)
 	if err != nil || !slices.ContainsFunc(entries, func(entry progress.Entry) bool { return entry.Name == name }) {
 		return ""
 	}

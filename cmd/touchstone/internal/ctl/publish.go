@@ -28,15 +28,15 @@ func definePublication(flags *pflag.FlagSet, claim *csiclient.Publication) {
 // completePublication fills in the node's id by NodeGetInfo. It returns the driver's capabilities. For a
 // publication with a capability it calls ControllerGetVolume, which has the volume's context, and the nodes
 // that the volume is attached to.
-func (s *session) completePublication(
-	ctx context.Context, claim *csiclient.Publication,
+func completePublication(
+	ctx context.Context, co *csiclient.Client, claim *csiclient.Publication,
 ) (caps csiclient.Capabilities, attached []string, err error) {
-	if caps, err = s.Capabilities(ctx); err != nil {
+	if caps, err = co.Capabilities(ctx); err != nil {
 		return caps, nil, err
 	}
 
 	if claim.NodeID == "" && caps.HasNode {
-		info, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		info, err := co.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		if err != nil {
 			return caps, nil, err
 		}
@@ -48,7 +48,7 @@ func (s *session) completePublication(
 		return caps, nil, nil
 	}
 
-	answer, err := s.getVolume(ctx, caps, claim.VolumeID)
+	answer, err := getVolume(ctx, co, caps, claim.VolumeID)
 	if len(claim.VolumeContext) == 0 {
 		claim.VolumeContext = answer.GetVolume().GetVolumeContext()
 	}
@@ -57,18 +57,20 @@ func (s *session) completePublication(
 }
 
 // getVolume calls ControllerGetVolume, if the driver has it.
-func (s *session) getVolume(ctx context.Context, caps csiclient.Capabilities, id string) (*csi.ControllerGetVolumeResponse, error) {
+func getVolume(
+	ctx context.Context, co *csiclient.Client, caps csiclient.Capabilities, id string,
+) (*csi.ControllerGetVolumeResponse, error) {
 	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
 		return nil, nil //nolint:nilnil // a nil answer has the zero values
 	}
 
-	return s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
+	return co.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
 }
 
 // attachment says how to undo a publish of which the driver reports no path, as a simulated node's, or nothing.
-func (s *session) attachment(ctx context.Context, known *health.VolumeReport) string {
-	caps, _ := s.Capabilities(ctx)
-	found, _ := s.getVolume(ctx, caps, known.ID) // without an answer that is not known
+func attachment(ctx context.Context, co *csiclient.Client, known *health.VolumeReport) string {
+	caps, _ := co.Capabilities(ctx)
+	found, _ := getVolume(ctx, co, caps, known.ID) // without an answer that is not known
 
 	nodes := found.GetStatus().GetPublishedNodeIds()
 	if known.Staged != "" || len(nodes) == 0 {
@@ -158,7 +160,7 @@ func (s *session) runSteps(
 	ctx context.Context, claim *csiclient.Publication,
 	list func(csiclient.Capabilities, *csiclient.Publication) ([]csiclient.Step, error),
 ) error {
-	caps, _, err := s.completePublication(ctx, claim)
+	caps, _, err := completePublication(ctx, s.Client, claim)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ ready to use; --wait makes the call again until it is.`,
 			}
 
 			if !taken.GetReadyToUse() {
-				state = " is not ready to use yet" + s.continuing(ctx, request.GetName())
+				state = " is not ready to use yet" + continuing(ctx, s.Client, request.GetName())
 			}
 
 			return s.show(nil, answer, titled("snapshot "+request.GetName()+state, rows), taken.GetSnapshotId())
@@ -110,7 +110,7 @@ func snapshotListVerb() verb {
 var snapshotVerb = verb{
 	name: getName, arguments: []argument{oneSnapshot}, short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
 	run: func(ctx context.Context, s *session) error {
-		found, err := s.snapshot(ctx, s.args[0])
+		found, err := findSnapshot(ctx, s.Client, s.args[0])
 		if err != nil {
 			return err
 		}
@@ -123,13 +123,13 @@ var snapshotVerb = verb{
 	},
 }
 
-func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
-	caps, err := s.Capabilities(ctx)
+func findSnapshot(ctx context.Context, co *csiclient.Client, id string) (*csi.Snapshot, error) {
+	caps, err := co.Capabilities(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	return s.FindSnapshot(ctx, caps, id)
+	return co.FindSnapshot(ctx, caps, id)
 }
 
 func snapshotDeletion() verb {
@@ -157,7 +157,7 @@ const deleteGroup = "touchstone ctl group delete "
 
 // groupOf returns the id of the group that a snapshot is a member of, if there are both and the driver reports it.
 func (s *session) groupOf(ctx context.Context, snapshotID string) (string, error) {
-	found, err := s.snapshot(ctx, snapshotID)
+	found, err := findSnapshot(ctx, s.Client, snapshotID)
 	if code := status.Code(err); code == codes.NotFound || code == codes.Unimplemented || errors.Is(err, csiclient.ErrNoSnapshot) {
 		return "", nil
 	}
@@ -185,7 +185,7 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 			request.VolumeContentSource = csiclient.FromSnapshot(s.args[0])
 
 			if what.required == 0 {
-				snapshot, err := s.snapshot(ctx, s.args[0])
+				snapshot, err := findSnapshot(ctx, s.Client, s.args[0])
 				if err != nil {
 					return err
 				}

@@ -115,7 +115,7 @@ func checkUnused(ctx context.Context, s *session, id string) error {
 		return err
 	}
 
-	found, err := s.getVolume(ctx, caps, id)
+	found, err := getVolume(ctx, s.Client, caps, id)
 	nodes, places := found.GetStatus().GetPublishedNodeIds(), append(slices.Clone(known.Published), known.Staged)
 
 	switch {
