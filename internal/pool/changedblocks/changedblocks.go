@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
@@ -70,7 +71,12 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 			return err
 		}
 
-		if err := merge(ctx, extent.Written(ctx, base, from, both), extent.Written(ctx, target, from, both), found.visitSegment); err != nil {
+		written := func(file *os.File) iter.Seq2[extent.Extent, error] {
+			return readAhead(ctx, func(ctx context.Context) iter.Seq2[extent.Extent, error] {
+				return extent.Written(ctx, file, from, both)
+			})
+		}
+		if err := merge(ctx, written(base), written(target), found.visitSegment); err != nil {
 			return err
 		}
 	}
