@@ -61,12 +61,11 @@ func New(config Config) *Mounts { return &Mounts{config} }
 // FAILED_PRECONDITION for a volume that is not published there.
 func (m *Mounts) Set(ctx context.Context, request persistent.Request) error {
 	return m.config.Do(ctx, request.VolumeID, "set persistent", func(ctx context.Context) error {
-		v, known := m.config.Volumes.Get(request.VolumeID)
 		if !request.Persistent {
-			return m.end(ctx, v, request.TargetPath)
+			return m.End(ctx, request.VolumeID, request.TargetPath)
 		}
 
-		if known {
+		if v, known := m.config.Volumes.Get(request.VolumeID); known {
 			if published, ok := v.PublicationAt(request.TargetPath); ok {
 				return m.config.Volumes.Put(ctx, v.WithPersistent(published))
 			}
@@ -80,13 +79,8 @@ func (m *Mounts) Set(ctx context.Context, request persistent.Request) error {
 // End ends that the publication at the target path is persistent, before the volume is unpublished: after that
 // no start may publish it again. The caller is in an operation on the volume.
 func (m *Mounts) End(ctx context.Context, volumeID, targetPath string) error {
-	v, _ := m.config.Volumes.Get(volumeID)
-
-	return m.end(ctx, v, targetPath)
-}
-
-func (m *Mounts) end(ctx context.Context, v *staged.Volume, targetPath string) error {
-	if v == nil || !v.IsPersistentAt(targetPath) {
+	v, known := m.config.Volumes.Get(volumeID)
+	if !known || !v.IsPersistentAt(targetPath) {
 		return nil
 	}
 
