@@ -12,7 +12,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
-	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -24,23 +23,36 @@ import (
 func (s *Service) NodeExpandVolume(
 	ctx context.Context, request *csi.NodeExpandVolumeRequest,
 ) (*csi.NodeExpandVolumeResponse, error) {
-	id := request.GetVolumeId()
-	if err := rpc.CheckVolumeID(id); err != nil {
+	if _, err := s.config.parseExpansion(request, s.usedAt); err != nil {
 		return nil, err
 	}
 
-	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
+	id, path, answer := request.GetVolumeId(), plain(request.GetVolumePath()), &csi.NodeExpandVolumeResponse{}
+
+	defer s.prober.ProbeAfterOperation(id)
+
+	return run(ctx, &s.config, id, "size", "NodeExpandVolume", request, answer, func(ctx context.Context) (err error) {
+		defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
+
+		answer.CapacityBytes, err = s.expand(ctx, id, path, request.GetCapacityRange())
+
+		return err
+	})
+}
+
+// parseExpansion returns the volume of a request, which usedAt finds.
+func (c *Config) parseExpansion(
+	request *csi.NodeExpandVolumeRequest, usedAt func(id, path string) (*staged.Volume, error),
+) (*staged.Volume, error) {
+	id, path := request.GetVolumeId(), plain(request.GetVolumePath())
+
+	err := cmp.Or(checkUse(id, path, request.GetStagingTargetPath()), rpc.CheckCapacityRange(request.GetCapacityRange()))
 	if err != nil {
 		return nil, err
 	}
 
-	asked := request.GetCapacityRange()
-	if err := rpc.CheckCapacityRange(asked); err != nil {
-		return nil, err
-	}
-
-	v, err := s.usedAt(id, path)
-	if _, known := s.volumes.Staged.Get(id); known {
+	v, err := usedAt(id, path)
+	if v != nil {
 		// Of an unknown volume, any path is NOT_FOUND.
 		err = cmp.Or(rpc.CheckAbsolute("volume_path", path), err)
 	}
@@ -49,7 +61,7 @@ func (s *Service) NodeExpandVolume(
 		return nil, err
 	}
 
-	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
+	if err := checkHas(c, v, request.GetVolumeCapability()); err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
@@ -58,38 +70,24 @@ func (s *Service) NodeExpandVolume(
 			"volume %s is an inline ephemeral one and keeps its size; recreate the pod with another %s", id, volume.KeySize)
 	}
 
-	defer s.prober.ProbeAfterOperation(id)
-
-	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "size", "NodeExpandVolume", request),
-		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
-			return s.expand(ctx, id, path, asked)
-		})
+	return v, nil
 }
 
-func (s *Service) expand(
-	ctx context.Context, id, path string, asked *csi.CapacityRange,
-) (_ *csi.NodeExpandVolumeResponse, err error) {
-	defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
-
+func (s *Service) expand(ctx context.Context, id, path string, asked *csi.CapacityRange) (int64, error) {
 	v, err := s.usedAt(id, path)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 
 	if err := s.ways.CheckLength(v); err != nil {
-		return nil, err
+		return 0, err
 	}
 
 	if err := growStored(&s.config, s.pools, v, asked); err != nil {
-		return nil, err
+		return 0, err
 	}
 
-	size, err := s.ways.For(v).Expand(ctx, v, path, asked)
-	if err != nil {
-		return nil, err
-	}
-
-	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
+	return s.ways.For(v).Expand(ctx, v, path, asked)
 }
 
 // growStored enlarges the volume's image, or the limit of its directory, where no controller does it.

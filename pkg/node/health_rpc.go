@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -14,20 +15,22 @@ import (
 func (s *Service) NodeGetVolumeHealth(
 	ctx context.Context, request *csi.NodeGetVolumeHealthRequest,
 ) (*csi.NodeGetVolumeHealthResponse, error) {
+	return volumeHealth(ctx, request, s.prober.Health)
+}
+
+// volumeHealth answers with the condition that read returns of the volume, nil if it is healthy.
+func volumeHealth(
+	ctx context.Context, request *csi.NodeGetVolumeHealthRequest, read func(ctx context.Context, id string) (*health.Record, error),
+) (*csi.NodeGetVolumeHealthResponse, error) {
 	id := request.GetVolumeId()
-	if err := rpc.CheckVolumeID(id); err != nil {
+
+	err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckAbsolute("staging_target_path", request.GetStagingTargetPath()),
+		rpc.CheckAbsolute("volume_publish_path", request.GetVolumePublishPath()))
+	if err != nil {
 		return nil, err
 	}
 
-	for field, path := range map[string]string{
-		"staging_target_path": request.GetStagingTargetPath(), "volume_publish_path": request.GetVolumePublishPath(),
-	} {
-		if err := rpc.CheckAbsolute(field, path); err != nil {
-			return nil, err
-		}
-	}
-
-	record, err := s.prober.Health(ctx, id)
+	record, err := read(ctx, id)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,8 @@ type parts struct {
 // Persistent are the persistent mounts on this node.
 func (p *parts) Persistent() *remount.Mounts { return p.persistent }
 
-func newParts(config *Config, runtimes kata.Runtimes) *parts {
+// newParts returns the parts, and the configuration of the ways in which volumes are used.
+func newParts(config *Config, runtimes kata.Runtimes) (*parts, access.Config) {
 	store, memory := config.Store, probe.NewMemory()
 	p := &parts{
 		volumes: staged.Volumes{Staged: staged.NewVolumes(store), Inline: staged.NewInlineRecords(store)},
@@ -54,31 +55,25 @@ func newParts(config *Config, runtimes kata.Runtimes) *parts {
 	}
 	p.observe = observe.New(config.Dirs, p.loops)
 	p.freezer = freeze.New(freeze.Config{Limit: config.FreezeLimit, Loops: p.loops, OpenRoot: p.openRoot, Log: config.Log}, store)
-	p.devices = device.New(device.Config{
+
+	devices := device.Config{
 		Pools: p.pools, Loops: p.loops, Volumes: p.volumes.Staged, Observer: p.observe, Tuner: p.tuner, Freezer: p.freezer,
 		Assigned: device.AssignedBy(runtimes.Root), Events: memory, Log: config.Log,
-	})
+	}
+	p.devices = device.New(devices)
 
 	results := fsck.NewResults(fsck.NewRecords(store), config.Health.Metrics, config.Log)
-	p.addAccess(config, runtimes, results, memory)
+	common := access.Config{
+		Config: devices, Devices: p.devices, Dirs: config.Dirs, Checker: results, Gate: memory.Gate(), MountEvents: memory,
+		Run: config.Run, Point: config.Point,
+	}
+	shared := access.NewShared(common)
+	p.direct = direct.New(direct.Config{Config: common, Runtimes: runtimes, Shared: shared})
+	p.ways = access.New(shared, p.direct)
+	p.used = access.NewVolumes(p.ways)
 	p.addProbes(config, results, memory)
 
-	return p
-}
-
-// addAccess adds the ways in which volumes are used.
-func (p *parts) addAccess(config *Config, runtimes kata.Runtimes, results *fsck.Results, memory *probe.Memory) {
-	accessConfig := access.Config{
-		Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices, Tuner: p.tuner, Freezer: p.freezer,
-		Checker: results, Gate: memory.Gate(), Events: memory, Run: config.Run, Point: config.Point, Log: config.Log,
-	}
-	shared := access.NewShared(accessConfig)
-	p.direct = direct.New(direct.Config{
-		Runtimes: runtimes, Pools: p.pools, Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Devices: p.devices,
-		Volumes: p.volumes.Staged, Shared: shared, Checker: results, Run: config.Run, Log: config.Log,
-	})
-	p.ways = access.New(accessConfig, shared, p.direct)
-	p.used = access.NewVolumes(p.volumes.Staged, p.ways, p.freezer)
+	return p, common
 }
 
 // addProbes adds what checks and probes volumes.
@@ -102,6 +97,19 @@ func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.M
 		},
 	})
 	results.OnChange(p.prober.ProbeAfterOperation)
+}
+
+// stagedNow returns the record of a volume, and whether the volume really is staged: another program may have
+// unmounted it.
+func (p *parts) stagedNow(id string) (*staged.Volume, bool, error) {
+	v, known := p.volumes.Staged.Get(id)
+	if !known {
+		return nil, false, nil
+	}
+
+	isStaged, err := p.ways.For(v).IsStaged(v)
+
+	return v, isStaged, err
 }
 
 func (p *parts) isPublished(v *staged.Volume, at staged.Publication) (bool, error) {

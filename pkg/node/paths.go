@@ -1,10 +1,9 @@
 package node
 
 import (
-	"errors"
-	"io/fs"
 	"strings"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
@@ -24,16 +23,14 @@ func plain(path string) string {
 // checkAllowed returns an error for a path that no volume of the driver can be at. A missing
 // parent is no error: then there is nothing to undo.
 func checkAllowed(dirs *mount.AllowedDirs, path string) error {
-	target, err := dirs.Target(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	return dirs.WithTarget(path, func(*mount.Target) error { return nil })
+}
 
-	if err != nil {
-		return err
+// checkPath refuses the path of a request's field if no volume can be there in any state.
+func (c *Config) checkPath(field, path string) error {
+	if err := c.Dirs.CheckPath(path); err != nil {
+		return rpc.Invalid("%s: %w", field, err)
 	}
-
-	target.Close()
 
 	return nil
 }

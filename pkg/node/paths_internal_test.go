@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
@@ -34,25 +35,27 @@ func TestOwnStaging(t *testing.T) {
 	dirs, err := mount.NewAllowedDirs(dir)
 	require.NoError(t, err)
 
-	own := ownStaging{dir: filepath.Join(dir, "own"), dirs: dirs}
-	ofDriver, ofCO := &staged.Volume{VolumeID: "a", StagingPath: own.path("a")}, &staged.Volume{VolumeID: "a", StagingPath: filepath.Join(dir, "b")}
+	unstaging, err := capability.Without("STAGE_UNSTAGE_VOLUME")
+	require.NoError(t, err)
 
-	require.True(t, own.ends(ofDriver), "want: the driver's staging ends")
-	require.False(t, own.ends(ofCO), "want: the CO ends its staging")
+	own := &Config{StagingDir: filepath.Join(dir, "own"), Dirs: dirs}
+	ofDriver, ofCO := &staged.Volume{VolumeID: "a", StagingPath: own.ownStagingPath("a")}, &staged.Volume{VolumeID: "a", StagingPath: filepath.Join(dir, "b")}
 
-	always := own
-	always.always = true
-	require.True(t, always.ends(ofCO), "want: each staging ends where the CO stages none")
+	require.True(t, own.endsUnpublished(ofDriver), "want: the driver's staging ends")
+	require.False(t, own.endsUnpublished(ofCO), "want: the CO ends its staging")
 
-	require.NoError(t, own.remove(ofDriver), "a path that does not exist is removed")
+	always := &Config{StagingDir: own.StagingDir, Capabilities: unstaging}
+	require.True(t, always.endsUnpublished(ofCO), "want: each staging ends where the CO stages none")
+
+	require.NoError(t, own.removeOwnStaging(ofDriver), "a path that does not exist is removed")
 
 	for _, path := range []string{ofDriver.StagingPath, ofCO.StagingPath} {
 		require.NoError(t, os.MkdirAll(path, 0o700))
 	}
 
-	require.NoError(t, own.remove(ofCO))
+	require.NoError(t, own.removeOwnStaging(ofCO))
 	require.DirExists(t, ofCO.StagingPath, "want: the CO's path stays")
-	require.NoError(t, own.remove(ofDriver))
+	require.NoError(t, own.removeOwnStaging(ofDriver))
 	require.NoDirExists(t, ofDriver.StagingPath)
 }
 

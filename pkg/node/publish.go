@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -27,27 +29,23 @@ func (s *Service) NodePublishVolume(
 	ctx context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
 	if volume.IsEphemeral(request.GetVolumeContext()) {
-		return s.ephemeral.Publish(ctx, request, plain(request.GetTargetPath()))
+		return s.publishEphemeral(ctx, request)
 	}
 
-	id := request.GetVolumeId()
-
-	wanted, err := parsePublish(request, s.dirs.CheckPath, s.config.Capabilities.Has(capability.StageUnstageVolume))
+	wanted, err := s.config.parsePublish(request, s.config.checkPath)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
-		return nil, err
-	}
+	id := request.GetVolumeId()
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, wanted.TargetPath, "NodePublishVolume", request),
-		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
-			staged, err := s.stagingOf(ctx, request)
+	return run(ctx, &s.config, id, wanted.TargetPath, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{},
+		func(ctx context.Context) error {
+			stagingPath, err := s.stagingOf(ctx, request)
 			if err == nil {
-				err = s.publish(ctx, id, staged, wanted)
+				err = s.publish(ctx, id, stagingPath, wanted)
 			}
 
 			if errors.Is(err, errNotStaged) {
@@ -57,30 +55,50 @@ func (s *Service) NodePublishVolume(
 			if err != nil {
 				err = errors.Join(err, s.unstageLast(ctx, id))
 
-				return nil, fmt.Errorf("publish volume %s at %s: %w", id, wanted.TargetPath, err)
+				return fmt.Errorf("publish volume %s at %s: %w", id, wanted.TargetPath, err)
 			}
 
 			s.prober.StagedOrPublished(id)
 
-			return &csi.NodePublishVolumeResponse{}, nil
+			return nil
 		})
 }
 
-// parsePublish parses a request; isStaged means that the CO stages the volume before.
-func parsePublish(
-	request *csi.NodePublishVolumeRequest, checkPath func(string) error, isStaged bool,
+// publishEphemeral is NodePublishVolume of an inline ephemeral volume, which it creates.
+func (s *Service) publishEphemeral(
+	ctx context.Context, request *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
+	target := plain(request.GetTargetPath())
+
+	wanted, err := s.ephemeral.Parse(request, target)
+	if err != nil {
+		return nil, err
+	}
+
+	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
+
+	return run(ctx, &s.config, wanted.VolumeID, target, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{},
+		func(ctx context.Context) (err error) {
+			defer errdefs.Wrapf(&err, "publish ephemeral volume %s at %s", wanted.VolumeID, target)
+
+			return s.ephemeral.Publish(ctx, wanted)
+		})
+}
+
+// stages reports whether the CO stages the volume of the request.
+func (c *Config) stages(request *csi.NodePublishVolumeRequest) bool {
+	return c.Capabilities.Has(capability.StageUnstageVolume) && !volume.IsEphemeral(request.GetVolumeContext())
+}
+
+// parsePublish parses a request, and refuses what is invalid in any state.
+func (c *Config) parsePublish(
+	request *csi.NodePublishVolumeRequest, checkPath func(field, path string) error,
 ) (staged.Publication, error) {
-	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+	id, target := request.GetVolumeId(), request.GetTargetPath()
+
+	err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("target_path", target), checkPath("target_path", target))
+	if err != nil {
 		return staged.Publication{}, err
-	}
-
-	if request.GetTargetPath() == "" {
-		return staged.Publication{}, rpc.Invalid("target_path is missing")
-	}
-
-	// Requests that are invalid in any state are refused first.
-	if err := checkPath(request.GetTargetPath()); err != nil {
-		return staged.Publication{}, rpc.Invalid("target_path: %w", err)
 	}
 
 	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
@@ -88,24 +106,24 @@ func parsePublish(
 		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if !volume.IsID(request.GetVolumeId()) {
-		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
+	if !volume.IsID(id) {
+		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
 	}
 
-	if request.GetStagingTargetPath() == "" && isStaged {
+	if request.GetStagingTargetPath() == "" && c.stages(request) {
 		return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
 			"staging_target_path is missing; stage the volume first and pass its path on")
 	}
 
 	return staged.Publication{
-		TargetPath: plain(request.GetTargetPath()), Capability: wanted,
+		TargetPath: plain(target), Capability: wanted,
 		ReadOnly: request.GetReadonly() || wanted.ReaderOnly(),
-		Pod:      cgroup.PodUID(request.GetTargetPath(), request.GetVolumeContext()),
-	}, nil
+		Pod:      cgroup.PodUID(target, request.GetVolumeContext()),
+	}, c.Capabilities.CheckMountGroup(wanted)
 }
 
 func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted staged.Publication) error {
-	v, err := s.stagedUse(id, stagingPath, wanted)
+	v, err := s.stagedUse(id, stagingPath)
 	if err != nil {
 		return err
 	}
@@ -130,7 +148,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 		return err
 	}
 
-	target, err := s.dirs.Target(wanted.TargetPath)
+	target, err := s.config.Dirs.Target(wanted.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -184,30 +202,19 @@ func (s *Service) checkUsable(v *staged.Volume) error {
 }
 
 // stagedUse returns the record of a volume that really is staged there.
-func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (*staged.Volume, error) {
-	v, known := s.volumes.Staged.Get(id)
-	staged := false
+func (s *Service) stagedUse(id, stagingPath string) (*staged.Volume, error) {
+	v, isStaged, err := s.stagedNow(id)
 
-	if known {
-		var err error
-		if staged, err = s.ways.For(v).IsStaged(v); err != nil {
-			return nil, err
-		}
-	}
-
-	if !staged {
+	switch {
+	case err != nil:
+		return nil, err
+	case !isStaged:
 		return nil, errNotStaged
-	}
-
-	if v.StagingPath != stagingPath {
+	case v.StagingPath != stagingPath:
 		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", v.StagingPath, stagingPath)
+	default:
+		return v, nil
 	}
-
-	if v.StagingPath == wanted.TargetPath {
-		return nil, rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
-	}
-
-	return v, nil
 }
 
 // errNotStaged is returned by NodePublishVolume for a volume that is not staged.
@@ -235,8 +242,12 @@ func checkSamePublication(v *staged.Volume, existing, wanted staged.Publication)
 }
 
 // checkPublishable returns FAILED_PRECONDITION if the volume does not have the wanted capability,
-// or must not have another target.
+// or must not have another target, and INVALID_ARGUMENT for the path where it is staged.
 func checkPublishable(config *Config, v *staged.Volume, wanted staged.Publication) error {
+	if v.StagingPath == wanted.TargetPath {
+		return rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
+	}
+
 	if v.Capability.Block != wanted.Capability.Block {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: it is not staged for this access type")
 	}
@@ -286,33 +297,26 @@ func (s *Service) NodeUnpublishVolume(
 	ctx context.Context, request *csi.NodeUnpublishVolumeRequest,
 ) (*csi.NodeUnpublishVolumeResponse, error) {
 	id, target := request.GetVolumeId(), plain(request.GetTargetPath())
-	if err := rpc.CheckVolumeID(id); err != nil {
+	if err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("target_path", target)); err != nil {
 		return nil, err
-	}
-
-	if target == "" {
-		return nil, rpc.Invalid("target_path is missing")
 	}
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, target, "NodeUnpublishVolume", request),
-		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
-			unpublish := s.unpublish
-			if _, found := s.volumes.Inline.At(id, target); found {
-				unpublish = s.ephemeral.Unpublish
-			}
+	return run(ctx, &s.config, id, target, "NodeUnpublishVolume", request, &csi.NodeUnpublishVolumeResponse{},
+		func(ctx context.Context) (err error) {
+			defer errdefs.Wrapf(&err, "unpublish volume %s from %s", id, target)
 
-			if err := unpublish(ctx, id, target); err != nil {
-				return nil, fmt.Errorf("unpublish volume %s from %s: %w", id, target, err)
-			}
-
-			return &csi.NodeUnpublishVolumeResponse{}, nil
+			return s.unpublish(ctx, id, target)
 		})
 }
 
 func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
-	target, err := s.dirs.Target(targetPath)
+	if _, found := s.volumes.Inline.At(id, targetPath); found {
+		return s.ephemeral.Unpublish(ctx, id, targetPath)
+	}
+
+	target, err := s.config.Dirs.Target(targetPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -87,7 +87,7 @@ func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	if len(pruned.Publications) == 0 && s.ownStaging.ends(pruned) {
+	if len(pruned.Publications) == 0 && s.config.endsUnpublished(pruned) {
 		return s.unstageLast(ctx, v.VolumeID)
 	}
 
@@ -96,11 +96,11 @@ func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	if isStaged && pruned.IsMountedImage() && !pruned.SharedByReaders() {
-		s.checker.RecordMounted(ctx, pruned)
-	}
-
 	if isStaged {
+		if pruned.IsMountedImage() && !pruned.SharedByReaders() {
+			s.checker.RecordMounted(ctx, pruned)
+		}
+
 		if err := s.devices.RecordMounted(pruned); err != nil {
 			return err
 		}

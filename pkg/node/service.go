@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
@@ -108,13 +109,10 @@ type Service struct {
 	csi.UnimplementedNodeServer
 	*parts
 
-	config     Config
-	ops        *operation.Group
-	dirs       *mount.AllowedDirs
-	ephemeral  *ephemeral.Volumes
-	stats      *stats.Reader
-	local      *LocalNode
-	ownStaging ownStaging
+	config    Config
+	ephemeral *ephemeral.Volumes
+	stats     *stats.Reader
+	local     *LocalNode
 }
 
 // New returns a service that keeps its records in the store, which must not be
@@ -129,20 +127,16 @@ func New(config Config) (*Service, error) {
 		return nil, err
 	}
 
-	p := newParts(&config, runtimes)
+	p, common := newParts(&config, runtimes)
 	s := &Service{
-		parts: p, config: config, ops: config.Operations, dirs: config.Dirs,
+		parts: p, config: config,
 		ephemeral: ephemeral.New(ephemeral.Config{
-			Pools: config.Pools, Directories: config.Ephemeral, Records: p.volumes.Inline, Stored: p.pools, Ways: p.ways,
-			Devices: p.devices, Observer: p.observe, Prober: p.prober, Dirs: config.Dirs, Loops: p.loops, Operations: config.Operations,
+			Config: common, Records: p.volumes.Inline, Ways: p.ways, Prober: p.prober, Operations: config.Operations,
 			Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,
-			MkfsOptions: config.EphemeralMkfsOptions, Run: config.Run, Log: config.Log,
+			MkfsOptions: config.EphemeralMkfsOptions,
 		}),
 		local: &LocalNode{
 			Volumes: p.used, nodeID: config.NodeID, ways: p.ways, tuner: p.tuner, checker: p.checker, prober: p.prober, loops: p.loops,
-		},
-		ownStaging: ownStaging{
-			dir: config.StagingDir, always: !config.Capabilities.Has(capability.StageUnstageVolume), dirs: config.Dirs,
 		},
 	}
 	s.stats = stats.New(stats.Config{
@@ -246,4 +240,12 @@ func (s *Service) NodeGetCapabilities(
 	context.Context, *csi.NodeGetCapabilitiesRequest,
 ) (*csi.NodeGetCapabilitiesResponse, error) {
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Node()}, nil
+}
+
+// run runs change as the operation of a call on the object of the volume, and returns the answer.
+func run[T any](
+	ctx context.Context, config *Config, id, object, method string, request proto.Message, answer T, change func(context.Context) error,
+) (T, error) {
+	return operation.DoLogged(ctx, config.Log, config.Operations, operation.VolumeCall(id, object, method, request),
+		func(ctx context.Context) (T, error) { return answer, change(ctx) })
 }

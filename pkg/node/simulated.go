@@ -7,14 +7,11 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
-	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -54,23 +51,17 @@ func (s *Simulated) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitie
 
 // NodeStageVolume records the staging (CSI v1.13, NodeStageVolume).
 func (s *Simulated) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
-	wanted, err := parseStage(request)
+	wanted, err := s.config.parseStaging(request, rpc.CheckAbsolute)
 	if err != nil {
 		return nil, err
 	}
 
-	err = cmp.Or(rpc.CheckAbsolute("staging_target_path", wanted.StagingPath), s.config.Capabilities.CheckMountGroup(wanted.Capability))
-	if err != nil {
-		return nil, err
-	}
+	return run(ctx, &s.config, wanted.VolumeID, "stage", "NodeStageVolume", request, &csi.NodeStageVolumeResponse{},
+		func(ctx context.Context) (err error) {
+			defer errdefs.Wrapf(&err, "stage volume %s at %s", wanted.VolumeID, wanted.StagingPath)
 
-	return recorded(ctx, s, wanted.VolumeID, "NodeStageVolume", request, &csi.NodeStageVolumeResponse{}, func(ctx context.Context) error {
-		if err := s.stage(ctx, wanted); err != nil {
-			return fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
-		}
-
-		return nil
-	})
+			return s.stage(ctx, wanted)
+		})
 }
 
 func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
@@ -91,7 +82,7 @@ func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
 
 // size returns the size of the volume's image, 0 for a directory. Error: NOT_FOUND.
 func (s *Simulated) size(v *staged.Volume) (int64, error) {
-	stored, err := staged.PoolIn(s.config.Pools, v)
+	stored, err := staged.Pools{Volumes: s.config.Pools}.Of(v)
 	if err != nil {
 		return 0, err
 	}
@@ -107,58 +98,46 @@ func (s *Simulated) size(v *staged.Volume) (int64, error) {
 // NodeUnstageVolume forgets the staging (CSI v1.13, NodeUnstageVolume).
 func (s *Simulated) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	id, path := request.GetVolumeId(), plain(request.GetStagingTargetPath())
-	if err := rpc.CheckVolumeID(id); err != nil {
+	if err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("staging_target_path", path)); err != nil {
 		return nil, err
 	}
 
-	if path == "" {
-		return nil, rpc.Invalid("staging_target_path is missing")
-	}
+	return run(ctx, &s.config, id, "stage", "NodeUnstageVolume", request, &csi.NodeUnstageVolumeResponse{},
+		func(context.Context) error {
+			v, known := s.volumes.Get(id)
+			if !known || v.StagingPath != path {
+				return nil
+			}
 
-	return recorded(ctx, s, id, "NodeUnstageVolume", request, &csi.NodeUnstageVolumeResponse{}, func(context.Context) error {
-		v, known := s.volumes.Get(id)
+			if err := checkUnpublished(v); err != nil {
+				return fmt.Errorf("unstage volume %s from %s: %w", id, path, err)
+			}
 
-		switch {
-		case !known || v.StagingPath != path:
-			return nil
-		case len(v.Publications) > 0:
-			return rpc.Errorf(codes.FailedPrecondition, "unstage volume %s from %s: it is published at %s; unpublish it there first",
-				id, path, v.Publications[0].TargetPath)
-		default:
 			return s.volumes.DeleteLazily(id)
-		}
-	})
+		})
 }
 
 // NodePublishVolume records the publication (CSI v1.13, NodePublishVolume). Without
 // STAGE_UNSTAGE_VOLUME, and of an inline ephemeral volume, it records the staging as well.
 func (s *Simulated) NodePublishVolume(ctx context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	id := request.GetVolumeId()
-
-	wanted, err := parsePublish(request, func(path string) error { return rpc.CheckAbsolute("target_path", path) }, s.stages(request))
+	wanted, err := s.config.parsePublish(request, rpc.CheckAbsolute)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
-		return nil, err
-	}
+	id := request.GetVolumeId()
 
-	return recorded(ctx, s, id, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) (err error) {
-		defer errdefs.Wrapf(&err, "publish volume %s at %s", id, wanted.TargetPath)
+	return run(ctx, &s.config, id, wanted.TargetPath, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{},
+		func(ctx context.Context) (err error) {
+			defer errdefs.Wrapf(&err, "publish volume %s at %s", id, wanted.TargetPath)
 
-		v, err := s.stagingOf(request)
-		if err != nil {
-			return err
-		}
+			v, err := s.stagingOf(request)
+			if err != nil {
+				return err
+			}
 
-		return s.publish(ctx, v, wanted)
-	})
-}
-
-// stages reports whether the CO stages the volume of the request.
-func (s *Simulated) stages(request *csi.NodePublishVolumeRequest) bool {
-	return s.config.Capabilities.Has(capability.StageUnstageVolume) && !volume.IsEphemeral(request.GetVolumeContext())
+			return s.publish(ctx, v, wanted)
+		})
 }
 
 // stagingOf returns the record of the staged volume, or a new one where the CO does not stage it.
@@ -166,20 +145,17 @@ func (s *Simulated) stagingOf(request *csi.NodePublishVolumeRequest) (*staged.Vo
 	current, known := s.volumes.Get(request.GetVolumeId())
 
 	switch {
-	case known && s.stages(request) && current.StagingPath != plain(request.GetStagingTargetPath()):
+	case known && s.config.stages(request) && current.StagingPath != plain(request.GetStagingTargetPath()):
 		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", current.StagingPath, request.GetStagingTargetPath())
 	case known:
 		return current, nil
 	case volume.IsEphemeral(request.GetVolumeContext()):
 		return newEphemeral(request)
-	case s.stages(request):
+	case s.config.stages(request):
 		return nil, errNotStaged
 	}
 
-	fresh, err := parseStage(&csi.NodeStageVolumeRequest{
-		VolumeId: request.GetVolumeId(), StagingTargetPath: request.GetTargetPath(), VolumeCapability: request.GetVolumeCapability(),
-		VolumeContext: request.GetVolumeContext(), PublishContext: request.GetPublishContext(),
-	})
+	fresh, err := parseUnstaged(request, request.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -206,10 +182,6 @@ func (s *Simulated) publish(ctx context.Context, v *staged.Volume, wanted staged
 		return checkSamePublication(v, existing, wanted)
 	}
 
-	if v.StagingPath == wanted.TargetPath {
-		return rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
-	}
-
 	if err := checkPublishable(&s.config, v, wanted); err != nil {
 		return err
 	}
@@ -225,61 +197,47 @@ func (s *Simulated) NodeUnpublishVolume(
 	ctx context.Context, request *csi.NodeUnpublishVolumeRequest,
 ) (*csi.NodeUnpublishVolumeResponse, error) {
 	id, target := request.GetVolumeId(), plain(request.GetTargetPath())
-	if err := rpc.CheckVolumeID(id); err != nil {
+	if err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("target_path", target)); err != nil {
 		return nil, err
 	}
 
-	if target == "" {
-		return nil, rpc.Invalid("target_path is missing")
-	}
+	return run(ctx, &s.config, id, target, "NodeUnpublishVolume", request, &csi.NodeUnpublishVolumeResponse{},
+		func(context.Context) error {
+			v, known := s.volumes.Get(id)
+			if !known {
+				return nil
+			}
 
-	return recorded(ctx, s, id, "NodeUnpublishVolume", request, &csi.NodeUnpublishVolumeResponse{}, func(context.Context) error {
-		v, known := s.volumes.Get(id)
-		if !known {
-			return nil
-		}
+			left := v.WithoutPublication(target)
+			if left.StagingPath == "" && len(left.Publications) == 0 {
+				return s.volumes.DeleteLazily(id)
+			}
 
-		left := v.WithoutPublication(target)
-		if left.StagingPath == "" && len(left.Publications) == 0 {
-			return s.volumes.DeleteLazily(id)
-		}
-
-		return s.volumes.PutLazily(left)
-	})
+			return s.volumes.PutLazily(left)
+		})
 }
 
 // NodeGetVolumeStats answers with the volume's size, of which nothing is used (CSI v1.13,
 // NodeGetVolumeStats).
-func (s *Simulated) NodeGetVolumeStats(_ context.Context, request *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
-	v, err := s.usedAt(request.GetVolumeId(), request.GetVolumePath(), request.GetStagingTargetPath())
+func (s *Simulated) NodeGetVolumeStats(
+	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
+) (*csi.NodeGetVolumeStatsResponse, error) {
+	return s.config.volumeStats(ctx, request, s.usage)
+}
+
+func (s *Simulated) usage(_ context.Context, id, path string) ([]*csi.VolumeUsage, *health.Record, error) {
+	v, err := s.usedAt(id, path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	size, err := s.size(v)
-	if err != nil {
-		return nil, err
-	}
 
-	answer := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size, Available: size}}}
-	if s.config.Capabilities.HasNode(capability.VolumeCondition) {
-		health.PutCondition(answer, nil)
-	}
-
-	return answer, nil
+	return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size, Available: size}}, nil, err
 }
 
 // usedAt returns the record of a volume that is staged or published at the path.
-func (s *Simulated) usedAt(id, path, stagingPath string) (*staged.Volume, error) {
-	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, err
-	}
-
-	path, err := checkUsedPath(path, stagingPath)
-	if err != nil {
-		return nil, err
-	}
-
+func (s *Simulated) usedAt(id, path string) (*staged.Volume, error) {
 	v, known := s.volumes.Get(id)
 	if !known {
 		return nil, errNotInUse(id)
@@ -291,17 +249,9 @@ func (s *Simulated) usedAt(id, path, stagingPath string) (*staged.Volume, error)
 // NodeExpandVolume answers with the size that the controller has given the volume (CSI v1.13,
 // NodeExpandVolume).
 func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
-	v, err := s.usedAt(request.GetVolumeId(), request.GetVolumePath(), request.GetStagingTargetPath())
+	v, err := s.config.parseExpansion(request, s.usedAt)
 	if err != nil {
 		return nil, err
-	}
-
-	if err := rpc.CheckCapacityRange(request.GetCapacityRange()); err != nil {
-		return nil, err
-	}
-
-	if err := checkHas(&s.config, v, request.GetVolumeCapability()); err != nil {
-		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	size, err := s.size(v)
@@ -318,33 +268,20 @@ func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandV
 
 // NodeGetVolumeHealth answers that a volume in use is healthy (CSI v1.13, NodeGetVolumeHealth).
 func (s *Simulated) NodeGetVolumeHealth(
-	_ context.Context, request *csi.NodeGetVolumeHealthRequest,
+	ctx context.Context, request *csi.NodeGetVolumeHealthRequest,
 ) (*csi.NodeGetVolumeHealthResponse, error) {
-	id := request.GetVolumeId()
-	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, err
-	}
+	return volumeHealth(ctx, request, func(_ context.Context, id string) (*health.Record, error) {
+		if _, known := s.volumes.Get(id); !known {
+			return nil, errNotInUse(id)
+		}
 
-	if _, known := s.volumes.Get(id); !known {
-		return nil, errNotInUse(id)
-	}
-
-	var healthy *health.Record
-
-	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: healthy.VolumeHealth(id)}, nil
+		return nil, nil // it is healthy
+	})
 }
 
 // NodeGetStorageHealth answers as Service does (CSI v1.13, NodeGetStorageHealth).
 func (s *Simulated) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
 	return storageHealth(s.config.Storage), nil
-}
-
-// recorded runs a change of a volume's record, serial with all operations on the volume.
-func recorded[T any](
-	ctx context.Context, s *Simulated, id, method string, request proto.Message, answer T, change func(context.Context) error,
-) (T, error) {
-	return operation.DoLogged(ctx, s.config.Log, s.config.Operations, operation.VolumeCall(id, "", method, request),
-		func(ctx context.Context) (T, error) { return answer, change(ctx) })
 }
 
 // Serves reports whether nodeID is the ID of this node.

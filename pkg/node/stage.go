@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -23,41 +25,41 @@ import (
 func (s *Service) NodeStageVolume(
 	ctx context.Context, request *csi.NodeStageVolumeRequest,
 ) (*csi.NodeStageVolumeResponse, error) {
-	wanted, err := parseStage(request)
+	wanted, err := s.config.parseStaging(request, s.config.checkPath)
 	if err != nil {
-		return nil, err
-	}
-
-	// Requests that are invalid in any state are refused first.
-	if err := s.dirs.CheckPath(wanted.StagingPath); err != nil {
-		return nil, rpc.Invalid("staging_target_path: %w", err)
-	}
-
-	if err := s.config.Capabilities.CheckMountGroup(wanted.Capability); err != nil {
 		return nil, err
 	}
 
 	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request),
-		func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+	return run(ctx, &s.config, wanted.VolumeID, "stage", "NodeStageVolume", request, &csi.NodeStageVolumeResponse{},
+		func(ctx context.Context) error {
 			if err := s.stage(ctx, wanted); err != nil {
-				return nil, fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
+				return fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
 			}
 
 			s.prober.StagedOrPublished(wanted.VolumeID)
 
-			return &csi.NodeStageVolumeResponse{}, nil
+			return nil
 		})
 }
 
-func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
-	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+// parseStaging parses a request, and refuses what is invalid in any state.
+func (c *Config) parseStaging(
+	request *csi.NodeStageVolumeRequest, checkPath func(field, path string) error,
+) (*staged.Volume, error) {
+	wanted, err := parseStage(request)
+	if err != nil {
 		return nil, err
 	}
 
-	if request.GetStagingTargetPath() == "" {
-		return nil, rpc.Invalid("staging_target_path is missing")
+	return wanted, cmp.Or(checkPath("staging_target_path", wanted.StagingPath), c.Capabilities.CheckMountGroup(wanted.Capability))
+}
+
+func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
+	err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("staging_target_path", request.GetStagingTargetPath()))
+	if err != nil {
+		return nil, err
 	}
 
 	capability, err := volume.ParseCapability(request.GetVolumeCapability())
@@ -95,22 +97,20 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 }
 
 func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
-	if current, known := s.volumes.Staged.Get(wanted.VolumeID); known {
-		staged, err := s.ways.For(current).IsStaged(current)
-		if err != nil {
-			return err
-		}
+	current, isStaged, err := s.stagedNow(wanted.VolumeID)
+	if err != nil {
+		return err
+	}
 
-		if staged {
-			return checkSameStaging(current, wanted)
-		}
+	if isStaged {
+		return checkSameStaging(current, wanted)
 	}
 
 	if err := checkCapability(&s.config, wanted, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
-	staging, err := s.dirs.Target(wanted.StagingPath)
+	staging, err := s.config.Dirs.Target(wanted.StagingPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the staging directory: %w", err)
 	}
@@ -120,7 +120,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	}
 	defer staging.Close()
 
-	if err := s.ways.For(wanted).CheckStored(wanted); err != nil {
+	if err := s.pools.CheckStored(wanted); err != nil {
 		defer s.prober.StagingFailed(wanted, err)
 
 		return err
@@ -242,23 +242,17 @@ func (s *Service) NodeUnstageVolume(
 	ctx context.Context, request *csi.NodeUnstageVolumeRequest,
 ) (*csi.NodeUnstageVolumeResponse, error) {
 	id, path := request.GetVolumeId(), plain(request.GetStagingTargetPath())
-	if err := rpc.CheckVolumeID(id); err != nil {
+	if err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("staging_target_path", path)); err != nil {
 		return nil, err
-	}
-
-	if path == "" {
-		return nil, rpc.Invalid("staging_target_path is missing")
 	}
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, "stage", "NodeUnstageVolume", request),
-		func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
-			if err := s.unstage(ctx, id, path); err != nil {
-				return nil, fmt.Errorf("unstage volume %s from %s: %w", id, path, err)
-			}
+	return run(ctx, &s.config, id, "stage", "NodeUnstageVolume", request, &csi.NodeUnstageVolumeResponse{},
+		func(ctx context.Context) (err error) {
+			defer errdefs.Wrapf(&err, "unstage volume %s from %s", id, path)
 
-			return &csi.NodeUnstageVolumeResponse{}, nil
+			return s.unstage(ctx, id, path)
 		})
 }
 
@@ -269,7 +263,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 	}
 
 	if v.StagingPath != path {
-		return checkAllowed(s.dirs, path)
+		return checkAllowed(s.config.Dirs, path)
 	}
 
 	v, err := s.prune(v)
@@ -277,9 +271,8 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 		return err
 	}
 
-	if len(v.Publications) > 0 {
-		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s; unpublish it there first",
-			v.Publications[0].TargetPath)
+	if err := checkUnpublished(v); err != nil {
+		return err
 	}
 
 	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
@@ -293,13 +286,22 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 	return s.leave(v)
 }
 
+func checkUnpublished(v *staged.Volume) error {
+	if len(v.Publications) > 0 {
+		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s; unpublish it there first",
+			v.Publications[0].TargetPath)
+	}
+
+	return nil
+}
+
 // unstageUnknown unmounts a volume that the records were lost of.
 func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 	if err := s.direct.Guard.CheckNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
 		return err
 	}
 
-	if err := checkAllowed(s.dirs, path); err != nil {
+	if err := checkAllowed(s.config.Dirs, path); err != nil {
 		return err
 	}
 
@@ -311,28 +313,21 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 			return err
 		}
 
-		if mounted && volume.IsID(id) {
-			return s.unstageUnrecorded(ctx, v)
+		if !mounted || !volume.IsID(id) {
+			continue
 		}
+
+		if v, err = s.devices.Identify(v); err != nil {
+			return err
+		}
+
+		// A device that stays has to be found again.
+		if err := s.volumes.Staged.PutLazily(v); err != nil {
+			return err
+		}
+
+		return s.unstage(ctx, id, path)
 	}
 
 	return nil
-}
-
-// unstageUnrecorded records the volume first: a device that stays has to be found again.
-func (s *Service) unstageUnrecorded(ctx context.Context, v *staged.Volume) error {
-	v, err := s.devices.Identify(v)
-	if err != nil {
-		return err
-	}
-
-	if err := s.volumes.Staged.PutLazily(v); err != nil {
-		return err
-	}
-
-	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
-		return err
-	}
-
-	return s.leave(v)
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -19,36 +20,36 @@ import (
 func (s *Service) NodeGetVolumeStats(
 	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {
-	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+	return s.config.volumeStats(ctx, request, s.stats.Read)
+}
+
+// volumeStats answers with what read returns of the volume at the path.
+func (c *Config) volumeStats(
+	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
+	read func(ctx context.Context, id, path string) ([]*csi.VolumeUsage, *health.Record, error),
+) (*csi.NodeGetVolumeStatsResponse, error) {
+	id, path := request.GetVolumeId(), plain(request.GetVolumePath())
+	if err := checkUse(id, path, request.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
 
-	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
-	if err != nil {
-		return nil, err
-	}
-
-	usages, record, err := s.stats.Read(ctx, request.GetVolumeId(), path)
+	usages, record, err := read(ctx, id, path)
 	if err != nil {
 		return nil, err
 	}
 
 	answer := &csi.NodeGetVolumeStatsResponse{Usage: usages}
-	if s.config.Capabilities.HasNode(capability.VolumeCondition) {
+	if c.Capabilities.HasNode(capability.VolumeCondition) {
 		health.PutCondition(answer, record)
 	}
 
 	return answer, nil
 }
 
-// checkUsedPath returns a request's volume_path in the form that records have. No volume is at a
+// checkUse refuses a request about a volume in use without an id or volume_path, of which no volume is at a
 // relative one. The staging path must be absolute or missing.
-func checkUsedPath(path, stagingPath string) (string, error) {
-	if path == "" {
-		return "", rpc.Invalid("volume_path is missing")
-	}
-
-	return plain(path), rpc.CheckAbsolute("staging_target_path", stagingPath)
+func checkUse(id, path, stagingPath string) error {
+	return cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("volume_path", path), rpc.CheckAbsolute("staging_target_path", stagingPath))
 }
 
 // usedAt returns the volume's record if it is staged or published at the path. Error:

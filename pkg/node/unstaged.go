@@ -2,14 +2,13 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -30,75 +29,64 @@ func OwnStagingDir(kubeletDir, driver string) string {
 	return filepath.Join(kubeletDir, "plugins", "staging."+driver)
 }
 
-// ownStaging is the staging paths of the driver's own.
-type ownStaging struct {
-	dir string
-	// always means that the CO stages no volume (STAGE_UNSTAGE_VOLUME is disabled).
-	always bool
-	dirs   *mount.AllowedDirs
+// ownStagingPath is where the driver stages a volume that the CO does not.
+func (c *Config) ownStagingPath(volumeID string) string {
+	return filepath.Join(c.StagingDir, volumeID)
 }
 
-func (o ownStaging) path(volumeID string) string { return filepath.Join(o.dir, volumeID) }
-
-// ends reports whether the staging ends with the last publication: no NodeUnstageVolume
+// endsUnpublished reports whether the staging ends with the last publication: no NodeUnstageVolume
 // follows.
-func (o ownStaging) ends(v *staged.Volume) bool {
-	return o.always || v.StagingPath == o.path(v.VolumeID)
+func (c *Config) endsUnpublished(v *staged.Volume) bool {
+	return !c.Capabilities.Has(capability.StageUnstageVolume) || v.StagingPath == c.ownStagingPath(v.VolumeID)
 }
 
-// remove removes the mount point, which raw-block volumes do not have, unless it is the CO's.
-func (o ownStaging) remove(v *staged.Volume) error {
-	if v.StagingPath != o.path(v.VolumeID) {
+// removeOwnStaging removes the mount point, which raw-block volumes do not have, unless it is the CO's.
+func (c *Config) removeOwnStaging(v *staged.Volume) error {
+	if v.StagingPath != c.ownStagingPath(v.VolumeID) {
 		return nil
 	}
 
-	target, err := o.dirs.Target(v.StagingPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-
-	if err != nil {
-		return err
-	}
-	defer target.Close()
-
-	return target.Remove()
+	return c.Dirs.WithTarget(v.StagingPath, (*mount.Target).Remove)
 }
 
 // stagingOf returns where the volume is staged that a publication is wanted of,
 // and stages it first where that is not the CO's to do.
 func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeRequest) (string, error) {
-	if !s.ownStaging.always {
+	if s.config.stages(request) {
 		return plain(request.GetStagingTargetPath()), nil
 	}
 
 	// It may be staged at the CO's path, from before the capability was disabled.
-	if current, known := s.volumes.Staged.Get(request.GetVolumeId()); known {
-		if staged, err := s.ways.For(current).IsStaged(current); staged || err != nil {
-			return current.StagingPath, err
-		}
+	if current, isStaged, err := s.stagedNow(request.GetVolumeId()); err != nil {
+		return "", err
+	} else if isStaged {
+		return current.StagingPath, nil
 	}
 
-	own, err := parseStage(&csi.NodeStageVolumeRequest{
-		VolumeId: request.GetVolumeId(), StagingTargetPath: s.ownStaging.path(request.GetVolumeId()),
-		VolumeCapability: request.GetVolumeCapability(), VolumeContext: request.GetVolumeContext(),
-		PublishContext: request.GetPublishContext(),
-	})
+	own, err := parseUnstaged(request, s.config.ownStagingPath(request.GetVolumeId()))
 	if err != nil {
 		return "", err
 	}
 
-	if err := os.MkdirAll(s.ownStaging.dir, ownStagingMode); err != nil {
+	if err := os.MkdirAll(s.config.StagingDir, ownStagingMode); err != nil {
 		return "", fmt.Errorf("make the directory in which volumes are staged: %w", err)
 	}
 
 	return own.StagingPath, s.stage(ctx, own)
 }
 
+// parseUnstaged parses a publication's request as that of the staging at the path.
+func parseUnstaged(request *csi.NodePublishVolumeRequest, path string) (*staged.Volume, error) {
+	return parseStage(&csi.NodeStageVolumeRequest{
+		VolumeId: request.GetVolumeId(), StagingTargetPath: path, VolumeCapability: request.GetVolumeCapability(),
+		VolumeContext: request.GetVolumeContext(), PublishContext: request.GetPublishContext(),
+	})
+}
+
 // unstageLast undoes what stagingOf has done, once no publication is left.
 func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
 	v, known := s.volumes.Staged.Get(volumeID)
-	if !known || len(v.Publications) > 0 || !s.ownStaging.ends(v) {
+	if !known || len(v.Publications) > 0 || !s.config.endsUnpublished(v) {
 		return nil
 	}
 
@@ -106,7 +94,7 @@ func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
 		return err
 	}
 
-	if err := s.ownStaging.remove(v); err != nil {
+	if err := s.config.removeOwnStaging(v); err != nil {
 		return err
 	}
 

@@ -21,6 +21,7 @@ type Volume struct {
 	V           *staged.Volume
 	Publication staged.Publication
 	Records     *staged.Records[*staged.Volume]
+	Pools       staged.Pools
 	// Dirs are those in which the paths are.
 	Dirs *mount.AllowedDirs
 	// Store makes the volume's image or directory of that size in its pool.
@@ -52,9 +53,9 @@ func Run(t *testing.T, u *Volume) {
 		require.Equal(t, want, got, "published")
 	}
 
-	require.ErrorIs(t, u.Way.CheckStored(u.V), pool.ErrMissing)
+	require.ErrorIs(t, u.Pools.CheckStored(u.V), pool.ErrMissing)
 	u.Store(t)
-	require.NoError(t, u.Way.CheckStored(u.V))
+	require.NoError(t, u.Pools.CheckStored(u.V))
 
 	isStaged(false)
 	require.NoError(t, u.Way.Unstage(t.Context(), u.V), "a volume that is not staged can be unstaged")

@@ -31,7 +31,7 @@ func nodeMutants() []regression {
 			tests:  in("test/driver/staging", "TestTargetWithoutItsParent"),
 		},
 		{
-			name: "node/published-volume-unstaged", in: "node.Service.unstage",
+			name: "node/published-volume-unstaged", in: "node.checkUnpublished",
 			old: `	if len(v.Publications) > 0 {
 		return rpc.Errorf(`,
 			new: `	if len(v.Publications) > 1 {
@@ -130,7 +130,7 @@ func nodeMutants() []regression {
 		},
 		{
 			name: "node/device-kept-after-unstaging", in: "access.RawDevice.Unstage",
-			old:    `return r.devices.DetachAll(ctx, v)`,
+			old:    `return r.config.Devices.DetachAll(ctx, v)`,
 			new:    `return nil`,
 			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLifecycle"),
 		},

@@ -27,7 +27,7 @@ func specMutants() []regression {
 			breaks: "a capability that the volume does not have has another code", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NPVE-7-staging-path-missing", in: "node.parsePublish",
+			name: "spec/NPVE-7-staging-path-missing", in: "node.Config.parsePublish",
 			old: `return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
 			"staging_target_path`,
 			new: `return staged.Publication{}, rpc.Errorf(codes.InvalidArgument,
@@ -50,8 +50,8 @@ func specMutants() []regression {
 			breaks: "NodeExpandVolume ignores limit_bytes", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NEV-9-relative-staging-path", in: "node.checkUsedPath",
-			old: `return plain(path), rpc.CheckAbsolute("staging_target_path", stagingPath)`, new: `return plain(path), nil`,
+			name: "spec/NEV-9-relative-staging-path", in: "node.checkUse",
+			old: `, rpc.CheckAbsolute("staging_target_path", stagingPath))`, new: `)`,
 			breaks: "a relative staging_target_path is accepted", tests: in(conformance, errorTables),
 		},
 		{

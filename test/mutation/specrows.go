@@ -161,8 +161,8 @@ func randomRowMutants() []regression {
 			breaks: "Probe says ready while the plugin initializes", tests: in("pkg/identity", "TestProbeIsNotReadyWhileInitializingAndDoesNotCheck"),
 		},
 		{
-			name: "spec/NPV-11-relative-target", in: "node.parsePublish",
-			old: `return staged.Publication{}, rpc.Invalid("target_path: %w", err)`, new: `return staged.Publication{}, rpc.Errorf(codes.NotFound, "target_path: %w", err)`,
+			name: "spec/NPV-11-relative-target", in: "node.Config.checkPath",
+			old: `return rpc.Invalid("%s: %w", field, err)`, new: `return rpc.Errorf(codes.NotFound, "%s: %w", field, err)`,
 			breaks: "a relative target path has another code", tests: in("test/driver/requests", "TestImpossiblePathsAreInvalidArguments"),
 		},
 		{

@@ -2,21 +2,17 @@ package access
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
-	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
 // Access makes a volume usable on this node in one of the ways that CSI defines. The caller
@@ -61,8 +57,6 @@ type Access interface {
 	DeviceOf(v *staged.Volume, p staged.Publication) (int, error)
 	// AddFreezeTargets adds what has to be frozen or synced for a copy of the volume.
 	AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) error
-	// CheckStored returns NOT_FOUND unless the pool stores the volume.
-	CheckStored(v *staged.Volume) error
 }
 
 // The modes of the paths that the driver creates.
@@ -75,22 +69,19 @@ const (
 
 // Config is what the accesses depend on.
 type Config struct {
-	Pools    staged.Pools
-	Dirs     *mount.AllowedDirs
-	Loops    *loop.Loops
-	Observer *observe.Observer
-	Devices  *device.Devices
-	Tuner    *tuning.Tuner
-	Freezer  *freeze.Freezer
-	Checker  Checker
-	// Gate and Events are about mounts.
-	Gate   Gate
-	Events Events
+	// Config is what Devices depend on.
+	device.Config
+
+	Devices *device.Devices
+	Dirs    *mount.AllowedDirs
+	Checker Checker
+	// Gate and MountEvents are about mounts.
+	Gate        Gate
+	MountEvents Events
 	// Run starts the tools of the filesystems; nil starts the real ones.
 	Run filesystem.Runner
 	// Point is called at the points of operations; nil means no calls.
 	Point operation.Hook
-	Log   *slog.Logger
 }
 
 // Checker checks filesystems at staging (package fsck).
@@ -135,15 +126,7 @@ type Shared struct {
 
 // NewShared returns it.
 func NewShared(config Config) Shared {
-	return Shared{
-		Targets: &Targets{
-			dirs: config.Dirs, observe: config.Observer, devices: config.Devices, pools: config.Pools, tuner: config.Tuner,
-			gate: config.Gate, events: config.Events, log: config.Log,
-		},
-		Filesystems: &Filesystems{
-			pools: config.Pools, loops: config.Loops, devices: config.Devices, checker: config.Checker, point: config.Point,
-		},
-	}
+	return Shared{Targets: &Targets{&config}, Filesystems: &Filesystems{config: &config}}
 }
 
 // Ways are the ways of access to the volumes of a node. They are safe for concurrent use.
@@ -157,15 +140,12 @@ type Ways struct {
 }
 
 // New returns the ways. Direct is that of package direct.
-func New(config Config, shared Shared, direct Access) *Ways {
+func New(shared Shared, direct Access) *Ways {
 	return &Ways{
-		Shared: shared,
-		image: &Image{
-			Targets: shared.Targets, filesystems: shared.Filesystems, freezer: config.Freezer, checker: config.Checker,
-			run: config.Run, point: config.Point,
-		},
-		block:     &Block{RawDevice: NewRawDevice(shared.Targets, config.Loops), checker: config.Checker},
-		directory: &Directory{Targets: shared.Targets},
+		Shared:    shared,
+		image:     &Image{Targets: shared.Targets, filesystems: shared.Filesystems},
+		block:     &Block{RawDevice{shared.Targets}},
+		directory: &Directory{shared.Targets},
 		direct:    direct,
 	}
 }
@@ -208,13 +188,7 @@ func (w *Ways) CheckLength(v *staged.Volume) error {
 		return err
 	}
 
-	return w.Targets.devices.CheckLength(v, numbers)
-}
-
-// Tune applies the mutable parameters that the pool has of a staged volume to its devices and
-// its publications. Only images have any.
-func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
-	return w.Targets.tune(ctx, w.For(v), v)
+	return w.Targets.config.Devices.CheckLength(v, numbers)
 }
 
 // Tree returns a detached mount of the volume: of the filesystem on its image, or of its
@@ -251,14 +225,4 @@ type Stats struct {
 	Usage mount.Usage
 	// Filesystem is the usage of the filesystem that the volume is in, nil for a raw device.
 	Filesystem *mount.Usage
-}
-
-// CheckNotShutDown returns FAILED_PRECONDITION for a staged image whose filesystem has shut down. Only
-// a mount after the last unmount ends that, so that another user of this mount would have no data.
-func (w *Ways) CheckNotShutDown(v *staged.Volume) error {
-	if !v.IsMountedImage() {
-		return nil
-	}
-
-	return w.image.checkNotShutDown(v)
 }

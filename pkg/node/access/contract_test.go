@@ -79,7 +79,6 @@ type fixture struct {
 	tuner    *tuning.Tuner
 	spy      *spy
 	loops    *loop.Loops
-	stored   staged.Pools
 	runtimes kata.Runtimes
 	// ioMax has the limits of a pod.
 	ioMax string
@@ -124,20 +123,16 @@ func newFixtureOf(t *testing.T, v staged.Volume, loops *loop.Loops) *fixture {
 	f.Records = staged.NewVolumes(store)
 	f.freezer = freeze.New(freeze.Config{Loops: f.loops, Log: log}, store)
 	f.tuner = tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(filepath.Join(dir, "cgroup"), log), store, log)
-	f.stored = staged.Pools{Volumes: pools, Ephemeral: pools.Ephemeral()}
+	f.Pools = staged.Pools{Volumes: pools, Ephemeral: pools.Ephemeral()}
 	f.observer = observe.New(f.Dirs, f.loops)
 	f.runtimes = kata.Runtimes{Root: kata.NewRoot(filepath.Join(dir, "kata")), Guest: kata.NewGuest(kata.GuestConfig{})}
 	f.devices = f.newDevices()
 	config := access.Config{
-		Pools: f.stored, Dirs: f.Dirs, Loops: f.loops, Observer: f.observer, Devices: f.devices, Tuner: f.tuner, Freezer: f.freezer,
-		Checker: f.spy, Gate: f.spy, Events: f.spy, Log: log,
+		Config: f.deviceConfig(), Devices: f.devices, Dirs: f.Dirs, Checker: f.spy, Gate: f.spy, MountEvents: f.spy,
 	}
 	shared := access.NewShared(config)
-	f.direct = direct.New(direct.Config{
-		Runtimes: f.runtimes, Pools: f.stored, Dirs: f.Dirs, Loops: f.loops, Observer: f.observer, Devices: f.devices, Volumes: f.Records,
-		Shared: shared, Checker: f.spy, Log: log,
-	})
-	f.ways = access.New(config, shared, f.direct)
+	f.direct = direct.New(direct.Config{Config: config, Runtimes: f.runtimes, Shared: shared})
+	f.ways = access.New(shared, f.direct)
 
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() {
@@ -161,11 +156,13 @@ func newFixtureOf(t *testing.T, v staged.Volume, loops *loop.Loops) *fixture {
 }
 
 // newDevices returns devices as a driver has them after its start, before it has found any.
-func (f *fixture) newDevices() *device.Devices {
-	return device.New(device.Config{
-		Pools: f.stored, Loops: f.loops, Volumes: f.Records, Observer: f.observer, Tuner: f.tuner, Freezer: f.freezer,
+func (f *fixture) newDevices() *device.Devices { return device.New(f.deviceConfig()) }
+
+func (f *fixture) deviceConfig() device.Config {
+	return device.Config{
+		Pools: f.Pools, Loops: f.loops, Volumes: f.Records, Observer: f.observer, Tuner: f.tuner, Freezer: f.freezer,
 		Assigned: device.AssignedBy(f.runtimes.Root), Events: f.spy, Log: slog.New(slog.DiscardHandler),
-	})
+	}
 }
 
 // requireNoneOpen requires that no file beneath the directory is open, and no loop device.

@@ -40,7 +40,7 @@ func finishUUIDChange(ctx context.Context, v *staged.Volume, used filesystem.Fil
 // replays the log that was copied, gives the filesystem a UUID of its own, and grows it to an
 // image larger than its source. The new UUID marks that this is done.
 func (f *Filesystems) finishCopyForReaders(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) error {
-	image, err := f.pools.OpenImage(v, os.O_RDONLY)
+	image, err := f.config.Pools.OpenImage(v, os.O_RDONLY)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package access
 import (
 	"context"
 	"errors"
-	"io/fs"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -51,26 +50,8 @@ func (d *Directory) bindStaging(v *staged.Volume, staging *mount.Target) error {
 
 // Unstage unmounts the volume from the staging path.
 func (d *Directory) Unstage(_ context.Context, v *staged.Volume) error {
-	staging, err := d.dirs.Target(v.StagingPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-
-	if err != nil {
-		return err
-	}
-	defer staging.Close()
-
-	return d.UnmountAllLayers(v, staging)
+	return d.config.Dirs.WithTarget(v.StagingPath, func(staging *mount.Target) error { return d.UnmountAllLayers(v, staging) })
 }
-
-// IsStaged reports whether the volume is mounted at its staging path.
-func (d *Directory) IsStaged(v *staged.Volume) (bool, error) {
-	return d.observe.IsMountedAt(v, v.StagingPath)
-}
-
-// IsInUse is IsStaged.
-func (d *Directory) IsInUse(v *staged.Volume) (bool, error) { return d.IsStaged(v) }
 
 // Publish binds what is mounted at the staging path.
 func (d *Directory) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
@@ -79,7 +60,7 @@ func (d *Directory) Publish(ctx context.Context, v *staged.Volume, p staged.Publ
 
 // tree returns a detached bind mount of the volume's directory.
 func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detached, error) {
-	stored, err := d.pools.Of(v)
+	stored, err := d.config.Pools.Of(v)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +77,7 @@ func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detach
 // Expand returns the size limit of the directory, which counts as soon as it is raised. A directory
 // without a limit may use all of its pool's free space.
 func (d *Directory) Expand(_ context.Context, v *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
-	stored, err := d.pools.Of(v)
+	stored, err := d.config.Pools.Of(v)
 	if err != nil {
 		return 0, err
 	}
@@ -128,7 +109,7 @@ func (d *Directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Targe
 		return Stats{}, err
 	}
 
-	stored, err := d.pools.Of(v)
+	stored, err := d.config.Pools.Of(v)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -190,20 +171,3 @@ func (d *Directory) DeviceOf(*staged.Volume, staged.Publication) (int, error) {
 // AddFreezeTargets adds nothing: freezing the pool's filesystem would block all volumes, and
 // the driver itself.
 func (d *Directory) AddFreezeTargets(*staged.Volume, *freeze.Targets) error { return nil }
-
-// CheckStored returns NOT_FOUND unless the pool stores the volume's directory.
-func (d *Directory) CheckStored(v *staged.Volume) error {
-	stored, err := d.pools.Of(v)
-	if err != nil {
-		return err
-	}
-
-	directory, err := stored.Directories.Open(v.ObjectID())
-	if err != nil {
-		return err
-	}
-
-	_ = directory.Close()
-
-	return nil
-}

@@ -231,7 +231,8 @@ func TestAGrowthIsAwaitedBeforeTheUnmount(t *testing.T) {
 	ended, end := context.WithCancelCause(t.Context())
 	end(errFake)
 
-	g := growths{running: map[string]chan struct{}{"volume": make(chan struct{})}}
+	g := &growths{}
+	g.running.Store("volume", make(chan struct{}))
 	require.ErrorIs(t, g.wait(ended, "volume", growthEndLimit), errFake)
 	require.NoError(t, g.wait(ended, "another", growthEndLimit))
 }

@@ -22,11 +22,7 @@ import (
 
 // Filesystems makes, checks and grows the filesystems of images before they are mounted.
 type Filesystems struct {
-	pools   staged.Pools
-	loops   *loop.Loops
-	devices *device.Devices
-	checker Checker
-	point   operation.Hook
+	config *Config
 	// templates make the filesystems of blank images.
 	templates filesystem.Templates
 }
@@ -34,7 +30,7 @@ type Filesystems struct {
 // FormatIfBlank makes the filesystem of a volume whose image is empty, and reports whether it
 // did. An image with other data is never formatted.
 func (f *Filesystems) FormatIfBlank(ctx context.Context, v *staged.Volume, wanted filesystem.Filesystem) (bool, error) {
-	stored, err := f.pools.Of(v)
+	stored, err := f.config.Pools.Of(v)
 	if err != nil {
 		return false, err
 	}
@@ -67,7 +63,7 @@ func (f *Filesystems) FormatIfBlank(ctx context.Context, v *staged.Volume, wante
 		return formatted, err
 	}
 
-	return true, f.point.At(ctx, operation.ImageFormatted, v.VolumeID)
+	return true, f.config.Point.At(ctx, operation.ImageFormatted, v.VolumeID)
 }
 
 // checkFits returns filesystem.ErrTruncated for an image that is shorter than its filesystem, before
@@ -95,7 +91,7 @@ func (f *Filesystems) format(ctx context.Context, v *staged.Volume, stored *pool
 	filled, err := stored.Images.Fill(ctx, v.ObjectID(), pool.FillOptions{
 		Thick: v.Parameters.Provisioning == volume.Thick,
 		Blank: func(image *os.File) (bool, error) {
-			return mayFormat(image, wanted, f.checker.HasRecord(v.VolumeID))
+			return mayFormat(image, wanted, f.config.Checker.HasRecord(v.VolumeID))
 		},
 		Fill: func(ctx context.Context, path string) error { return f.Make(ctx, v, stored, wanted, path) },
 	})
@@ -146,7 +142,7 @@ func (f *Filesystems) tryMount(ctx context.Context, v *staged.Volume, made files
 	}
 	defer file.Close()
 
-	attached, err := f.loops.Attach(ctx, file, loop.AttachOptions{
+	attached, err := f.config.Loops.Attach(ctx, file, loop.AttachOptions{
 		Buffered: true, BlockSize: v.Parameters.BlockSize, AutoClear: true, AlreadyLocked: true, NoDiscard: true,
 		PreferredNumber: device.None,
 	})
@@ -154,7 +150,7 @@ func (f *Filesystems) tryMount(ctx context.Context, v *staged.Volume, made files
 		return err
 	}
 
-	defer func() { err = errors.Join(err, f.devices.CloseAndDetach(ctx, v, attached)) }()
+	defer func() { err = errors.Join(err, f.config.Devices.CloseAndDetach(ctx, v, attached)) }()
 
 	options, err := mount.ParseFlags(made.ReplayFlags())
 	if err != nil {

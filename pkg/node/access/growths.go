@@ -26,27 +26,15 @@ var errGrowing = errdefs.Errorf(errdefs.ErrFailedPrecondition,
 
 // growths are the growths of mounted filesystems that have not ended, by volume.
 type growths struct {
-	mu      sync.Mutex
-	running map[string]chan struct{}
+	// running has a chan struct{} for each, which is closed at its end.
+	running sync.Map
 }
 
 // run returns grow's error, or after the limit errGrowing: grow continues then, and the volume has no other
 // growth until it has ended.
 func (g *growths) run(ctx context.Context, volumeID string, limit time.Duration, grow func() error) error {
-	g.mu.Lock()
-	_, running := g.running[volumeID]
 	done := make(chan struct{})
-
-	if !running {
-		if g.running == nil {
-			g.running = map[string]chan struct{}{}
-		}
-
-		g.running[volumeID] = done
-	}
-	g.mu.Unlock()
-
-	if running {
+	if _, running := g.running.LoadOrStore(volumeID, done); running {
 		return errGrowing
 	}
 
@@ -54,7 +42,8 @@ func (g *growths) run(ctx context.Context, volumeID string, limit time.Duration,
 	defer cancel()
 
 	_, err := operation.Await(ctx, func() (struct{}, error) {
-		defer g.end(volumeID, done)
+		defer close(done)
+		defer g.running.Delete(volumeID)
 
 		return struct{}{}, grow()
 	})
@@ -62,20 +51,12 @@ func (g *growths) run(ctx context.Context, volumeID string, limit time.Duration,
 	return err
 }
 
-func (g *growths) end(volumeID string, done chan struct{}) {
-	g.mu.Lock()
-	delete(g.running, volumeID)
-	g.mu.Unlock()
-	close(done)
-}
-
 // wait waits for the volume's growth to end. Error: errGrowing, after the limit; ctx's.
 func (g *growths) wait(ctx context.Context, volumeID string, limit time.Duration) error {
-	g.mu.Lock()
-	running := g.running[volumeID]
-	g.mu.Unlock()
+	found, _ := g.running.Load(volumeID)
 
-	if running == nil {
+	running, ok := found.(chan struct{})
+	if !ok {
 		return nil
 	}
 

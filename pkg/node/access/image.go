@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	iofs "io/fs"
-	"os"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -28,10 +26,6 @@ type Image struct {
 	*Targets
 
 	filesystems *Filesystems
-	freezer     *freeze.Freezer
-	checker     Checker
-	run         filesystem.Runner
-	point       operation.Hook
 	growths     growths
 }
 
@@ -40,7 +34,7 @@ type Image struct {
 func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
 	err := m.stage(ctx, v, staging)
 	if err != nil {
-		m.checker.RecordFailure(ctx, v, err)
+		m.config.Checker.RecordFailure(ctx, v, err)
 	}
 
 	return err
@@ -48,7 +42,7 @@ func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Targ
 
 func (m *Image) stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
 	if mounted, err := m.IsStaged(v); mounted || err != nil {
-		return cmp.Or(err, m.devices.RecordMounted(v))
+		return cmp.Or(err, m.config.Devices.RecordMounted(v))
 	}
 
 	made, err := m.makeStaging(v, staging)
@@ -70,12 +64,12 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 
 	if len(v.Publications) == 0 {
 		// An earlier unstaging may have been interrupted.
-		if err := m.devices.DetachLeft(ctx, v); err != nil {
+		if err := m.config.Devices.DetachLeft(ctx, v); err != nil {
 			return err
 		}
 	}
 
-	fs, err := filesystem.ByName(v.FSType(), m.run)
+	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
 	if err != nil {
 		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
@@ -113,7 +107,7 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 	// nothing.
 	switch {
 	case formatted:
-		m.checker.RecordFormatted(ctx, v)
+		m.config.Checker.RecordFormatted(ctx, v)
 	case checked:
 		m.acceptErrorCount(v, device.Number, tree)
 	}
@@ -126,11 +120,11 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 func (m *Image) prepareDevice(
 	ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device *loop.Device, formatted bool,
 ) (bool, error) {
-	if err := m.devices.Record(v, device); err != nil {
+	if err := m.config.Devices.Record(v, device); err != nil {
 		return false, err
 	}
 
-	if err := m.point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
+	if err := m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
 		return false, err
 	}
 
@@ -150,9 +144,9 @@ func (m *Image) prepareDevice(
 
 // attach attaches the device that is mounted.
 func (m *Image) attach(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
-	device, err := m.devices.Attach(ctx, v, v.SharedByReaders(), true)
-	if errors.Is(err, loop.ErrImageLocked) && m.devices.DetachForgotten(ctx, v) == nil {
-		return m.devices.Attach(ctx, v, v.SharedByReaders(), true)
+	device, err := m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
+	if errors.Is(err, loop.ErrImageLocked) && m.config.Devices.DetachForgotten(ctx, v) == nil {
+		return m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
 	}
 
 	return device, err
@@ -167,7 +161,7 @@ func (m *Image) release(ctx context.Context, v *staged.Volume, device *loop.Devi
 		return err
 	}
 
-	return errors.Join(err, m.devices.CloseAndDetach(ctx, v, device))
+	return errors.Join(err, m.config.Devices.CloseAndDetach(ctx, v, device))
 }
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found
@@ -180,26 +174,20 @@ func (m *Image) acceptErrorCount(v *staged.Volume, number int, tree *mount.Detac
 	defer root.Close()
 
 	if counted, err := filesystem.ReadErrors(v.FSType(), number, root); err == nil {
-		m.checker.SetErrorCount(v.VolumeID, counted.Count)
+		m.config.Checker.SetErrorCount(v.VolumeID, counted.Count)
 	}
 }
 
 // Unstage unmounts the volume from the staging path, and waits until the kernel has
 // detached the device of its image with the last mount, so that its number is free again.
 func (m *Image) Unstage(ctx context.Context, v *staged.Volume) error {
-	staging, err := m.dirs.Target(v.StagingPath)
-	if err == nil {
-		defer staging.Close()
-
-		if err := m.unmountAndDetach(ctx, v, staging); err != nil {
-			return err
-		}
-	} else if !errors.Is(err, iofs.ErrNotExist) {
+	err := m.config.Dirs.WithTarget(v.StagingPath, func(staging *mount.Target) error { return m.unmountAndDetach(ctx, v, staging) })
+	if err != nil {
 		return err
 	}
 
 	// Another program, or an earlier call, may have unmounted it.
-	return m.devices.DetachLeft(ctx, v)
+	return m.config.Devices.DetachLeft(ctx, v)
 }
 
 // unmountAndDetach thaws and unmounts the volume, and waits until the kernel has detached the device of
@@ -210,7 +198,7 @@ func (m *Image) unmountAndDetach(ctx context.Context, v *staged.Volume, at *moun
 		return err
 	}
 
-	attached, isImage, err := m.observe.DeviceAt(v, point)
+	attached, isImage, err := m.config.Observer.DeviceAt(v, point)
 	if err != nil {
 		return err
 	}
@@ -225,20 +213,20 @@ func (m *Image) unmountAndDetach(ctx context.Context, v *staged.Volume, at *moun
 		return err
 	}
 
-	return m.devices.AwaitDetach(ctx, v, attached)
+	return m.config.Devices.AwaitDetach(ctx, v, attached)
 }
 
 // endUse thaws what another program has left frozen of a volume that is about to be unmounted: a frozen
 // filesystem outlives its last mount. Then it waits for a growth that is under way, which has the mount
 // open.
 func (m *Image) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) error {
-	root, _, err := m.observe.OpenMounted(v, at.Path())
+	root, _, err := m.config.Observer.OpenMounted(v, at.Path())
 	if err != nil && !errors.Is(err, unix.EIO) { // which an XFS that has shut down returns for everything
 		return err
 	}
 
 	if root != nil {
-		if err := m.freezer.ThawRoot(v.VolumeID, root); err != nil {
+		if err := m.config.Freezer.ThawRoot(v.VolumeID, root); err != nil {
 			return err
 		}
 	}
@@ -248,27 +236,13 @@ func (m *Image) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) 
 
 // tree returns a detached mount of the filesystem on the image.
 func (m *Image) tree(ctx context.Context, v *staged.Volume, options mount.Options) (*mount.Detached, error) {
-	attached, err := m.devices.Attach(ctx, v, v.IsReadOnly(), true)
+	attached, err := m.config.Devices.Attach(ctx, v, v.IsReadOnly(), true)
 	if err != nil {
 		return nil, err
 	}
 	defer attached.Close()
 
 	return mount.Mount(attached.Path, v.FSType(), options)
-}
-
-// IsStaged reports whether the volume is mounted at its staging path.
-func (m *Image) IsStaged(v *staged.Volume) (bool, error) {
-	return m.observe.IsMountedAt(v, v.StagingPath)
-}
-
-// IsInUse is true, too, while an image that is not mounted any more still has its device.
-func (m *Image) IsInUse(v *staged.Volume) (bool, error) {
-	if mounted, err := m.IsStaged(v); mounted || err != nil {
-		return mounted, err
-	}
-
-	return m.devices.IsLeft(v)
 }
 
 // Publish binds the filesystem that is mounted at the staging path.
@@ -278,7 +252,7 @@ func (m *Image) Publish(ctx context.Context, v *staged.Volume, p staged.Publicat
 
 // Expand grows the device, and then the filesystem unless it is mounted read-only.
 func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
-	point, isVolume, err := m.observe.MountOf(v, path)
+	point, isVolume, err := m.config.Observer.MountOf(v, path)
 	if err != nil {
 		return 0, err
 	}
@@ -288,7 +262,7 @@ func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked
 		return 0, goneFrom(v, path)
 	}
 
-	size, err := m.devices.Resize([]int{number}, asked)
+	size, err := m.config.Devices.Resize([]int{number}, asked)
 	if err != nil {
 		return 0, err
 	}
@@ -303,7 +277,7 @@ func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked
 // growMounted grows the filesystem through the staging path, which is writable even if the
 // publication is not.
 func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) error {
-	fs, err := filesystem.ByName(v.FSType(), m.run)
+	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
 	if err != nil {
 		return err
 	}
@@ -314,7 +288,7 @@ func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) e
 	}
 
 	err = m.growths.run(ctx, v.VolumeID, growthLimit, func() error {
-		root, _, err := m.observe.OpenMounted(v, v.StagingPath)
+		root, _, err := m.config.Observer.OpenMounted(v, v.StagingPath)
 		if err != nil {
 			return err
 		}
@@ -342,7 +316,7 @@ func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) e
 		return err
 	}
 
-	return m.freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
+	return m.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
 }
 
 // Stats returns the usage of the filesystem.
@@ -354,12 +328,12 @@ func (m *Image) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (St
 
 // Devices implements Access.
 func (m *Image) Devices(v *staged.Volume) ([]int, error) {
-	point, _, err := m.observe.MountAt(v.StagingPath)
+	point, _, err := m.config.Observer.MountAt(v.StagingPath)
 	if err != nil {
 		return nil, err
 	}
 
-	attached, ok, err := m.observe.DeviceAt(v, point)
+	attached, ok, err := m.config.Observer.DeviceAt(v, point)
 	if err != nil || !ok {
 		return nil, err
 	}
@@ -383,36 +357,22 @@ func (m *Image) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) erro
 		return nil
 	}
 
-	root, err := m.openWritable(v)
+	root, point, err := m.config.Observer.OpenRoot(v)
+	if errors.Is(err, unix.EIO) {
+		// An XFS that has shut down returns EIO for everything.
+		return errdefs.Errorf(errdefs.ErrFailedPrecondition,
+			"its %s has stopped working; see the kernel's log, unstage the volume and stage it again: %w", v.FSType(), err)
+	}
+
 	if err != nil || root == nil {
 		return err
+	}
+
+	if err := checkWritable(v, point); err != nil || point.SuperReadOnly {
+		return errors.Join(err, root.Close())
 	}
 
 	targets.Filesystems = append(targets.Filesystems, freeze.Filesystem{VolumeID: v.VolumeID, FSType: v.FSType(), Root: root})
 
 	return nil
 }
-
-// openWritable opens the root of the volume's filesystem, nil unless it is mounted and may be
-// written.
-func (m *Image) openWritable(v *staged.Volume) (*os.File, error) {
-	root, point, err := m.observe.OpenRoot(v)
-	if errors.Is(err, unix.EIO) {
-		// An XFS that has shut down returns EIO for everything.
-		return nil, errdefs.Errorf(errdefs.ErrFailedPrecondition,
-			"its %s has stopped working; see the kernel's log, unstage the volume and stage it again: %w", v.FSType(), err)
-	}
-
-	if err != nil || root == nil {
-		return nil, err
-	}
-
-	if err := checkWritable(v, point); err != nil || point.SuperReadOnly {
-		return nil, errors.Join(err, root.Close())
-	}
-
-	return root, nil
-}
-
-// CheckStored returns NOT_FOUND unless the pool stores the volume's image.
-func (m *Image) CheckStored(v *staged.Volume) error { return m.pools.CheckImage(v) }

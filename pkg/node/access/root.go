@@ -24,9 +24,14 @@ func checkWritable(v *staged.Volume, point mount.Point) error {
 		v.FSType(), point.Path, point.SuperOptions)
 }
 
-// checkNotShutDown is Ways.CheckNotShutDown.
-func (m *Image) checkNotShutDown(v *staged.Volume) error {
-	root, point, err := m.observe.OpenMounted(v, v.StagingPath)
+// CheckNotShutDown returns FAILED_PRECONDITION for a staged image whose filesystem has shut down. Only
+// a mount after the last unmount ends that, so that another user of this mount would have no data.
+func (w *Ways) CheckNotShutDown(v *staged.Volume) error {
+	if !v.IsMountedImage() {
+		return nil
+	}
+
+	root, point, err := w.Targets.config.Observer.OpenMounted(v, v.StagingPath)
 	if root != nil {
 		defer root.Close()
 

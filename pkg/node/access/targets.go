@@ -4,31 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"os"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/node/device"
-	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/ownership"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
 // Targets mounts volumes at paths of the CO, and unmounts them. It is what the ways of access have in common
 // that publish by a bind mount.
-type Targets struct {
-	dirs    *mount.AllowedDirs
-	observe *observe.Observer
-	devices *device.Devices
-	pools   staged.Pools
-	tuner   *tuning.Tuner
-	gate    Gate
-	events  Events
-	log     *slog.Logger
+type Targets struct{ config *Config }
+
+// IsStaged reports whether the volume is mounted at its staging path.
+func (t *Targets) IsStaged(v *staged.Volume) (bool, error) {
+	return t.config.Observer.IsMountedAt(v, v.StagingPath)
+}
+
+// IsInUse is true, too, while an image that is not mounted any more still has its device.
+func (t *Targets) IsInUse(v *staged.Volume) (bool, error) {
+	if mounted, err := t.IsStaged(v); mounted || err != nil {
+		return mounted, err
+	}
+
+	return t.config.Devices.IsLeft(v)
 }
 
 // bind binds source to the target path. Way is that of the volume.
@@ -61,7 +61,7 @@ func (t *Targets) publishStaged(ctx context.Context, way Access, v *staged.Volum
 		return err
 	}
 
-	staging, err := t.dirs.Target(v.StagingPath)
+	staging, err := t.config.Dirs.Target(v.StagingPath)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func SetGroup(
 // UnmountAllLayers unmounts every mount of the volume at the path. Another mount there is
 // FAILED_PRECONDITION.
 func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
-	defer t.gate.Close(v.VolumeID)()
+	defer t.config.Gate.Close(v.VolumeID)()
 
 	for {
 		point, mounted, err := at.Mounted()
@@ -124,9 +124,9 @@ func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 			return err
 		}
 
-		isVolume, err := t.observe.IsMountOf(v, point)
+		isVolume, err := t.config.Observer.IsMountOf(v, point)
 		if err == nil && !isVolume && v.Capability.Block {
-			isVolume, err = t.devices.Raw().IsStaleNode(v, point)
+			isVolume, err = t.config.Devices.Raw().IsStaleNode(v, point)
 		}
 
 		if err != nil {
@@ -140,20 +140,20 @@ func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 
 		if err := at.Unmount(); err != nil {
 			if errors.Is(err, mount.ErrBusy) {
-				t.events.MountBusy(v, at.Path())
+				t.config.MountEvents.MountBusy(v, at.Path())
 			}
 
 			return err
 		}
 
-		t.events.Unmounted(v, at.Path())
+		t.config.MountEvents.Unmounted(v, at.Path())
 	}
 }
 
 // IsPublished reports whether the volume is mounted at the target path, also beneath another
 // mount.
 func (t *Targets) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
-	for _, observed := range []func(*staged.Volume, string) (bool, error){t.observe.IsMountedAt, t.observe.IsCoveredAt} {
+	for _, observed := range []func(*staged.Volume, string) (bool, error){t.config.Observer.IsMountedAt, t.config.Observer.IsCoveredAt} {
 		if found, err := observed(v, p.TargetPath); found || err != nil {
 			return found, err
 		}
@@ -164,7 +164,7 @@ func (t *Targets) IsPublished(v *staged.Volume, p staged.Publication) (bool, err
 
 // Republish returns FAILED_PRECONDITION where a pod would find another mount.
 func (t *Targets) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
-	if mounted, err := t.observe.IsMountedAt(v, p.TargetPath); mounted || err != nil {
+	if mounted, err := t.config.Observer.IsMountedAt(v, p.TargetPath); mounted || err != nil {
 		return err
 	}
 
@@ -181,7 +181,7 @@ func (t *Targets) Unpublish(v *staged.Volume, p staged.Publication, target *moun
 		}
 	}
 
-	return errors.Join(t.tuner.RemoveLimits(p.TargetPath), t.RemoveTarget(p))
+	return errors.Join(t.config.Tuner.RemoveLimits(p.TargetPath), t.RemoveTarget(p))
 }
 
 // RemoveTarget removes a target path that the driver made. If it has content by now, another
@@ -191,31 +191,20 @@ func (t *Targets) RemoveTarget(publication staged.Publication) error {
 		return nil
 	}
 
-	target, err := t.dirs.Target(publication.TargetPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	return t.config.Dirs.WithTarget(publication.TargetPath, func(target *mount.Target) error {
+		err := target.Remove()
+		if errors.Is(err, mount.ErrNotEmpty) || errors.Is(err, mount.ErrWrongType) || errors.Is(err, mount.ErrBusy) {
+			t.config.Log.Warn("a target path that was made for a volume is used for something else and stays",
+				"target", publication.TargetPath, "reason", err)
 
-	if err != nil {
-		return fmt.Errorf("remove target: %w", err)
-	}
-	defer target.Close()
+			return nil
+		}
 
-	err = target.Remove()
-	if errors.Is(err, mount.ErrNotEmpty) || errors.Is(err, mount.ErrWrongType) || errors.Is(err, mount.ErrBusy) {
-		t.log.Warn("a target path that was made for a volume is used for something else and stays",
-			"target", publication.TargetPath, "reason", err)
-
-		return nil
-	}
-
-	return err
+		return err
+	})
 }
 
 // goneFrom returns NOT_FOUND for a volume that is not at the path any more.
 func goneFrom(v *staged.Volume, path string) error {
 	return errdefs.Errorf(errdefs.ErrNotFound, "volume %s is not at %s any more", v.VolumeID, path)
 }
-
-// RemoveLimits removes the limits of the pod at the target path.
-func (t *Targets) RemoveLimits(targetPath string) error { return t.tuner.RemoveLimits(targetPath) }

@@ -11,12 +11,15 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
-// tune is Ways.Tune of an image.
-func (t *Targets) tune(ctx context.Context, way Access, v *staged.Volume) error {
-	wanted, err := t.pools.MutableParameters(v)
+// Tune applies the mutable parameters that the pool has of a staged volume to its devices and
+// its publications. Only images have any.
+func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
+	wanted, err := w.Targets.config.Pools.MutableParameters(v)
 	if err != nil {
 		return err
 	}
+
+	way := w.For(v)
 
 	numbers, err := way.Devices(v)
 	if err != nil {
@@ -24,13 +27,13 @@ func (t *Targets) tune(ctx context.Context, way Access, v *staged.Volume) error 
 	}
 
 	for _, number := range numbers {
-		if err := t.tuner.SetQueue(ctx, v.VolumeID, number, wanted); err != nil {
+		if err := w.Targets.config.Tuner.SetQueue(ctx, v.VolumeID, number, wanted); err != nil {
 			return err
 		}
 	}
 
 	for _, publication := range v.Publications {
-		err := t.limit(ctx, way, v, publication, wanted)
+		err := w.Targets.limit(ctx, way, v, publication, wanted)
 		// A pod that has ended needs no limit; its volume is about to be unpublished.
 		if err != nil && !errors.Is(err, cgroup.ErrNoPod) {
 			return err
@@ -42,13 +45,13 @@ func (t *Targets) tune(ctx context.Context, way Access, v *staged.Volume) error 
 
 // LimitNew sets the limits of a publication that is being made.
 func (t *Targets) LimitNew(ctx context.Context, way Access, v *staged.Volume, publication staged.Publication) error {
-	wanted, err := t.pools.MutableParameters(v)
+	wanted, err := t.config.Pools.MutableParameters(v)
 	if err != nil || !tuning.HasLimits(wanted) {
 		return err
 	}
 
 	if publication.Pod == "" {
-		t.log.Warn("a volume with limits is published without a known pod, so that the limits do not apply",
+		t.config.Log.Warn("a volume with limits is published without a known pod, so that the limits do not apply",
 			"volume", v.VolumeID, "target", publication.TargetPath)
 
 		return nil
@@ -60,7 +63,7 @@ func (t *Targets) LimitNew(ctx context.Context, way Access, v *staged.Volume, pu
 // limit sets, replaces or removes the limits of the pod that the volume is published to.
 func (t *Targets) limit(ctx context.Context, way Access, v *staged.Volume, publication staged.Publication, wanted volume.Mutable) error {
 	if !tuning.HasLimits(wanted) {
-		return t.tuner.RemoveLimits(publication.TargetPath)
+		return t.config.Tuner.RemoveLimits(publication.TargetPath)
 	}
 
 	number, err := way.DeviceOf(v, publication)
@@ -68,7 +71,7 @@ func (t *Targets) limit(ctx context.Context, way Access, v *staged.Volume, publi
 		return err
 	}
 
-	return t.tuner.SetLimits(ctx, tuning.Limited{
+	return t.config.Tuner.SetLimits(ctx, tuning.Limited{
 		TargetPath: publication.TargetPath, VolumeID: v.VolumeID, Pod: publication.Pod, Number: number,
 	}, wanted)
 }

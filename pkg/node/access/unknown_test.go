@@ -234,7 +234,7 @@ func TestDevicesOfARawVolume(t *testing.T) {
 // TestVolumes answers by ids, also by those without a record and of what cannot be observed.
 func TestVolumes(t *testing.T) {
 	f, image, directory, raw := newUnknowing(t)
-	volumes := access.NewVolumes(f.Records, f.ways, f.freezer)
+	volumes := access.NewVolumes(f.ways)
 	within := errors.New("within")
 	with := func(change func(v *staged.Volume)) *staged.Volume {
 		v := f.V.Clone()

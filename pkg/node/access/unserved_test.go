@@ -26,11 +26,11 @@ func TestPoolIsNotServed(t *testing.T) {
 
 	target, ctx := f.At(t, f.Publication.TargetPath), t.Context()
 
-	require.NoError(t, f.stored.Volumes.Fail("default", os.ErrPermission))
+	require.NoError(t, f.Pools.Volumes.Fail("default", os.ErrPermission))
 
 	for name, call := range map[string]func() error{
-		"CheckStored":                func() error { return f.Way.CheckStored(f.V) },
-		"CheckStored of a directory": func() error { return f.ways.For(directory).CheckStored(directory) },
+		"CheckStored":                func() error { return f.Pools.CheckStored(f.V) },
+		"CheckStored of a directory": func() error { return f.Pools.CheckStored(directory) },
 		"Expand of a directory": func() error {
 			_, err := f.ways.For(directory).Expand(ctx, directory, f.V.StagingPath, nil)
 

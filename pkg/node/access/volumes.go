@@ -13,23 +13,22 @@ import (
 
 // Volumes answers by the id of a volume how it is used on this node.
 type Volumes struct {
-	records *staged.Records[*staged.Volume]
-	ways    *Ways
-	freezer *freeze.Freezer
+	ways   *Ways
+	config *Config
 }
 
-// NewVolumes returns Volumes.
-func NewVolumes(records *staged.Records[*staged.Volume], ways *Ways, freezer *freeze.Freezer) *Volumes {
-	return &Volumes{records: records, ways: ways, freezer: freezer}
-}
+// NewVolumes returns the volumes that are used in these ways.
+func NewVolumes(ways *Ways) *Volumes { return &Volumes{ways: ways, config: ways.Targets.config} }
 
 // Staged returns the record of the volume, false where it has none on this node.
-func (v *Volumes) Staged(volumeID string) (*staged.Volume, bool) { return v.records.Get(volumeID) }
+func (v *Volumes) Staged(volumeID string) (*staged.Volume, bool) {
+	return v.config.Volumes.Get(volumeID)
+}
 
 // InUse returns where the volume is published, or else staged. An error means that this is
 // unknown.
 func (v *Volumes) InUse(volumeID string) (path string, used bool, err error) {
-	found, known := v.records.Get(volumeID)
+	found, known := v.config.Volumes.Get(volumeID)
 	if !known {
 		return "", false, nil
 	}
@@ -39,12 +38,12 @@ func (v *Volumes) InUse(volumeID string) (path string, used bool, err error) {
 
 // ErrorCount returns how many errors the kernel has counted in the volume's mounted filesystem.
 func (v *Volumes) ErrorCount(volumeID string) (uint64, error) {
-	found, known := v.records.Get(volumeID)
+	found, known := v.config.Volumes.Get(volumeID)
 	if !known {
 		return 0, nil
 	}
 
-	root, point, err := v.ways.Targets.observe.OpenRoot(found)
+	root, point, err := v.config.Observer.OpenRoot(found)
 	if err != nil || root == nil {
 		return 0, err
 	}
@@ -63,7 +62,7 @@ func (v *Volumes) ErrorCount(volumeID string) (uint64, error) {
 // CanFreeze reports whether WithFrozen protects a copy of the volume from all writes on
 // this node: the volume is not used here, only read, or mounted from an image.
 func (v *Volumes) CanFreeze(volumeID string) bool {
-	found, known := v.records.Get(volumeID)
+	found, known := v.config.Volumes.Get(volumeID)
 	if !known || found.IsReadOnly() || found.IsMountedImage() {
 		return true
 	}
@@ -74,7 +73,7 @@ func (v *Volumes) CanFreeze(volumeID string) bool {
 }
 
 // IsFrozen reports whether the volume's filesystem is frozen by WithFrozen.
-func (v *Volumes) IsFrozen(volumeID string) bool { return v.freezer.IsFrozen(volumeID) }
+func (v *Volumes) IsFrozen(volumeID string) bool { return v.config.Freezer.IsFrozen(volumeID) }
 
 // WithFrozen calls within while the filesystems of the volumes are frozen, as far as they
 // are on images and mounted for writing on this node. The devices of raw-block and direct
@@ -86,7 +85,7 @@ func (v *Volumes) WithFrozen(ctx context.Context, volumeIDs []string, within fun
 	slices.Sort(sorted)
 
 	for _, id := range slices.Compact(sorted) {
-		found, known := v.records.Get(id)
+		found, known := v.config.Volumes.Get(id)
 		if !known {
 			continue
 		}
@@ -96,5 +95,5 @@ func (v *Volumes) WithFrozen(ctx context.Context, volumeIDs []string, within fun
 		}
 	}
 
-	return v.freezer.WithFrozen(ctx, targets, within)
+	return v.config.Freezer.WithFrozen(ctx, targets, within)
 }

@@ -78,7 +78,7 @@ func (d *Access) Unpublish(v *staged.Volume, p staged.Publication, target *mount
 		}
 	}
 
-	return errors.Join(d.RemoveLimits(p.TargetPath), d.config.Runtimes.Root.Remove(p.TargetPath), d.RemoveTarget(p))
+	return errors.Join(d.config.Tuner.RemoveLimits(p.TargetPath), d.config.Runtimes.Root.Remove(p.TargetPath), d.RemoveTarget(p))
 }
 
 // Expand grows the device, and then the filesystem: here while no guest can have it, else in

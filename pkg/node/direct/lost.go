@@ -3,7 +3,6 @@ package direct
 import (
 	"context"
 	"errors"
-	"io/fs"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/kata"
@@ -77,19 +76,9 @@ func (a *Assignments) revoke(v *staged.Volume, publication staged.Publication) e
 	a.config.Log.Warn("an assignment is removed, as its device was detached",
 		"volume", v.VolumeID, "target", publication.TargetPath)
 
-	err := a.config.Runtimes.Root.Remove(publication.TargetPath)
+	unmount := func(target *mount.Target) error { return a.config.Shared.Targets.UnmountAllLayers(v, target) }
 
-	target, missing := a.config.Dirs.Target(publication.TargetPath)
-	if errors.Is(missing, fs.ErrNotExist) {
-		return err
-	}
-
-	if missing != nil {
-		return errors.Join(err, missing)
-	}
-	defer target.Close()
-
-	return errors.Join(err, a.config.Shared.Targets.UnmountAllLayers(v, target))
+	return errors.Join(a.config.Runtimes.Root.Remove(publication.TargetPath), a.config.Dirs.WithTarget(publication.TargetPath, unmount))
 }
 
 // RevokeLost revokes the publications of a direct volume whose devices are gone. The

@@ -98,16 +98,15 @@ func newMachine(t *testing.T, devices map[int]loopsys.Device) *machine {
 
 	loops, root := m.sys.Loops(), kata.NewRoot(m.root)
 	observer := observe.New(dirs, loops)
-	m.devices = device.New(device.Config{Pools: staged.Pools{Volumes: pools}, Loops: loops, Volumes: records, Observer: observer, Assigned: device.AssignedBy(root), Log: log})
 	config := access.Config{
-		Pools: staged.Pools{Volumes: pools}, Dirs: dirs, Loops: loops, Observer: observer, Devices: m.devices, Gate: gates{}, Events: gates{}, Log: log,
+		Config: device.Config{Pools: staged.Pools{Volumes: pools}, Loops: loops, Volumes: records, Observer: observer, Assigned: device.AssignedBy(root), Log: log},
+		Dirs:   dirs, Checker: m.checker, Gate: gates{}, MountEvents: gates{},
 	}
+	m.devices = device.New(config.Config)
+	config.Devices = m.devices
 	shared := access.NewShared(config)
-	m.Access = New(Config{
-		Runtimes: kata.Runtimes{Root: root}, Pools: staged.Pools{Volumes: pools}, Dirs: dirs, Loops: loops, Observer: observer,
-		Devices: m.devices, Volumes: records, Shared: shared, Checker: m.checker, Log: log,
-	})
-	m.ways = access.New(config, shared, m.Access)
+	m.Access = New(Config{Config: config, Runtimes: kata.Runtimes{Root: root}, Shared: shared})
+	m.ways = access.New(shared, m.Access)
 
 	return m
 }

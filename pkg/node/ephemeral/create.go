@@ -15,9 +15,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// ensure creates and mounts the volume unless it is published. It first removes what an earlier
-// attempt or a reboot has left of it.
-func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
+// Publish creates and mounts the volume, which exists from its publication to its unpublication, unless it is
+// published. It first removes what an earlier attempt or a reboot has left of it. The caller is in an operation
+// on the volume.
+func (v *Volumes) Publish(ctx context.Context, wanted *staged.Inline) error {
 	if existing, known := v.config.Records.Get(wanted.VolumeID); known {
 		there, err := v.isPublished(existing)
 		if err != nil {
@@ -52,7 +53,7 @@ func (v *Volumes) ensure(ctx context.Context, wanted *staged.Inline) error {
 	}
 	defer target.Close()
 
-	stored, err := v.config.Stored.Of(wanted.StagedVolume())
+	stored, err := v.config.Pools.Of(wanted.StagedVolume())
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
@@ -29,7 +31,8 @@ func volumes(t *testing.T) *Volumes {
 	require.NoError(t, err)
 
 	return &Volumes{config: Config{
-		Pools: pool.NewSet(map[string]string{"default": "/default", "fast": "/fast"}), Capabilities: all, MaxVolumeBytes: 1 << 40,
+		Config:       access.Config{Config: device.Config{Pools: staged.Pools{Volumes: pool.NewSet(map[string]string{"default": "/default", "fast": "/fast"})}}},
+		Capabilities: all, MaxVolumeBytes: 1 << 40,
 	}}
 }
 
@@ -67,7 +70,7 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			wanted, err := volumes(t).parse(request(test.context), "/normalized")
+			wanted, err := volumes(t).Parse(request(test.context), "/normalized")
 			require.NoError(t, err)
 
 			wanted.ContentID = contentID
@@ -117,7 +120,7 @@ func TestParseRefuses(t *testing.T) {
 			r := request(map[string]string{})
 			test.change(r)
 
-			_, err := volumes(t).parse(r, "/target")
+			_, err := volumes(t).Parse(r, "/target")
 			errtext.Require(t, err, says)
 			rpccode.Require(t, err, test.code)
 		})
@@ -131,11 +134,11 @@ func TestParseWithoutLimits(t *testing.T) {
 	v := volumes(t)
 	v.config.MaxVolumeBytes, v.config.MkfsOptions = 0, true
 
-	_, err := v.parse(request(map[string]string{volume.KeySize: "2Ti", volume.KeyMkfsOptions: "-O ^metadata_csum"}), "/target")
+	_, err := v.Parse(request(map[string]string{volume.KeySize: "2Ti", volume.KeyMkfsOptions: "-O ^metadata_csum"}), "/target")
 	require.NoError(t, err)
 	require.NoError(t, v.checkLargest(&staged.Inline{SizeBytes: 2 << 40}))
 
-	_, err = v.parse(request(map[string]string{volume.KeyMkfsOptions: "-d /etc"}), "/target")
+	_, err = v.Parse(request(map[string]string{volume.KeyMkfsOptions: "-d /etc"}), "/target")
 	errtext.Require(t, err, "volume_context: mkfsOptions: ")
 	rpccode.Require(t, err, codes.InvalidArgument)
 }

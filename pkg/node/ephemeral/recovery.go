@@ -91,7 +91,7 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, b
 	var unknown error
 
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
-		for _, name := range v.config.Directories.Names() {
+		for _, name := range v.config.Pools.Ephemeral.Names() {
 			lost := &staged.Inline{
 				VolumeID: id, ContentID: staged.ContentID(content), Parameters: volume.Parameters{Pool: name, Backing: backing},
 				Publication: staged.Publication{TargetPath: at.Path()},
@@ -99,7 +99,7 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, b
 
 			found, err := v.config.Observer.IsMountOf(lost.StagedVolume(), point)
 			if err == nil && found {
-				err = v.config.Ways.For(lost.StagedVolume()).CheckStored(lost.StagedVolume())
+				err = v.config.Pools.CheckStored(lost.StagedVolume())
 			}
 
 			switch {

@@ -15,7 +15,7 @@ import (
 // repeated: the record is deleted last.
 func (v *Volumes) remove(ctx context.Context, r *staged.Inline) error {
 	// The pod must end although its pool has failed.
-	stored, unavailable := v.config.Stored.Of(r.StagedVolume())
+	stored, unavailable := v.config.Pools.Of(r.StagedVolume())
 	if unavailable != nil && !errors.Is(unavailable, pool.ErrUnavailable) {
 		return unavailable
 	}

@@ -24,11 +24,11 @@ func stored(t *testing.T) (*Volumes, *pool.Pool) {
 	v := volumes(t)
 	opened, err := pool.Open("default", t.TempDir(), pool.Options{})
 	require.NoError(t, err)
-	v.config.Pools.Serve(opened)
-	t.Cleanup(func() { require.NoError(t, v.config.Pools.Close()) })
+	v.config.Pools.Volumes.Serve(opened)
+	t.Cleanup(func() { require.NoError(t, v.config.Pools.Volumes.Close()) })
 
 	store := state.New(t.TempDir(), state.Options{Log: slog.New(slog.DiscardHandler)})
-	v.config.Records, v.config.Stored = staged.NewInlineRecords(store), staged.Pools{Ephemeral: v.config.Pools.Ephemeral()}
+	v.config.Records, v.config.Pools.Ephemeral = staged.NewInlineRecords(store), v.config.Pools.Volumes.Ephemeral()
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 

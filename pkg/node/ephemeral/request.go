@@ -1,6 +1,7 @@
 package ephemeral
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -15,13 +16,11 @@ import (
 // sizeStep is the unit to which sizes are rounded up.
 const sizeStep = 4096
 
-func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*staged.Inline, error) {
-	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+// Parse returns the volume that is requested at the target, which is normalized.
+func (v *Volumes) Parse(request *csi.NodePublishVolumeRequest, target string) (*staged.Inline, error) {
+	err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("target_path", request.GetTargetPath()))
+	if err != nil {
 		return nil, err
-	}
-
-	if request.GetTargetPath() == "" {
-		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "target_path is missing")
 	}
 
 	capability, err := v.parseCapability(request.GetVolumeCapability())
@@ -35,12 +34,12 @@ func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*
 	}
 
 	if _, named := request.GetVolumeContext()[volume.KeyPool]; !named {
-		parameters.Pool = v.config.Pools.Default()
+		parameters.Pool = v.config.Pools.Volumes.Default()
 	}
 
-	if !v.config.Pools.Has(parameters.Pool) {
+	if !v.config.Pools.Volumes.Has(parameters.Pool) {
 		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_context: pool %q does not exist; there are %s",
-			parameters.Pool, strings.Join(v.config.Pools.Names(), ", "))
+			parameters.Pool, strings.Join(v.config.Pools.Volumes.Names(), ", "))
 	}
 
 	wanted := &staged.Inline{

@@ -2,38 +2,23 @@ package ephemeral
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
-
-	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
-	"github.com/touchstone-csi/touchstone/pkg/node/device"
-	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // Config configures the volumes.
 type Config struct {
-	// Pools are the pools by their names; Directories are the directories of ephemeral volumes in
-	// them, under the same names.
-	Pools, Directories *pool.Set
-	Records            *staged.InlineRecords
-	// Stored finds the pools of the volumes.
-	Stored     staged.Pools
+	// Config is that of the ways of access.
+	access.Config
+
+	Records    *staged.InlineRecords
 	Ways       *access.Ways
-	Devices    *device.Devices
-	Observer   *observe.Observer
 	Prober     *probe.Prober
-	Dirs       *mount.AllowedDirs
-	Loops      *loop.Loops
 	Operations *operation.Group
 	// Admission decides what may be provisioned from the pools.
 	Admission    *pool.Admission
@@ -42,9 +27,6 @@ type Config struct {
 	MaxVolumeBytes int64
 	// MkfsOptions allows mkfs options, which the author of a pod writes.
 	MkfsOptions bool
-	// Run starts the tools of the filesystems; nil means the real ones.
-	Run filesystem.Runner
-	Log *slog.Logger
 }
 
 // Volumes are the inline ephemeral volumes of this node. They are safe for concurrent use; calls of
@@ -53,30 +35,6 @@ type Volumes struct{ config Config }
 
 // New returns the volumes.
 func New(config Config) *Volumes { return &Volumes{config: config} }
-
-// Publish is NodePublishVolume of a volume that exists from its publication to its unpublication.
-// Target is the normalized target path.
-func (v *Volumes) Publish(
-	ctx context.Context, request *csi.NodePublishVolumeRequest, target string,
-) (*csi.NodePublishVolumeResponse, error) {
-	wanted, err := v.parse(request, target)
-	if err != nil {
-		return nil, err
-	}
-
-	id := wanted.VolumeID
-
-	defer v.config.Prober.ProbeAfterOperation(id)
-
-	return operation.DoLogged(ctx, v.config.Log, v.config.Operations, operation.VolumeCall(id, target, "NodePublishVolume", request),
-		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
-			if err := v.ensure(ctx, wanted); err != nil {
-				return nil, fmt.Errorf("publish ephemeral volume %s at %s: %w", id, target, err)
-			}
-
-			return &csi.NodePublishVolumeResponse{}, nil
-		})
-}
 
 // Unpublish unmounts and removes the volume with that id whose target is the path, if there is one.
 func (v *Volumes) Unpublish(ctx context.Context, id, target string) error {
@@ -100,7 +58,7 @@ func (v *Volumes) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 			continue
 		}
 
-		stored, err := v.config.Stored.Of(each.StagedVolume())
+		stored, err := v.config.Pools.Of(each.StagedVolume())
 		if err != nil {
 			return err
 		}

@@ -27,12 +27,7 @@ func (p Pools) Of(v *Volume) (*pool.Pool, error) {
 		set = p.Ephemeral
 	}
 
-	return PoolIn(set, v)
-}
-
-// PoolIn returns the pool of the set that stores a volume in use.
-func PoolIn(pools *pool.Set, v *Volume) (*pool.Pool, error) {
-	found, err := pools.Get(v.Parameters.Pool)
+	found, err := set.Get(v.Parameters.Pool)
 
 	switch {
 	case errors.Is(err, pool.ErrUnknown):
@@ -55,14 +50,25 @@ func (p Pools) OpenImage(v *Volume, flag int) (*os.File, error) {
 	return stored.Images.Open(v.ObjectID(), flag)
 }
 
-// CheckImage returns NOT_FOUND unless the pool stores the volume's image.
-func (p Pools) CheckImage(v *Volume) error {
-	image, err := p.OpenImage(v, os.O_RDONLY)
+// CheckStored returns NOT_FOUND unless the pool stores the volume's image or directory.
+func (p Pools) CheckStored(v *Volume) error {
+	stored, err := p.Of(v)
 	if err != nil {
 		return err
 	}
 
-	_ = image.Close()
+	var object *os.File
+	if v.IsImage() {
+		object, err = stored.Images.Open(v.ObjectID(), os.O_RDONLY)
+	} else {
+		object, err = stored.Directories.Open(v.ObjectID())
+	}
+
+	if err != nil {
+		return err
+	}
+
+	_ = object.Close()
 
 	return nil
 }

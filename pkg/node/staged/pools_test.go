@@ -63,7 +63,7 @@ func TestPoolsOf(t *testing.T) {
 	for what, get := range map[string]func() error{
 		"the pool":               func() error { _, err := p.Of(image); return err },
 		"the mutable parameters": func() error { _, err := p.MutableParameters(image); return err },
-		"the image":              func() error { return p.CheckImage(image) },
+		"the image":              func() error { return p.CheckStored(image) },
 	} {
 		rpccode.Require(t, get(), codes.FailedPrecondition, what+" of a volume in a pool that the node does not have")
 	}
@@ -77,9 +77,9 @@ func TestPoolsOf(t *testing.T) {
 
 	stored := in("default", false)
 	stored.VolumeID, stored.Parameters.Backing = volumeID, volume.BackingImage
-	rpccode.Require(t, p.CheckImage(stored), codes.NotFound, "an image that is missing")
+	rpccode.Require(t, p.CheckStored(stored), codes.NotFound, "an image that is missing")
 	require.NoError(t, of.Images.Create(volumeID, 1, false))
-	require.NoError(t, p.CheckImage(stored))
+	require.NoError(t, p.CheckStored(stored))
 	require.NoError(t, of.SetMutable(volumeID, volume.Mutable{volume.KeyIOScheduler: "none"}))
 
 	mutable, err := p.MutableParameters(stored)

@@ -60,9 +60,8 @@ func TestAVolumeThatIsNotMountedHasNoUsage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			config := access.Config{Dirs: dirs, Log: log}
 			reader := stats.New(stats.Config{
-				Ways: access.New(config, access.NewShared(config), nil), Observer: observe.New(dirs, nil), Prober: probe.New(probe.Config{Memory: probe.NewMemory(), Log: log}),
+				Ways: access.New(access.NewShared(access.Config{Dirs: dirs}), nil), Observer: observe.New(dirs, nil), Prober: probe.New(probe.Config{Memory: probe.NewMemory(), Log: log}),
 				Dirs: dirs, Capabilities: without,
 				InUse: func(id, path string) (*staged.Volume, error) {
 					require.Equal(t, v.VolumeID+" "+test.path, id+" "+path, "want: the volume and path of the call")
