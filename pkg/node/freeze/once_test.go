@@ -163,7 +163,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 		// A sync reports once what could not be written; the freeze after it would copy the rest.
 		Reported: []string{"openat", "syncfs", "ioctl", "pwrite64 state/state.jsonl", "fdatasync"},
 		// The state accepts no change after a failed one, until a restart.
-		Lasting: "code = Unavailable desc = record 1 volumes: state is read-only",
+		Lasting: "code = Unavailable desc = record volume " + onceID + ": state is read-only",
 		Prepare: func(t *testing.T, directory string) {
 			t.Helper()
 
