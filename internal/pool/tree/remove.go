@@ -3,12 +3,10 @@ package tree
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"os"
-	"strconv"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,14 +29,6 @@ var ErrMounted = errdefs.New(errdefs.ErrFailedPrecondition, "something is mounte
 
 // errNotEmpty is for a directory that lists no entries and cannot be removed.
 var errNotEmpty = errors.New("the directory is not empty, but lists no entries")
-
-// nameCounter makes names that are unique in this process and, as it starts with the time, across
-// restarts.
-var nameCounter atomic.Int64
-
-func init() { nameCounter.Store(time.Now().UnixNano()) } //nolint:gochecknoinits // a constant can't be the time
-
-func uniqueName() string { return strconv.FormatInt(nameCounter.Add(1), 10) }
 
 // RemoveName removes a file or an empty directory, after clearing the flags that forbid it. It
 // returns false for a directory that is not empty. A name that is missing is no error. Errors:
@@ -66,7 +56,7 @@ func Move(from *os.File, name string, target *os.File, renamed string) error {
 		if err != nil {
 			err = removalError(target, renamed, err)
 		} else {
-			err = moveDirectory(from, name, earlier, uniqueName())
+			err = moveDirectory(from, name, earlier, rand.Text())
 			_ = earlier.Close()
 		}
 
@@ -209,7 +199,7 @@ func (r *remover) content(ctx context.Context, directory *os.File, level int) er
 // each name once, or into area if spill cannot be created.
 func (r *remover) moveUp(parent *os.File, name string) error {
 	if r.spill == nil {
-		made := uniqueName()
+		made := rand.Text()
 		r.spill = r.area
 
 		_ = unix.Mkdirat(int(r.area.Fd()), made, directoryMode)
@@ -218,7 +208,7 @@ func (r *remover) moveUp(parent *os.File, name string) error {
 		}
 	}
 
-	return moveDirectory(parent, name, r.spill, uniqueName())
+	return moveDirectory(parent, name, r.spill, rand.Text())
 }
 
 // unmovable reports whether an error of moveUp is due to the location of the directory, so that it
