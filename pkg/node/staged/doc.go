@@ -5,5 +5,5 @@
 // does not state what is mounted or attached now: that is observed (package observe).
 //
 // It contains record types and their storage. It does not mount, attach or observe
-// anything, and it imports neither the services nor kernel packages.
+// anything, and it imports no service.
 package staged

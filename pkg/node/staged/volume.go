@@ -152,17 +152,6 @@ func (v *Volume) WithoutPublication(target string) *Volume {
 	return changed
 }
 
-// AllPublications returns the publications, and those persistent ones that are not made now.
-func (v *Volume) AllPublications() []Publication {
-	isPublished := func(p Publication) bool {
-		_, ok := v.PublicationAt(p.TargetPath)
-
-		return ok
-	}
-
-	return append(slices.Clone(v.Publications), slices.DeleteFunc(slices.Clone(v.Persistent), isPublished)...)
-}
-
 // IsPersistentAt reports whether each start of the driver publishes the volume at the target path.
 func (v *Volume) IsPersistentAt(target string) bool {
 	_, ok := publicationAt(v.Persistent, target)
