@@ -35,7 +35,7 @@ func TestErrorsWithTheSameMessageAreDistinct(t *testing.T) {
 	require.NotErrorIs(t, one, other)
 }
 
-// TestWrap: the message stands before an error, which stays itself, and makes none.
+// TestWrapf: the message stands before an error, which stays itself, and makes none.
 func TestWrapf(t *testing.T) {
 	t.Parallel()
 

@@ -110,7 +110,7 @@ func furnish(t *testing.T, root string) {
 	require.NoError(t, sparse.Truncate(256*mebi))
 	require.NoError(t, sparse.Close())
 
-	// IsCurrentImage.
+	// A deep path, and hard links.
 	deep := in(strings.Repeat("deep/", 40))
 	require.NoError(t, os.MkdirAll(deep, 0o755))
 	require.NoError(t, os.Link(in("data"), filepath.Join(deep, "data too")))

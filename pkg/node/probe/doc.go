@@ -8,5 +8,5 @@
 // It contains the probes, their last observations, and the answers that are made of them.
 // It does not decide when a volume is probed (package health), does not check filesystems
 // (package fsck) and does not mount or attach anything; it revokes the publication of a
-// direct volume whose device is gone, through Volumes.
+// direct volume whose device is gone, by Config.Revoke.
 package probe
