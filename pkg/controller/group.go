@@ -11,7 +11,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -97,65 +96,6 @@ func checkSameGroup(g *record.Group, wanted *groupRequest) error {
 	default:
 		return nil
 	}
-}
-
-// DeleteVolumeGroupSnapshot makes a group and its snapshots be gone (CSI v1.13,
-// DeleteVolumeGroupSnapshot).
-func (g *Groups) DeleteVolumeGroupSnapshot(
-	ctx context.Context, request *csi.DeleteVolumeGroupSnapshotRequest,
-) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
-	s, id := g.service, request.GetGroupSnapshotId()
-	if err := rpc.CheckID("group_snapshot_id", id); err != nil {
-		return nil, err
-	}
-
-	call := operation.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
-
-	return operation.DoLogged(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
-		return &csi.DeleteVolumeGroupSnapshotResponse{}, g.deleteGroup(ctx, id, request.GetSnapshotIds())
-	})
-}
-
-func (g *Groups) deleteGroup(ctx context.Context, id string, memberIDs []string) (err error) {
-	defer errdefs.Wrapf(&err, "delete group snapshot %s", id)
-
-	found, ok := g.service.catalog.Groups.Get(id)
-	if !ok || found.Phase == record.PhaseCreating {
-		return nil
-	}
-
-	if err := found.CheckMembers(memberIDs); err != nil {
-		return err
-	}
-
-	return g.service.copies.Remove(ctx, found, g.service.catalog.Members(found)...)
-}
-
-// GetVolumeGroupSnapshot describes one group (CSI v1.13,
-// GetVolumeGroupSnapshot).
-func (g *Groups) GetVolumeGroupSnapshot(
-	_ context.Context, request *csi.GetVolumeGroupSnapshotRequest,
-) (*csi.GetVolumeGroupSnapshotResponse, error) {
-	id := request.GetGroupSnapshotId()
-	if err := rpc.CheckID("group_snapshot_id", id); err != nil {
-		return nil, err
-	}
-
-	found, ok := g.service.catalog.Groups.Get(id)
-	if !ok || found.Phase != record.PhaseReady {
-		return nil, rpc.Errorf(codes.NotFound, "group snapshot %s does not exist", id)
-	}
-
-	if err := found.CheckMembers(request.GetSnapshotIds()); err != nil {
-		return nil, err
-	}
-
-	described, err := g.describeGroup(found)
-	if err != nil {
-		return nil, err
-	}
-
-	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: described}, nil
 }
 
 func (g *Groups) describeGroup(found *record.Group) (*csi.VolumeGroupSnapshot, error) {

@@ -61,35 +61,3 @@ func (s *Service) ControllerExpandVolume(
 
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: expanded.CapacityBytes, NodeExpansionRequired: onNode}, nil
 }
-
-// ControllerModifyVolume changes mutable parameters of a volume, in use or not
-// (CSI v1.13, ControllerModifyVolume).
-func (s *Service) ControllerModifyVolume(
-	ctx context.Context, request *csi.ControllerModifyVolumeRequest,
-) (*csi.ControllerModifyVolumeResponse, error) {
-	found, err := s.catalog.FindVolume(request.GetVolumeId())
-	if err != nil {
-		return nil, err
-	}
-
-	if len(request.GetMutableParameters()) == 0 {
-		return nil, rpc.Invalid("mutable_parameters are missing")
-	}
-
-	mutable, err := s.parseMutable(request.GetMutableParameters())
-	if err != nil {
-		return nil, err
-	}
-
-	wanted := changes.Request{Mutable: mutable}
-	// What is wrong with this request alone is no other's failure.
-	if err := s.changes.Check(ctx, found, wanted); err != nil {
-		return nil, err
-	}
-
-	if _, err := s.changes.Make(ctx, found, wanted); err != nil {
-		return nil, err
-	}
-
-	return &csi.ControllerModifyVolumeResponse{}, nil
-}
