@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 )
 
 // Load reads the rules of a file. Errors: ErrRule, or why it cannot be read; the active rules stay.
@@ -59,34 +59,30 @@ const rewatchPause = time.Second
 // leaves the rules as they are; List and the log show why. It watches the directory, since editors and
 // Kubernetes' ConfigMaps replace the file.
 func (i *Injector) Follow(ctx context.Context, path string) {
-	watcher, err := fsnotify.NewWatcher()
+	path, err := filepath.Abs(path)
 	if err != nil {
-		i.reportFile(fmt.Errorf("watch %s: %w", path, err))
+		i.reportFile(fmt.Errorf("watch the fault rules: %w", err))
 
 		return
 	}
-	defer watcher.Close()
 
-	for {
-		var again <-chan time.Time
-
-		// Each time: the directory may be another one of that name.
-		if err := watcher.Add(filepath.Dir(path)); err != nil {
-			i.reportFile(fmt.Errorf("watch %s: %w", path, err))
-
-			again = time.After(rewatchPause)
-		} else if err := i.Load(path); err != nil { // also at first: it may have changed since Load
+	directory := inotify.Directories{
+		List: func() []string { return []string{filepath.Dir(path)} }, Changed: func() <-chan struct{} { return i.recheck },
+	}
+	load := func() { // also at first: it may have changed since Load
+		if err := i.Load(path); err != nil {
 			i.reportFile(err)
+		}
+	}
+
+	for ctx.Err() == nil {
+		if err := inotify.Watch(ctx, directory, load, func(inotify.Event) { load() }); err != nil {
+			i.reportFile(fmt.Errorf("watch %s: %w", path, err))
 		}
 
 		select {
 		case <-ctx.Done():
-			return
-		case <-watcher.Events:
-		case <-i.recheck:
-		case <-again:
-		case err := <-watcher.Errors:
-			i.log.Warn("changes of the file of fault rules may have been missed; it is loaded again", "file", path, "error", err)
+		case <-time.After(rewatchPause): // the directory may be another one of that name then
 		}
 	}
 }
