@@ -8,10 +8,10 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
 // Config configures the Identity service.
@@ -73,7 +73,7 @@ func (s *Service) GetPluginCapabilities(
 func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	ready, err := s.Health(ctx)
 	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, "unhealthy: "+err.Error())
+		return nil, rpc.Errorf(codes.FailedPrecondition, "unhealthy: %w", err)
 	}
 
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(ready)}, nil

@@ -143,14 +143,14 @@ func randomRowMutants() []regression {
 		},
 		{
 			name: "spec/P-4,PE-2,PE-4-unhealthy", in: "identity.Service.Probe",
-			old: `status.Error(codes.FailedPrecondition, "unhealthy: "`, new: `status.Error(codes.Unavailable, "unhealthy: "`,
+			old: `rpc.Errorf(codes.FailedPrecondition, "unhealthy`, new: `rpc.Errorf(codes.Unavailable, "unhealthy`,
 			breaks: "Probe of an unhealthy plugin has another code", tests: in("pkg/identity", "TestProbeFailsWhileTheCheckFails"),
 		},
 		{
 			name: "spec/PE-1-unhealthy-is-ok", in: "identity.Service.Probe",
 			old: `	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition`, new: `	if err == nil && !ready {
-		return nil, status.Error(codes.FailedPrecondition`,
+		return nil, rpc.Errorf(codes.FailedPrecondition`, new: `	if err == nil && !ready {
+		return nil, rpc.Errorf(codes.FailedPrecondition`,
 			breaks: "Probe of an unhealthy plugin succeeds", tests: in("pkg/identity", "TestProbeFailsWhileTheCheckFails"),
 		},
 		{
