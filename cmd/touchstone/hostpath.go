@@ -117,13 +117,13 @@ func kubeletDirs() ([]string, error) {
 // removeUnused removes the driver's own directory if it has no volume, no snapshot and no other file, such
 // as the image of an embedded pool, so that none is left of each of the many drivers that tests deploy on
 // one host directory. The pools of an earlier start, with other capacities, are among what is in it.
-func removeUnused(flags *hostpath.Flags) error {
-	err := state.Exclusively(flags.StateDir(), "removes it", func() error {
-		if used, err := isUsed(flags.Directory(), flags.StateDir()); err != nil || used {
+func removeUnused(own *hostpath.Flags) error {
+	err := state.Exclusively(own.StateDir(), "removes it", func() error {
+		if used, err := isUsed(own.Directory(), own.StateDir()); err != nil || used {
 			return err
 		}
 
-		return os.RemoveAll(flags.Directory())
+		return os.RemoveAll(own.Directory())
 	})
 	if errors.As(err, new(*state.LockedError)) || errors.Is(err, fs.ErrNotExist) {
 		return nil // another process has it by now, or none has begun

@@ -191,7 +191,7 @@ func (i image) push(ctx context.Context, store *oci.Store, arch, base, built str
 func (i image) programLayer(built string) ([]byte, error) {
 	const user = 65532
 
-	content, err := os.ReadFile(built)
+	program, err := os.ReadFile(built)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (i image) programLayer(built string) ([]byte, error) {
 	var text bytes.Buffer
 
 	writer := tar.NewWriter(&text)
-	entries := []tar.Header{{Name: strings.TrimPrefix(binary, "/"), Mode: directoryMode, Size: int64(len(content)), Typeflag: tar.TypeReg}}
+	entries := []tar.Header{{Name: strings.TrimPrefix(binary, "/"), Mode: directoryMode, Size: int64(len(program)), Typeflag: tar.TypeReg}}
 
 	for _, path := range []string{"run/touchstone/", "var/lib/touchstone/", "var/lib/touchstone/pool/", "var/lib/touchstone/state/"} {
 		entries = append(entries, tar.Header{Name: path, Mode: 0o750, Uid: user, Gid: user, Typeflag: tar.TypeDir})
@@ -214,7 +214,7 @@ func (i image) programLayer(built string) ([]byte, error) {
 
 		err := writer.WriteHeader(&entries[n])
 		if err == nil && entries[n].Typeflag == tar.TypeReg {
-			_, err = writer.Write(content)
+			_, err = writer.Write(program)
 		}
 
 		if err != nil {

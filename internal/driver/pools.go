@@ -285,7 +285,7 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 		}
 	}
 
-	embedded, err := embedded.Ensure(o.base, embedded.Options{
+	made, err := embedded.Ensure(o.base, embedded.Options{
 		Directory: outer, Bytes: o.config.PoolImageBytes, Filesystem: o.config.PoolImageFS,
 		MustExist: known != "" && plain != known, Log: o.config.Log,
 	})
@@ -293,13 +293,13 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 		return "", "", err
 	}
 
-	o.members[name].embedded = embedded
+	o.members[name].embedded = made
 
-	if embedded.Image() != "" && known != "" {
-		err = pool.MoveIdentity(outer, embedded.Directory())
+	if made.Image() != "" && known != "" {
+		err = pool.MoveIdentity(outer, made.Directory())
 	}
 
-	return embedded.Directory(), embedded.Image(), err
+	return made.Directory(), made.Image(), err
 }
 
 // adopt records the identity of a pool that the state does not have. While the pool has no space for an

@@ -58,7 +58,7 @@ type components struct {
 	// localNode is the node service; nil without one.
 	localNode controller.LocalNode
 	// poolChanged are called when a pool fails or is served again.
-	poolChanged []func(pool string)
+	poolChanged []func(poolName string)
 	// watches go on beside the calls until their context ends, and drains close the coalescing windows.
 	watches []func(context.Context)
 	drains  []func(context.Context) error
@@ -87,7 +87,7 @@ type service struct {
 	recoverPool func(context.Context, *pool.Pool) error
 	observe     func(context.Context) error
 	// served, if not nil, is called when a pool is served from now on.
-	served func(ctx context.Context, pool string)
+	served func(ctx context.Context, poolName string)
 }
 
 // build makes the services of config's mode; it opens neither pools nor state:

@@ -202,8 +202,8 @@ func (s *Service) askClaim(ctx context.Context, wanted *createRequest) error {
 	}
 
 	parameters, err := wanted.parameters.WithDirectAssign()
-	for _, capability := range wanted.capabilities {
-		err = cmp.Or(err, parameters.CheckDirectAssign(capability))
+	for _, each := range wanted.capabilities {
+		err = cmp.Or(err, parameters.CheckDirectAssign(each))
 	}
 
 	if err != nil {

@@ -120,17 +120,17 @@ func (p *parser) parseCapability(given *csi.VolumeCapability, parameters volume.
 
 func (p *parser) parseCapabilities(
 	given []*csi.VolumeCapability, parameters volume.Parameters,
-) (parsed []volume.Capability, err error) {
+) (capabilities []volume.Capability, err error) {
 	fsType := ""
 
 	for _, each := range given {
-		capability, err := p.parseCapability(each, parameters)
+		parsed, err := p.parseCapability(each, parameters)
 		if err != nil {
 			return nil, err
 		}
 
-		if !capability.Block {
-			wanted := fsTypeOf(parameters, capability)
+		if !parsed.Block {
+			wanted := fsTypeOf(parameters, parsed)
 			if fsType != "" && wanted != fsType {
 				return nil, fmt.Errorf("%w: a volume can't be both %s and %s", volume.ErrCapability, fsType, wanted)
 			}
@@ -138,10 +138,10 @@ func (p *parser) parseCapabilities(
 			fsType = wanted
 		}
 
-		parsed = append(parsed, capability)
+		capabilities = append(capabilities, parsed)
 	}
 
-	return parsed, nil
+	return capabilities, nil
 }
 
 // sizeFor is sizeAsked, and returns OUT_OF_RANGE for a size above the maximum, too.

@@ -76,10 +76,10 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 	// From here on the parameters say what the volume is.
 	fsNamed := request.GetParameters()[volume.KeyFSType] != ""
 
-	for _, capability := range capabilities {
-		if !capability.Block {
-			parameters.FSType = fsTypeOf(parameters, capability)
-			fsNamed = fsNamed || capability.FSType != ""
+	for _, each := range capabilities {
+		if !each.Block {
+			parameters.FSType = fsTypeOf(parameters, each)
+			fsNamed = fsNamed || each.FSType != ""
 		}
 	}
 
@@ -167,13 +167,13 @@ func (w *createRequest) checkMkfs() error {
 func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability) int64 {
 	smallest := int64(RoundBytes)
 
-	for _, capability := range capabilities {
-		if capability.Block || parameters.Backing == volume.BackingDirectory {
+	for _, each := range capabilities {
+		if each.Block || parameters.Backing == volume.BackingDirectory {
 			continue
 		}
 
 		// Which filesystems there are was checked with the capability.
-		if made, err := filesystem.ByName(fsTypeOf(parameters, capability), nil); err == nil {
+		if made, err := filesystem.ByName(fsTypeOf(parameters, each), nil); err == nil {
 			smallest = max(smallest, made.MinimumBytes())
 		}
 	}
@@ -181,6 +181,6 @@ func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability
 	return smallest
 }
 
-func fsTypeOf(parameters volume.Parameters, capability volume.Capability) string {
-	return cmp.Or(capability.FSType, parameters.FSType)
+func fsTypeOf(parameters volume.Parameters, wanted volume.Capability) string {
+	return cmp.Or(wanted.FSType, parameters.FSType)
 }

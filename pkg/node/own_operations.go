@@ -33,12 +33,12 @@ func (o *ownOperations) run(ctx context.Context, volumeID, method string, do fun
 	ended := make(chan error, 1)
 
 	go func() {
-		ended <- o.start(context.WithoutCancel(ctx), volumeID, method, func(operation context.Context) error {
+		ended <- o.start(context.WithoutCancel(ctx), volumeID, method, func(within context.Context) error {
 			if !taken.CompareAndSwap(false, true) {
 				return context.Cause(ctx)
 			}
 
-			bounded, cancel := context.WithCancelCause(operation)
+			bounded, cancel := context.WithCancelCause(within)
 			defer cancel(nil)
 
 			unlink := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })

@@ -132,11 +132,11 @@ func (w *writer) apply(fn func(tx *Tx) error, lazy bool) error {
 	return nil
 }
 
-// newestBatch is the batch after which the latest state is written, and durable if sync is true; nil
+// newestBatch is the batch after which the latest state is written, and durable if synced is true; nil
 // if it is already. The caller holds mu.
-func (w *writer) newestBatch(sync bool) *batch {
+func (w *writer) newestBatch(synced bool) *batch {
 	switch {
-	case sync && w.pending.first > 0:
+	case synced && w.pending.first > 0:
 		w.pending.sync = true
 
 		return w.pending

@@ -246,7 +246,7 @@ func randomRowMutants() []regression {
 		},
 		{
 			name: "spec/ES-12-no-message", in: "rpc.Status",
-			old: `return status.Error(code, err.Error())`, new: `return status.Error(code, "")`,
+			old: `return status.Error(c, err.Error())`, new: `return status.Error(c, "")`,
 			breaks: "an error has no message", tests: in("test/conformance", "TestErrorTables"),
 		},
 	}

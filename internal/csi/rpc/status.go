@@ -13,8 +13,8 @@ import (
 
 // Errorf returns an error of the category of the code, which must be a key of categories; format may wrap
 // causes with %w.
-func Errorf(code codes.Code, format string, args ...any) error {
-	return errdefs.Errorf(categories[code], format, args...)
+func Errorf(c codes.Code, format string, args ...any) error {
+	return errdefs.Errorf(categories[c], format, args...)
 }
 
 // Invalid returns an INVALID_ARGUMENT error.
@@ -31,9 +31,9 @@ func Status(err error) error {
 		return err // also nil
 	}
 
-	for code, each := range categories {
+	for c, each := range categories {
 		if errors.Is(category, each) {
-			return status.Error(code, err.Error())
+			return status.Error(c, err.Error())
 		}
 	}
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -77,7 +76,7 @@ func (p Point) LoopDevice() (int, bool) {
 		return int(p.Minor), true
 	}
 
-	for _, name := range []string{path.Base(p.Source), path.Base(p.Root)} {
+	for _, name := range []string{filepath.Base(p.Source), filepath.Base(p.Root)} {
 		if digits, ok := strings.CutPrefix(name, "loop"); ok {
 			if number, err := strconv.Atoi(digits); err == nil {
 				return number, true

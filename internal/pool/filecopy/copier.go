@@ -28,7 +28,7 @@ type Copier struct {
 	// buffer is allocated once copy_file_range is not supported.
 	buffer []byte
 	// Copied, unless nil, is called with the number of bytes that were copied.
-	Copied func(bytes int64)
+	Copied func(n int64)
 	// unwritten is the number of bytes for which writeback was not started.
 	unwritten int64
 }
@@ -39,9 +39,9 @@ func (m *Copier) ReportTo(progress func(done, total int64), total int64) {
 
 	progress(0, total)
 
-	m.Copied = func(bytes int64) {
+	m.Copied = func(n int64) {
 		// A source that is written meanwhile may grow.
-		done = min(done+bytes, total)
+		done = min(done+n, total)
 		progress(done, total)
 	}
 }

@@ -64,7 +64,7 @@ func (l *usage) observeSnapshot(_ string, old, now *record.Snapshot, hadOld, has
 }
 
 // ProvisionedBytes returns the provisioned bytes of a pool.
-func (l *usage) ProvisionedBytes(pool string) int64 { return l.provisioned.Bytes(pool) }
+func (l *usage) ProvisionedBytes(poolName string) int64 { return l.provisioned.Bytes(poolName) }
 
 // FreeSlot returns the lowest slot that no attachment of the node has, and the number
 // of those in use.

@@ -89,7 +89,7 @@ type Checker interface {
 	// CheckAtStaging checks the filesystem on the device before it is mounted, and repairs
 	// what is safe to repair. It returns true if the log has to be replayed first. After that, since is
 	// when the first check began, zero before.
-	CheckAtStaging(ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device string, since time.Time) (bool, error)
+	CheckAtStaging(ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, devicePath string, since time.Time) (bool, error)
 	// RecordFormatted records that the filesystem was just made.
 	RecordFormatted(ctx context.Context, v *staged.Volume)
 	// RecordFailure records the damage that made a staging fail.

@@ -39,13 +39,13 @@ func (d *Directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Ta
 }
 
 func (d *Directory) bindStaging(v *staged.Volume, staging *mount.Target) error {
-	tree, err := d.tree(v, v.MountOptions())
+	detached, err := d.tree(v, v.MountOptions())
 	if err != nil {
 		return err
 	}
-	defer tree.Close()
+	defer detached.Close()
 
-	return tree.Attach(staging)
+	return detached.Attach(staging)
 }
 
 // Unstage unmounts the volume from the staging path.

@@ -85,19 +85,19 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 		}
 	}
 
-	device, err := m.attach(ctx, v)
+	attached, err := m.attach(ctx, v)
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = m.release(ctx, v, device, err) }()
+	defer func() { err = m.release(ctx, v, attached, err) }()
 
-	checked, err := m.prepareDevice(ctx, v, fs, device, formatted)
+	checked, err := m.prepareDevice(ctx, v, fs, attached, formatted)
 	if err != nil {
 		return err
 	}
 
-	tree, err := mountDevice(ctx, fs, device, options)
+	tree, err := mountDevice(ctx, fs, attached, options)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 	case formatted:
 		m.config.Checker.RecordFormatted(ctx, v)
 	case checked:
-		m.acceptErrorCount(v, device.Number, tree)
+		m.acceptErrorCount(v, attached.Number, tree)
 	}
 
 	return tree.Attach(staging)
@@ -118,9 +118,9 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 // prepareDevice records the device that is about to be mounted, and grows the filesystem on it to its size.
 // It first checks one that is not new, and reports whether it did.
 func (m *Image) prepareDevice(
-	ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device *loop.Device, formatted bool,
+	ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, attached *loop.Device, formatted bool,
 ) (bool, error) {
-	if err := m.config.Devices.Record(v, device); err != nil {
+	if err := m.config.Devices.Record(v, attached); err != nil {
 		return false, err
 	}
 
@@ -133,10 +133,10 @@ func (m *Image) prepareDevice(
 
 	switch {
 	case checked:
-		return true, m.filesystems.checkAndGrow(ctx, v, fs, device)
+		return true, m.filesystems.checkAndGrow(ctx, v, fs, attached)
 	case formatted:
 		// It may have been expanded meanwhile.
-		return false, Grow(ctx, fs, device)
+		return false, Grow(ctx, fs, attached)
 	default:
 		return false, nil
 	}
@@ -144,24 +144,24 @@ func (m *Image) prepareDevice(
 
 // attach attaches the device that is mounted.
 func (m *Image) attach(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
-	device, err := m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
+	attached, err := m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
 	if errors.Is(err, loop.ErrImageLocked) && m.config.Devices.DetachForgotten(ctx, v) == nil {
 		return m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
 	}
 
-	return device, err
+	return attached, err
 }
 
 // release closes the device of a staging that ended with err. If it failed, the device is gone afterwards,
 // so that no record of the staging has to be kept.
-func (m *Image) release(ctx context.Context, v *staged.Volume, device *loop.Device, err error) error {
+func (m *Image) release(ctx context.Context, v *staged.Volume, attached *loop.Device, err error) error {
 	if err == nil || len(v.Publications) > 0 {
-		_ = device.Close() // a mounted device stays
+		_ = attached.Close() // a mounted device stays
 
 		return err
 	}
 
-	return errors.Join(err, m.config.Devices.CloseAndDetach(ctx, v, device))
+	return errors.Join(err, m.config.Devices.CloseAndDetach(ctx, v, attached))
 }
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found

@@ -118,8 +118,8 @@ type Targets struct {
 func (t *Targets) Close() error {
 	failures := make([]error, 0, len(t.Filesystems))
 
-	for _, filesystem := range t.Filesystems {
-		failures = append(failures, filesystem.Root.Close())
+	for _, each := range t.Filesystems {
+		failures = append(failures, each.Root.Close())
 	}
 
 	return errors.Join(failures...)

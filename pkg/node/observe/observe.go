@@ -3,7 +3,7 @@ package observe
 import (
 	"errors"
 	"io/fs"
-	"path"
+	"path/filepath"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -121,7 +121,7 @@ func (o *Observer) IsMountOf(volume *staged.Volume, point mount.Point) (bool, er
 // IsDirectoryOf reports whether the root of a bind mount is the volume's directory, also
 // where that was deleted.
 func IsDirectoryOf(volume *staged.Volume, point mount.Point) bool {
-	return path.Base(point.RootPath()) == volume.ObjectID()
+	return filepath.Base(point.RootPath()) == volume.ObjectID()
 }
 
 // directSourcePrefix precedes the volume's id in the source of the mount at a direct
@@ -151,7 +151,7 @@ func (o *Observer) HasImage(volume *staged.Volume, number int) (bool, error) {
 	}
 
 	name := ImageName(volume.ObjectID())
-	if path.Base(attachment.BackingPath) == name {
+	if filepath.Base(attachment.BackingPath) == name {
 		return true, nil
 	}
 

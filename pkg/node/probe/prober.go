@@ -29,7 +29,7 @@ const monitorName = "node"
 type Volumes interface {
 	// Get returns the volume that is staged or published here, and the record it was made
 	// of: another record means that an operation has changed the volume.
-	Get(id string) (volume *staged.Volume, record staged.Record, ok bool)
+	Get(id string) (v *staged.Volume, record staged.Record, ok bool)
 	// IDs returns the ids of these volumes.
 	IDs() []string
 	// OfObject returns the volume whose pool object has the name.
@@ -39,7 +39,7 @@ type Volumes interface {
 // Stored finds the pools of volumes (staged.Pools).
 type Stored interface {
 	// Of returns the pool that stores a volume in use.
-	Of(volume *staged.Volume) (*pool.Pool, error)
+	Of(v *staged.Volume) (*pool.Pool, error)
 	// CheckReachable returns pool.ErrUnreachable for a pool that is known to be unreachable.
 	CheckReachable(poolName string) error
 }
@@ -56,9 +56,9 @@ type RawDevices interface {
 // Assignments are those of direct volumes (direct.Assignments).
 type Assignments interface {
 	// GuestUsage asks the guest of a direct volume for its usage.
-	GuestUsage(ctx context.Context, volume *staged.Volume, deviceBytes int64) (mount.Usage, error)
+	GuestUsage(ctx context.Context, v *staged.Volume, deviceBytes int64) (mount.Usage, error)
 	// HasLost reports whether a device that is gone is still assigned.
-	HasLost(volume *staged.Volume) (bool, error)
+	HasLost(v *staged.Volume) (bool, error)
 }
 
 // Config has what a Prober depends on.

@@ -72,8 +72,8 @@ func holdersOf(described string) string {
 
 // observeTwice returns what two observations have in common, the second only if the first
 // finds something. A failure of the second leaves the first.
-func observeTwice(ctx context.Context, observe func() ([]string, error)) ([]string, error) {
-	first, err := observe()
+func observeTwice(ctx context.Context, observeOnce func() ([]string, error)) ([]string, error) {
+	first, err := observeOnce()
 	if err != nil || len(first) == 0 {
 		return first, err
 	}
@@ -84,7 +84,7 @@ func observeTwice(ctx context.Context, observe func() ([]string, error)) ([]stri
 		return first, nil
 	}
 
-	again, err := observe()
+	again, err := observeOnce()
 	if err != nil {
 		return first, nil //nolint:nilerr // The first observation stands.
 	}
