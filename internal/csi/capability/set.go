@@ -19,16 +19,22 @@ var ErrUnknown = errors.New("unknown capability")
 
 // Set is the set of capabilities that are not disabled. The zero value has all of them.
 type Set struct {
-	// disabled has the names of capabilities, and those that one service lacks as service:name.
-	disabled map[string]bool
+	disabled map[Name]bool
+	// ofService has the capabilities that only one service lacks.
+	ofService map[serviceCapability]bool
 	// methods maps the full name of a method that is not served to its disabled capability.
 	methods map[string]Name
+}
+
+type serviceCapability struct {
+	service string
+	name    Name
 }
 
 // Without returns all capabilities but the named ones and those that can't be
 // advertised without them. Errors: ErrUnknown, which names the known ones; ErrContradiction.
 func Without(names ...string) (Set, error) {
-	s := Set{disabled: map[string]bool{}, methods: map[string]Name{}}
+	s := Set{disabled: map[Name]bool{}, ofService: map[serviceCapability]bool{}, methods: map[string]Name{}}
 
 	for _, given := range names {
 		service, name, ofService := strings.Cut(given, ":")
@@ -64,7 +70,7 @@ func (s Set) disableOf(service string, gone entry) error {
 			ErrUnknown, service+":"+string(gone.name), strings.Join(NamesOfBoth(), ", "))
 	}
 
-	s.disabled[service+":"+string(gone.name)] = true
+	s.ofService[serviceCapability{service, gone.name}] = true
 
 	for _, method := range gone.methods {
 		if strings.HasPrefix(method, prefix) {
@@ -87,7 +93,7 @@ func (s Set) disable(gone entry) {
 		return
 	}
 
-	s.disabled[string(gone.name)] = true
+	s.disabled[gone.name] = true
 	for _, method := range gone.methods {
 		s.methods[method] = gone.name
 	}
@@ -130,15 +136,17 @@ func NamesOfBoth() []string {
 }
 
 // Has says whether the capability is advertised and served, by one service at least.
-func (s Set) Has(name Name) bool { return !s.disabled[string(name)] }
+func (s Set) Has(name Name) bool { return !s.disabled[name] }
 
 // HasController says whether the Controller service advertises and serves the capability.
 func (s Set) HasController(name Name) bool {
-	return s.Has(name) && !s.disabled["controller:"+string(name)]
+	return s.Has(name) && !s.ofService[serviceCapability{"controller", name}]
 }
 
 // HasNode is HasController for the Node service.
-func (s Set) HasNode(name Name) bool { return s.Has(name) && !s.disabled["node:"+string(name)] }
+func (s Set) HasNode(name Name) bool {
+	return s.Has(name) && !s.ofService[serviceCapability{"node", name}]
+}
 
 // DisabledBy returns the capability whose absence keeps the method, such as
 // /csi.v1.Node/NodeStageVolume, from being served.
