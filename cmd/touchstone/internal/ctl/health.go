@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -33,7 +34,7 @@ func healthVerb() verb {
 		name: "health", arguments: []argument{anyVolumes}, healthCode: true, short: "Show volumes' conditions, and since when",
 		long: `Show the conditions of all or the given volumes, as the driver's node and controller
 observe them; for a driver other than Touchstone the answers of
-ControllerGetVolumeHealth and NodeGetVolumeHealth.
+ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth.
 Exit code 0: all of them are healthy, 1: one is not, 2: that is unknown.`,
 		example: `  touchstone ctl volume health
   touchstone ctl volume health --abnormal -o json`,
@@ -226,11 +227,6 @@ Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
 	},
 }
 
-// healthRPCs are the capabilities that a controller with volumes' health has: the spec requires the first with the second.
-var healthRPCs = []csi.ControllerServiceCapability_RPC_Type{
-	csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH, csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
-}
-
 // standardReport makes a report with the calls of CSI v1.13: of the given volumes, or of all
 // that can be listed. It contains no times.
 func standardReport(ctx context.Context, co *csiclient.Client, ids []string) (*health.Report, error) {
@@ -244,74 +240,102 @@ func standardReport(ctx context.Context, co *csiclient.Client, ids []string) (*h
 		return nil, err
 	}
 
+	getting := caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
+	listing := caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
 	onNode := caps.HasNodeRPC(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
-	onController := slices.ContainsFunc(healthRPCs, caps.HasControllerRPC)
 
-	if !onController && !onNode {
+	if !getting && !listing && !onNode {
 		return nil, errNoHealth
 	}
 
-	report := &health.Report{
+	collected := &standardHealth{
 		Driver: info.GetName(), Version: info.GetVendorVersion(), At: time.Now(), Volumes: []health.VolumeReport{},
 		Sources: map[string][]health.SourceStatus{}, Storage: []health.StorageReport{}, Changes: []health.Change{},
 	}
+	all := len(ids) == 0
 
-	for _, id := range ids {
-		report.Volumes = append(report.Volumes, health.VolumeReport{ID: id})
-	}
-
-	if len(ids) == 0 && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
-		for entry, err := range co.Volumes(ctx, 0) {
-			if err != nil {
-				return nil, err
-			}
-
-			report.Volumes = append(report.Volumes, health.VolumeReport{
-				ID: entry.GetVolume().GetVolumeId(), CapacityBytes: entry.GetVolume().GetCapacityBytes(), Conditions: []health.ConditionReport{},
-			})
-		}
-	}
-
-	for i := range report.Volumes {
-		volume := &report.Volumes[i]
-
-		if onController {
-			answer, err := co.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: volume.ID})
-			if err := addConditions(volume, keyController, answer, err); err != nil {
-				return nil, err
-			}
+	if all && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
+		entries, err := collect(co.Volumes(ctx, 0))
+		if err != nil {
+			return nil, err
 		}
 
-		if onNode {
-			answer, err := co.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: volume.ID})
-			if err := addConditions(volume, keyNode, answer, err); err != nil {
-				return nil, err
-			}
-		}
+		ids = mapped(entries, func(entry *csi.ListVolumesResponse_Entry) string {
+			id := entry.GetVolume().GetVolumeId()
+			collected.volume(id).CapacityBytes = entry.GetVolume().GetCapacityBytes()
+
+			return id
+		})
 	}
 
-	report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return v.Conditions == nil })
+	switch {
+	case all && listing:
+		err = collected.add(keyController, co.AbnormalVolumes(ctx))
+	case getting || listing: // the spec requires GET of drivers with LIST
+		err = collected.add(keyController, each(ids, func(id string) (healthAnswer, error) {
+			return co.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
+		}))
+	}
 
-	return report, nil
+	if err != nil || !onNode {
+		return (*health.Report)(collected), err
+	}
+
+	err = collected.add(keyNode, each(ids, func(id string) (healthAnswer, error) {
+		return co.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+	}))
+
+	return (*health.Report)(collected), err
 }
 
-// addConditions adds what one view knows of a volume, whose conditions are nil until a view knows it. NOT_FOUND is
-// no error: the other view may know the volume.
-func addConditions(volume *health.VolumeReport, view string, answer interface{ GetVolumeHealth() *csi.VolumeHealth }, err error) error {
-	if status.Code(err) == codes.NotFound {
-		return nil
+// standardHealth is a report of the answers of controller and node.
+type standardHealth health.Report
+
+type healthAnswer interface{ GetVolumeHealth() *csi.VolumeHealth }
+
+// each gets the health of one volume after the other. NOT_FOUND is no error: the other view may
+// know the volume.
+func each(ids []string, get func(id string) (healthAnswer, error)) iter.Seq2[*csi.VolumeHealth, error] {
+	return func(yield func(*csi.VolumeHealth, error) bool) {
+		for _, id := range ids {
+			answer, err := get(id)
+			statuses := answer.GetVolumeHealth().GetHealthStatuses()
+			if status.Code(err) != codes.NotFound && !yield(&csi.VolumeHealth{VolumeId: id, HealthStatuses: statuses}, err) {
+				return
+			}
+		}
+	}
+}
+
+// add adds what one view knows of volumes.
+func (h *standardHealth) add(view string, answers iter.Seq2[*csi.VolumeHealth, error]) error {
+	for answer, err := range answers {
+		if err != nil {
+			return err
+		}
+
+		volume := h.volume(answer.GetVolumeId())
+
+		for _, entry := range answer.GetHealthStatuses() {
+			condition := health.ConditionReport{View: view, Entry: health.Entry{
+				Reason: health.Reason(entry.GetReason()), Message: entry.GetMessage(),
+			}}
+			_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it accepts any text
+
+			volume.Conditions = append(volume.Conditions, condition)
+		}
 	}
 
-	volume.Conditions = append([]health.ConditionReport{}, volume.Conditions...)
+	return nil
+}
 
-	for _, entry := range answer.GetVolumeHealth().GetHealthStatuses() {
-		condition := health.ConditionReport{View: view, Entry: health.Entry{
-			Reason: health.Reason(entry.GetReason()), Message: entry.GetMessage(),
-		}}
-		_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it accepts any text
-
-		volume.Conditions = append(volume.Conditions, condition)
+// volume returns a volume's entry of the report; the pointer is valid until the next call.
+func (h *standardHealth) volume(id string) *health.VolumeReport {
+	at := slices.IndexFunc(h.Volumes, func(v health.VolumeReport) bool { return v.ID == id })
+	if at < 0 {
+		at = len(h.Volumes)
+		h.Volumes = append(h.Volumes, health.VolumeReport{ID: id, Conditions: []health.ConditionReport{}})
 	}
 
-	return err
+	return &h.Volumes[at]
 }

@@ -28,6 +28,9 @@ func TestHealthPrintsTables(t *testing.T) {
 	}, []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH, csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
 	})
+	listsHealth := startForeign(t, []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH, csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+	}, nil)
 	silent := startForeign(t, nil, nil)
 	_, old := startFake(t)
 
@@ -61,6 +64,11 @@ volume-1  -     HEALTHY  -       -      -
 		"a foreign driver's list": {lists, []string{"volume", "health"}, 1, "1 of 2 volumes", `
 VOLUME    VIEW        STATUS    REASON         SINCE  MESSAGE
 volume-1  -           HEALTHY   -              -      -
+volume-2  controller  DEGRADED  SlowPath       -      one path is left
+volume-2  controller  UNKNOWN   FromTheFuture  -      -
+`},
+		"a foreign driver that lists no volumes": {listsHealth, []string{"volume", "health"}, 1, "1 of 1 volumes", `
+VOLUME    VIEW        STATUS    REASON         SINCE  MESSAGE
 volume-2  controller  DEGRADED  SlowPath       -      one path is left
 volume-2  controller  UNKNOWN   FromTheFuture  -      -
 `},
