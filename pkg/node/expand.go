@@ -40,7 +40,7 @@ func (s *Service) NodeExpandVolume(
 	})
 }
 
-// parseExpansion returns the volume of a request, which usedAt finds.
+// parseExpansion parses a request, refuses what is invalid, and returns the volume that usedAt finds.
 func (c *Config) parseExpansion(
 	request *csi.NodeExpandVolumeRequest, usedAt func(id, path string) (*staged.Volume, error),
 ) (*staged.Volume, error) {

@@ -20,8 +20,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
-// parts are what a node consists of. Each uses only those before it, and reports what it does to the memory
-// of the prober, which is made first. The results of checks are reported to the prober, which is made last.
+// parts are what a node consists of. Each uses only those before it, except that the checker asks the prober,
+// which is made after it, whether a volume hangs. What they do is reported to the prober's memory, which is
+// made first.
 type parts struct {
 	volumes staged.Volumes
 	pools   staged.Pools

@@ -59,7 +59,7 @@ func (s *Service) RecoverPool(ctx context.Context, recovered *pool.Pool) error {
 
 // PoolServed mounts the volumes of a pool that is served from now on, as far as they are to be mounted at
 // each start, applies the mutable parameters of those in use, and removes its ephemeral volumes that are
-// not in use any more. That its volumes are probed is for Prober.SuspectPool.
+// not in use any more. Prober.SuspectPool probes its volumes.
 func (s *Service) PoolServed(ctx context.Context, poolName string) {
 	s.persistent.PublishAll(ctx, poolName)
 

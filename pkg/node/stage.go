@@ -321,7 +321,7 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 			return err
 		}
 
-		// A device that stays has to be found again.
+		// So that unstage knows it, and a device that stays is found again.
 		if err := s.volumes.Staged.PutLazily(v); err != nil {
 			return err
 		}

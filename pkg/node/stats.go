@@ -46,8 +46,8 @@ func (c *Config) volumeStats(
 	return answer, nil
 }
 
-// checkUse refuses a request about a volume in use without an id or volume_path, of which no volume is at a
-// relative one. The staging path must be absolute or missing.
+// checkUse refuses a request without volume_id or volume_path, or with a relative staging_target_path. A
+// relative volume_path is left to the caller: no volume is at one, which is NOT_FOUND.
 func checkUse(id, path, stagingPath string) error {
 	return cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("volume_path", path), rpc.CheckAbsolute("staging_target_path", stagingPath))
 }

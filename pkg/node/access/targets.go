@@ -186,7 +186,9 @@ func (t *Targets) Unpublish(v *staged.Volume, p staged.Publication, target *moun
 
 // RemoveTarget removes a target path that the driver made. If it has content by now, another
 // program uses it, and it stays.
-func (t *Targets) RemoveTarget(publication staged.Publication) error {
+func (t *Targets) RemoveTarget(publication staged.Publication) (err error) {
+	defer errdefs.Wrapf(&err, "remove the target path")
+
 	if !publication.Made {
 		return nil
 	}

@@ -17,7 +17,7 @@ type Volumes struct {
 	config *Config
 }
 
-// NewVolumes returns the volumes that are used in these ways.
+// NewVolumes returns Volumes for these ways of access.
 func NewVolumes(ways *Ways) *Volumes { return &Volumes{ways: ways, config: ways.Targets.config} }
 
 // Staged returns the record of the volume, false where it has none on this node.

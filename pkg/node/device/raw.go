@@ -69,9 +69,18 @@ func (r *Raw) Found(volumeID string) (Attachments, error) {
 		return Attachments{Numbers: noNumbers()}, err
 	}
 
-	r.change(volumeID, func(a *Attachments) { a.notFound = false })
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
-	return r.recorded(volumeID), nil
+	attachments, known := r.byVolume[volumeID]
+	if !known {
+		return Attachments{Numbers: noNumbers()}, nil // it was dropped meanwhile
+	}
+
+	attachments.notFound = false
+	r.byVolume[volumeID] = attachments
+
+	return attachments, nil
 }
 
 func (r *Raw) recorded(volumeID string) Attachments {
@@ -85,7 +94,7 @@ func (r *Raw) recorded(volumeID string) Attachments {
 	return Attachments{Numbers: noNumbers()}
 }
 
-// change changes what is recorded of the volume.
+// change changes what is recorded of the volume, also if that is nothing yet.
 func (r *Raw) change(volumeID string, change func(*Attachments)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,6 @@
 package device
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,21 +115,28 @@ func (d *Devices) CheckLength(v *staged.Volume, numbers []int) error {
 	}
 	defer image.Close()
 
+	backing, err := loop.IdentityOf(image)
+	if err != nil {
+		return err
+	}
+
 	for _, number := range numbers {
 		device, attached, err := d.config.Loops.Status(number)
 		if err != nil {
 			return err
 		}
 
-		// Read after the size of the device, which another process may let grow with the image.
-		info, statErr := image.Stat()
-		found, err := loop.IdentityOf(image)
+		if !attached || device.Backing != backing {
+			continue
+		}
 
-		if err := cmp.Or(statErr, err); err != nil {
+		// Read after the size of the device, which another process may let grow with the image.
+		info, err := image.Stat()
+		if err != nil {
 			return err
 		}
 
-		if attached && found == device.Backing && info.Size() < device.SizeBytes {
+		if info.Size() < device.SizeBytes {
 			return fmt.Errorf("its image has %d bytes, and its device %d: %w", info.Size(), device.SizeBytes, pool.ErrTruncated)
 		}
 	}
@@ -180,7 +186,7 @@ func (d *Devices) DetachUnusedReader(ctx context.Context, v *staged.Volume) erro
 		return err
 	}
 
-	d.raw.Add(v.VolumeID, None, 0, true)
+	d.raw.change(v.VolumeID, func(a *Attachments) { a.ReadOnly, a.ReadOnlySequence = None, 0 })
 
 	return nil
 }

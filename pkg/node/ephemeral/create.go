@@ -15,8 +15,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
-// Publish creates and mounts the volume, which exists from its publication to its unpublication, unless it is
-// published. It first removes what an earlier attempt or a reboot has left of it. The caller is in an operation
+// Publish creates and mounts the volume unless it is published already. The volume exists until its
+// unpublication. Publish first removes what an earlier attempt or a reboot has left of it. The caller is in an operation
 // on the volume.
 func (v *Volumes) Publish(ctx context.Context, wanted *staged.Inline) error {
 	if existing, known := v.config.Records.Get(wanted.VolumeID); known {

@@ -95,7 +95,7 @@ func (f *Freezer) Close() {
 	f.retries.Wait()
 }
 
-// Filesystem is a volume's mounted filesystem that is to be frozen.
+// Filesystem is a volume's mounted filesystem that is to be frozen. WithFrozen changes it.
 type Filesystem struct {
 	VolumeID, FSType string
 	// Root is the open root of the filesystem. WithFrozen closes it.

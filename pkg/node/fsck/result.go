@@ -98,11 +98,17 @@ const (
 	HowOnline = "online"
 )
 
-// verdicts are those for the states that a filesystem's tool has found. A log that still needs
+// verdictOf returns the verdict for the state that a filesystem's tool has found. A log that still needs
 // a replay after it was replayed counts as damage.
-var verdicts = map[filesystem.State]string{
-	filesystem.Clean: VerdictClean, filesystem.Repaired: VerdictRepaired,
-	filesystem.NeedsReplay: VerdictDamaged, filesystem.Damaged: VerdictDamaged,
+func verdictOf(found filesystem.State) string {
+	switch found {
+	case filesystem.Clean:
+		return VerdictClean
+	case filesystem.Repaired:
+		return VerdictRepaired
+	default:
+		return VerdictDamaged
+	}
 }
 
 // IsClean reports whether the check left no damage.

@@ -175,7 +175,7 @@ func isCheckFailure(ctx context.Context, err error) bool {
 func (r *run) record(verdict filesystem.Verdict, failure error) *Result {
 	made := &Result{
 		VolumeID: r.volumeID, Pool: r.poolName, FSType: r.fs.Name(), At: r.began, Since: r.began,
-		Verdict: verdicts[verdict.State], Detail: verdict.Detail, Took: time.Since(r.began), How: r.how, Errors: r.errors,
+		Verdict: verdictOf(verdict.State), Detail: verdict.Detail, Took: time.Since(r.began), How: r.how, Errors: r.errors,
 	}
 
 	if failure != nil {

@@ -40,7 +40,7 @@ func (r *runningChecks) start(ctx context.Context, id string) (checkCtx context.
 	}
 }
 
-// getOrAdd returns the check that runs, which is started where none has run.
+// getOrAdd returns the volume's check that runs. If there is none, it adds started and returns it.
 func (r *runningChecks) getOrAdd(id string, started *runningCheck) *runningCheck {
 	r.mu.Lock()
 	defer r.mu.Unlock()

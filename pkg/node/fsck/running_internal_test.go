@@ -76,17 +76,19 @@ func TestScheduleOrder(t *testing.T) {
 
 	delete(s.planned, "early")
 	id, _ = s.first()
-	require.Equal(t, "late", id, "want: a removed check is not due")
+	require.Equal(t, "late", id, "want: the only check that is planned")
 }
 
 func TestScheduleRemembersTries(t *testing.T) {
 	t.Parallel()
 
-	now := time.Now()
-	require.Equal(t, now, later(plannedCheck{}.triedAt, now), "a volume that is not planned")
-	require.Equal(t, now, later(now, now))
-	require.Equal(t, now, later(now, time.Time{}), "without a new try")
-	require.Equal(t, now, later(now, now.Add(-time.Hour)), "an older try")
+	s, now := newSchedule(), time.Now()
+	require.Equal(t, now, s.lastTried("volume", now), "a volume that is not planned")
+
+	s.planned["volume"] = plannedCheck{triedAt: now}
+	require.Equal(t, now, s.lastTried("volume", now))
+	require.Equal(t, now, s.lastTried("volume", time.Time{}), "without a new try")
+	require.Equal(t, now, s.lastTried("volume", now.Add(-time.Hour)), "an older try")
 }
 
 func TestScheduleWakesOnceForChanges(t *testing.T) {

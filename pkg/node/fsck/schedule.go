@@ -33,6 +33,11 @@ func newSchedule() *schedule {
 	return &schedule{planned: map[string]plannedCheck{}, wake: make(chan struct{}, 1), changed: map[string]struct{}{}}
 }
 
+// lastTried returns when the volume was last due, if tried, which may be zero, is the newest time.
+func (s *schedule) lastTried(id string, tried time.Time) time.Time {
+	return later(s.planned[id].triedAt, tried)
+}
+
 // markChanged requests that the volume's check is planned again, because its record or its
 // period may have changed. It does no I/O.
 func (s *schedule) markChanged(id string) {

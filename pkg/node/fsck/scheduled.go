@@ -73,10 +73,8 @@ func (c *Checker) plan(id string, tried time.Time) {
 
 	c.correctCleanAt(id, time.Now(), period)
 
-	planned := c.schedule.planned[id]
-	planned.triedAt = later(planned.triedAt, tried)
-	planned.due = nextCheck(id, checkedSince(planned.triedAt, record.Since, time.Now(), period), period)
-	c.schedule.planned[id] = planned
+	tried = c.schedule.lastTried(id, tried)
+	c.schedule.planned[id] = plannedCheck{nextCheck(id, checkedSince(tried, record.Since, time.Now(), period), period), tried}
 }
 
 // checkIfDue checks a volume, unless its check is not due any more, and returns how long
@@ -150,11 +148,11 @@ func (c *Checker) PeriodOf(record *Result) time.Duration {
 	}
 
 	wanted, err := found.Mutable(record.VolumeID)
-	period, notNamed := time.ParseDuration(wanted[volume.KeyCheckPeriod])
+	if text, named := wanted[volume.KeyCheckPeriod]; err == nil && named {
+		period, _ := time.ParseDuration(text) // Mutable has only valid ones
 
-	if err != nil || notNamed != nil {
-		return c.config.Period
+		return period
 	}
 
-	return period
+	return c.config.Period
 }

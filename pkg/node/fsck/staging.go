@@ -55,7 +55,7 @@ func (r *Results) CheckAtStaging(
 // storeStaged records the check at staging. Staging waits for the disk only if it fails.
 func (r *Results) storeStaged(ctx context.Context, record *staged.Volume, began time.Time, verdict filesystem.Verdict) {
 	found := stagingRecord(record, began)
-	found.Verdict, found.Detail, found.Took = verdicts[verdict.State], verdict.Detail, time.Since(began)
+	found.Verdict, found.Detail, found.Took = verdictOf(verdict.State), verdict.Detail, time.Since(began)
 
 	r.count(found)
 	r.store(ctx, found)

@@ -51,24 +51,25 @@ func (r *Results) count(found *Result) {
 
 // Forget removes the record of a volume that has no filesystem any more.
 func (r *Results) Forget(volumeID string) error {
-	// So that a record which replaces the deleted one is not stored after it.
-	r.replacing.Lock()
-
-	_, known := r.records.Get(volumeID)
-
-	var err error
-	if known {
-		err = r.records.DeleteLazily(volumeID)
-	}
-
-	r.replacing.Unlock()
-
+	known, err := r.deleteRecord(volumeID)
 	if known {
 		r.schedule.markChanged(volumeID)
 		r.onChange(volumeID)
 	}
 
 	return err
+}
+
+func (r *Results) deleteRecord(volumeID string) (known bool, err error) {
+	// So that a record which replaces the deleted one is not stored after it.
+	r.replacing.Lock()
+	defer r.replacing.Unlock()
+
+	if _, known = r.records.Get(volumeID); known {
+		err = r.records.DeleteLazily(volumeID)
+	}
+
+	return known, err
 }
 
 // SetErrorCount records the kernel's error count of a filesystem that the check at staging

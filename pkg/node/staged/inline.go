@@ -80,7 +80,10 @@ func (r *InlineRecords) observe(_ string, old, now *Inline, hadOld, hasNow bool)
 
 // VolumeOf returns the volume with that content, false where there is none. A node has few inline volumes.
 func (r *InlineRecords) VolumeOf(content ContentID) (string, bool) {
-	for _, each := range r.All() {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+
+	for _, each := range r.newest {
 		if each.ContentID == content {
 			return each.VolumeID, true
 		}
