@@ -31,7 +31,7 @@ type Collection[T any] struct {
 
 type observer[T any] func(key string, old, now T, hadOld, hasNew bool)
 
-// CollectionOption is one of WithIndex and WithObserver.
+// CollectionOption is one of WithIndex, WithObserver, WithCheck and WithPrepare.
 type CollectionOption[T any] func(*Collection[T])
 
 // WithIndex adds a unique secondary index: no two records may have the same

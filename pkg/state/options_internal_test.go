@@ -18,6 +18,10 @@ func TestOptionsHaveDefaults(t *testing.T) {
 	defaults.Log = nil
 	require.Equal(t, Options{FS: osFS{}, CompactAbove: 16 << 20, LazyFlush: 100 * time.Millisecond, RetrySpace: time.Second}, defaults)
 
+	negative := New(t.TempDir(), Options{LazyFlush: -1, RetrySpace: -1}).options
+	require.Equal(t, 100*time.Millisecond, negative.LazyFlush, "want: a time that cannot be waited is the default")
+	require.Equal(t, time.Second, negative.RetrySpace)
+
 	given := Options{
 		Owner: "owner", Log: slog.New(slog.DiscardHandler), FS: &struct{ osFS }{}, CompactAbove: -1, LazyFlush: 1, RetrySpace: 1,
 	}

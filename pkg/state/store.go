@@ -47,8 +47,8 @@ func New(dir string, opts Options) *Store {
 	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	opts.FS = cmp.Or(opts.FS, FS(osFS{}))
 	opts.CompactAbove = cmp.Or(opts.CompactAbove, defaultCompactAbove)
-	opts.LazyFlush = cmp.Or(opts.LazyFlush, defaultLazyFlush)
-	opts.RetrySpace = cmp.Or(opts.RetrySpace, defaultRetrySpace)
+	opts.LazyFlush = cmp.Or(max(opts.LazyFlush, 0), defaultLazyFlush)
+	opts.RetrySpace = cmp.Or(max(opts.RetrySpace, 0), defaultRetrySpace)
 
 	w := &writer{dir: dir, log: opts.Log, collections: map[string]collection{}, pending: newBatch(0)}
 

@@ -104,7 +104,7 @@ func (t *table[T]) put(key string, value T) (T, bool) {
 				continue
 			}
 
-			each.keys.Delete(before)
+			each.forget(before)
 		}
 
 		if now != "" {
@@ -115,11 +115,18 @@ func (t *table[T]) put(key string, value T) (T, bool) {
 	return old, had
 }
 
+// forget removes a value. For "", which no record has in an index, the tree would copy nodes to find nothing.
+func (i *index[T]) forget(value string) {
+	if value != "" {
+		i.keys.Delete(value)
+	}
+}
+
 func (t *table[T]) remove(key string) (T, bool) {
 	old, had := t.records.Delete(key)
 	if had {
 		for _, each := range t.indexes {
-			each.keys.Delete(each.value(old))
+			each.forget(each.value(old))
 		}
 	}
 

@@ -109,8 +109,8 @@ func stateMutants() []regression {
 		},
 		{
 			name: "state/index-keeps-removed-key", in: "state.table.remove",
-			old:    `each.keys.Delete(each.value(old))`,
-			new:    `each.keys.Delete("")`,
+			old:    `each.forget(each.value(old))`,
+			new:    `each.forget("")`,
 			breaks: "the name of a deleted volume stays taken", tests: tests,
 		},
 		{
