@@ -86,8 +86,8 @@ func (t *Task) OnCancel(cancel context.CancelCauseFunc) {
 	t.cancel = cancel
 }
 
-// Cancel cancels the tasks of the object, by its id or name, and returns the ids of what they would have
-// made, once they have ended. Errors: ctx's.
+// Cancel cancels the tasks of the object, by its id or name, and returns what they were, once they have
+// ended. Errors: ctx's.
 func (r *Registry) Cancel(ctx context.Context, object string) (cancelled []Entry, err error) {
 	var ending []*Task
 
@@ -129,11 +129,11 @@ func (t *Task) Set(done, total int64) {
 
 	t.registry.mu.Lock()
 	t.entry.Done, t.entry.Total = done, total
-	logged := step <= t.loggedSteps || done >= total
+	due := step > t.loggedSteps && done < total
 	t.loggedSteps = step
 	t.registry.mu.Unlock()
 
-	if !logged {
+	if due { // kind and object never change
 		t.registry.log.Info("copying", "kind", t.entry.Kind, "object", t.entry.Object, "done", done, "total", total)
 	}
 }
