@@ -88,8 +88,8 @@ func (s *Service) newVolume(wanted *createRequest) *record.Volume {
 	return fresh
 }
 
-func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (fresh *record.Volume, err error) {
-	fresh = s.newVolume(wanted)
+func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (_ *record.Volume, err error) {
+	fresh := s.newVolume(wanted)
 
 	s.creating.Store(fresh.ID, nil)
 	defer s.creating.Delete(fresh.ID)

@@ -76,8 +76,8 @@ func (s *Service) checkDeletable(ctx context.Context, p *pool.Pool, v *record.Vo
 		return objects.CheckMounts(p, v.Object())
 	}
 
-	// While a loop device has it, its space would stay in use, without a name, for as long as another mount
-	// namespace has the volume mounted.
+	// A loop device that has the image would keep its space in use, without a name, for as long as another
+	// mount namespace has the volume mounted.
 	err := p.Images.CheckDetached(ctx, v.ID)
 	if errors.Is(err, pool.ErrInUse) {
 		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))

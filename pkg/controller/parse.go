@@ -18,7 +18,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// parser reads requests, and refuses those that are wrong in any state of the volumes.
+// parser reads requests, and refuses those that are wrong in any state of the volumes. It has what the service is
+// configured with, which the service takes from it.
 type parser struct {
 	config   Config
 	segments record.Segments

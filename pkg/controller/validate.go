@@ -6,11 +6,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/shorten"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // ValidateVolumeCapabilities confirms what the volume can do, or says in the
@@ -71,24 +69,4 @@ func (s *Service) ValidateVolumeCapabilities(
 
 func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	return &csi.ValidateVolumeCapabilitiesResponse{Message: shorten.Text(message, shorten.MaxBytes)}, nil
-}
-
-// advertised returns the volume without the fields whose capabilities are disabled.
-func (s *Service) advertised(v *record.Volume) *record.Volume {
-	topology, nodes := s.has(capability.VolumeAccessibilityConstraints), s.has(capability.ListVolumesPublishedNodes)
-	if topology && nodes {
-		return v
-	}
-
-	shown := v.Clone()
-	if !topology {
-		properties := *v.Properties
-		properties.Segments, shown.Properties = "", &properties
-	}
-
-	if !nodes {
-		shown.Attachments = nil
-	}
-
-	return shown
 }

@@ -37,7 +37,7 @@ func New(store *state.Store, set *pool.Set, admission *pool.Admission) *Catalog 
 		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(c.observeVolume), state.WithPrepare(c.interner.Intern)},
 		Snapshots: []state.CollectionOption[*record.Snapshot]{
 			state.WithObserver(c.observeSnapshot), state.WithPrepare(record.InternSnapshot),
-			state.WithIndex(sourceIndex, func(s *record.Snapshot) string { return ofSource(s.SourceVolumeID) + s.ID }),
+			state.WithIndex(sourceIndex, func(s *record.Snapshot) string { return s.SourceVolumeID + sourceEnd + s.ID }),
 		},
 	})
 	admission.Register(c)

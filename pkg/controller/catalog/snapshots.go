@@ -43,18 +43,19 @@ func (c *Catalog) Members(group *record.Group) []*record.Snapshot {
 	return members
 }
 
-// sourceIndex has the snapshots of each volume, in the order of their ids.
-const sourceIndex = "source"
-
-// ofSource is what the values of the index begin with that are of snapshots of the volume.
-func ofSource(volumeID string) string { return volumeID + "/" }
+// sourceIndex has the snapshots of each volume, in the order of their ids: a value is the id of the volume,
+// sourceEnd, and the id of the snapshot.
+const (
+	sourceIndex = "source"
+	sourceEnd   = "/"
+)
 
 // VisibleSnapshots returns the snapshots behind an id that exist for the CO, those of one volume or all, in
 // the order of their ids.
 func (c *Catalog) VisibleSnapshots(sourceID, after string) iter.Seq[*record.Snapshot] {
 	all, within := c.Snapshots.Ascend(after), ""
 	if sourceID != "" {
-		within = ofSource(sourceID)
+		within = sourceID + sourceEnd
 		all = c.Snapshots.AscendIndex(sourceIndex, within+after)
 	}
 

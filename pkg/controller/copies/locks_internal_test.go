@@ -42,9 +42,9 @@ func TestReadersBlockTheDeleter(t *testing.T) {
 	aborted()
 	second()
 
-	undoom, err := h.TryLock("a")
+	unlock, err := h.TryLock("a")
 	require.NoError(t, err)
-	undoom()
+	unlock()
 	require.Empty(t, h.held, "want: no lock is left")
 }
 
@@ -53,7 +53,7 @@ func TestDeleterBlocksReaders(t *testing.T) {
 
 	h := NewLocks()
 
-	undoom, err := h.TryLock("a")
+	unlock, err := h.TryLock("a")
 	require.NoError(t, err)
 
 	_, err = h.TryRLock("a")
@@ -67,12 +67,12 @@ func TestDeleterBlocksReaders(t *testing.T) {
 	require.NoError(t, err)
 	other()
 
-	undoom()
+	unlock()
 
 	second, err := h.TryLock("a")
 	require.NoError(t, err)
 	// What is over does not end what came after it.
-	undoom()
+	unlock()
 
 	_, err = h.TryRLock("a")
 	require.ErrorIs(t, err, ErrDeleting)
@@ -105,11 +105,11 @@ func TestReadersAndDeleterExcludeEachOther(t *testing.T) {
 					release()
 				}
 
-				if undoom, err := h.TryLock("a"); err == nil {
+				if unlock, err := h.TryLock("a"); err == nil {
 					met.Add(deleters.Add(1) - 1)
 					met.Add(readers.Load())
 					deleters.Add(-1)
-					undoom()
+					unlock()
 				}
 			}
 		})

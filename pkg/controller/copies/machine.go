@@ -174,7 +174,8 @@ func (t *taking) prepared() []*pendingCopy { return t.copies }
 // pendingCopy is one copy that is about to be taken. The operation of its source is
 // held meanwhile, so that the source cannot be staged or attached.
 type pendingCopy struct {
-	// source is nil for the restore of a snapshot. written is how it may be written to while it is copied.
+	// source is nil for the restore of a snapshot. written is how it may be written to while it is copied, empty if
+	// nothing can write.
 	source  *record.Volume
 	written string
 	target  pool.Object
