@@ -166,11 +166,9 @@ func BenchmarkAscend10k(b *testing.B) {
 	for b.Loop() {
 		found := 0
 
-		c.Ascend("")(func(string, *stored) bool {
+		for range c.Ascend("") {
 			found++
-
-			return true
-		})
+		}
 
 		if found != 10_000 {
 			b.Fatal(found)

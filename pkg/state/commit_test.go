@@ -306,7 +306,9 @@ func TestConcurrentUse(t *testing.T) {
 
 	group.Go(func() {
 		for range 200 {
-			f.volumes.Ascend("v3")(func(string, *volume) bool { return true })
+			for range f.volumes.Ascend("v3") {
+			}
+
 			f.volumes.Lookup("name", "v3-3")
 			_ = f.Err()
 		}

@@ -102,11 +102,9 @@ func (f fixture) remove(key string) error {
 func (f fixture) all() map[string]volume {
 	found := map[string]volume{}
 
-	f.volumes.Ascend("")(func(key string, v *volume) bool {
+	for key, v := range f.volumes.Ascend("") {
 		found[key] = *v
-
-		return true
-	})
+	}
 
 	return found
 }

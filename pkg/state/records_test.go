@@ -31,13 +31,11 @@ func newChecked(dir string) fixture {
 		counts: state.Register[int](s, "counts"),
 	}
 	s.AddCheck(func(tx *state.Tx, report func(collection, key string, reason error)) {
-		f.volumes.In(tx).Ascend("")(func(key string, v *volume) bool {
+		for key, v := range f.volumes.In(tx).Ascend("") {
 			if _, ok := f.volumes.In(tx).Get(v.Note); v.Note != "" && !ok {
 				report("volumes", key, errUnusable)
 			}
-
-			return true
-		})
+		}
 	})
 
 	return f

@@ -162,11 +162,9 @@ func TestTornGroup(t *testing.T) {
 func keys(f fixture) []string {
 	found := []string{}
 
-	f.volumes.Ascend("")(func(key string, _ *volume) bool {
+	for key := range f.volumes.Ascend("") {
 		found = append(found, key)
-
-		return true
-	})
+	}
 
 	return found
 }

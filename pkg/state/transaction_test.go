@@ -231,11 +231,13 @@ func TestAscendIsInTheOrderOfKeys(t *testing.T) {
 	}
 
 	after := func(key string, limit int) (found []string) {
-		f.volumes.Ascend(key)(func(key string, _ *volume) bool {
+		for key := range f.volumes.Ascend(key) {
 			found = append(found, key)
 
-			return len(found) < limit
-		})
+			if len(found) == limit {
+				break
+			}
+		}
 
 		return found
 	}
@@ -249,13 +251,69 @@ func TestAscendIsInTheOrderOfKeys(t *testing.T) {
 	// A walk is over one version, whatever happens meanwhile.
 	var walked []string
 
-	f.volumes.Ascend("")(func(key string, _ *volume) bool {
+	for key := range f.volumes.Ascend("") {
 		require.NoError(t, f.remove("c"))
 
 		walked = append(walked, key)
+	}
 
-		return true
-	})
 	require.Equal(t, []string{"a", "b", "c", "d"}, walked)
 	require.Equal(t, []string{"a", "b", "d"}, keys(f))
+}
+
+// TestAscendIndexIsInTheOrderOfValues, whose keys sort otherwise, and leaves out a record without a value.
+func TestAscendIndexIsInTheOrderOfValues(t *testing.T) {
+	t.Parallel()
+
+	f := open(t, t.TempDir(), state.Options{})
+
+	for key, name := range map[string]string{"a": "three", "b": "one", "c": "two", "d": "four", "e": ""} {
+		require.NoError(t, f.put(key, &volume{Name: name, Note: key}))
+	}
+
+	// walk returns up to limit values with the keys of their records.
+	walk := func(index, after string, limit int) (found []string) {
+		for value, v := range f.volumes.AscendIndex(index, after) {
+			require.Equal(t, value, v.Name, "want: a value comes with its record")
+
+			found = append(found, value+" "+v.Note)
+
+			if len(found) == limit {
+				break
+			}
+		}
+
+		return found
+	}
+	all := []string{"four d", "one b", "three a", "two c"}
+
+	require.Equal(t, all, walk("name", "", 9))
+	require.Equal(t, all[:2], walk("name", "", 2), "want: a break ends the walk")
+	require.Equal(t, all[2:], walk("name", "one", 9), "want: after a value starts behind it")
+	require.Equal(t, all[2:], walk("name", "onf", 9), "want: after need not be a value")
+	require.Equal(t, all[2:3], walk("name", "one", 1))
+	require.Empty(t, walk("name", "two", 9), "want: no value follows the last")
+	require.Empty(t, walk("bytes", "", 9), "want: an index that does not exist has nothing")
+
+	require.NoError(t, f.Update(t.Context(), func(tx *state.Tx) error {
+		require.NoError(t, f.volumes.In(tx).Put("e", &volume{Name: "five", Note: "e"}))
+		require.Equal(t, all, walk("name", "", 9), "want: a running transaction is not seen")
+
+		return f.volumes.In(tx).Delete("e")
+	}))
+
+	// A walk is over one version, whatever happens meanwhile: a value is removed, one is added, and one is
+	// replaced.
+	var walked []string
+
+	for value, v := range f.volumes.AscendIndex("name", "") {
+		require.NoError(t, f.remove("a"))
+		require.NoError(t, f.put("c", &volume{Name: "zero", Note: "c"}))
+		require.NoError(t, f.put("f", &volume{Name: "six", Note: "f"}))
+
+		walked = append(walked, value+" "+v.Note)
+	}
+
+	require.Equal(t, all, walked)
+	require.Equal(t, []string{"four d", "one b", "six f", "zero c"}, walk("name", "", 9))
 }
