@@ -30,7 +30,7 @@ func (s *site) requireSound() {
 
 	objects := map[string]bool{}
 
-	s.catalog.Volumes.Ascend("")(func(id string, v *record.Volume) bool {
+	for id, v := range s.catalog.Volumes.Ascend("") {
 		require.Equal(s.t, record.PhaseReady, v.Phase, "volume %s", v.Name)
 
 		p, err := s.catalog.PoolOf(v)
@@ -48,10 +48,9 @@ func (s *site) requireSound() {
 		require.True(s.t, attributes.Equal(v.Mutable), "want: the pool has the parameters of %s", v.Name)
 
 		objects[strings.TrimSuffix(id, ".img")] = true
+	}
 
-		return true
-	})
-	s.catalog.Snapshots.Ascend("")(func(id string, each *record.Snapshot) bool {
+	for id, each := range s.catalog.Snapshots.Ascend("") {
 		require.Equal(s.t, record.PhaseReady, each.Phase, "snapshot %s", each.Name)
 
 		p, err := s.catalog.Pool(each.Parameters.Pool, "snapshot")
@@ -61,9 +60,7 @@ func (s *site) requireSound() {
 		require.NoError(s.t, err, "snapshot %s", each.Name)
 
 		objects[id] = true
-
-		return true
-	})
+	}
 
 	for _, name := range s.config.Pools.Names() {
 		for _, directory := range []string{"images", "directories", "snapshots"} {
@@ -85,15 +82,14 @@ func (s *site) requireNothingHeld() {
 
 	provisioned := map[string]int64{}
 
-	s.catalog.Volumes.Ascend("")(func(id string, v *record.Volume) bool {
+	for id, v := range s.catalog.Volumes.Ascend("") {
 		provisioned[v.Parameters.Pool] += v.CapacityBytes
 
 		_, making := s.creating.Load(id)
 		require.False(s.t, making, "want: volume %s is made", v.Name)
+	}
 
-		return true
-	})
-	s.catalog.Snapshots.Ascend("")(func(id string, each *record.Snapshot) bool {
+	for id, each := range s.catalog.Snapshots.Ascend("") {
 		provisioned[each.Parameters.Pool] += each.AllocatedBytes
 
 		require.False(s.t, s.copies.Running.Has(id), "want: the copy of snapshot %s has ended", each.Name)
@@ -101,9 +97,7 @@ func (s *site) requireNothingHeld() {
 		unlock, err := s.copies.Locks.TryLock(id)
 		require.NoError(s.t, err, "want: snapshot %s is neither read nor deleted", each.Name)
 		unlock()
-
-		return true
-	})
+	}
 
 	for _, name := range s.config.Pools.Names() {
 		require.Equal(s.t, provisioned[name], s.catalog.ProvisionedBytes(name), "want: the sum of the records of pool %s", name)
@@ -195,21 +189,17 @@ func TestCallsFailWhileTheirPoolDoes(t *testing.T) {
 func (s *site) allRecords() []string {
 	var all []string
 
-	s.catalog.Volumes.Ascend("")(func(_ string, v *record.Volume) bool {
+	for _, v := range s.catalog.Volumes.Ascend("") {
 		all = append(all, fmt.Sprintf("%+v %+v", *v, *v.Properties))
+	}
 
-		return true
-	})
-	s.catalog.Snapshots.Ascend("")(func(_ string, each *record.Snapshot) bool {
+	for _, each := range s.catalog.Snapshots.Ascend("") {
 		all = append(all, fmt.Sprintf("%+v", *each))
+	}
 
-		return true
-	})
-	s.catalog.Groups.Ascend("")(func(_ string, each *record.Group) bool {
+	for _, each := range s.catalog.Groups.Ascend("") {
 		all = append(all, fmt.Sprintf("%+v", *each))
-
-		return true
-	})
+	}
 
 	return all
 }
@@ -412,11 +402,10 @@ func TestCallsFailWithTheNode(t *testing.T) {
 			s := newSite(t)
 			run := operations()[test.call](s)
 
-			s.catalog.Volumes.Ascend("")(func(id string, _ *record.Volume) bool {
+			for id := range s.catalog.Volumes.Ascend("") {
 				s.node.known = append(s.node.known, id)
+			}
 
-				return true
-			})
 			test.script(s.node)
 			rpccode.Require(t, run(t.Context()), test.want)
 

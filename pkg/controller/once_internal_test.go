@@ -177,9 +177,9 @@ func (c *onceController) end() error {
 
 	var err error
 
-	c.catalog.Volumes.Ascend("")(func(id string, v *record.Volume) bool {
+	for id, v := range c.catalog.Volumes.Ascend("") {
 		if v.Phase != record.PhaseReady {
-			return true // its removal is repeated
+			continue // its removal is repeated
 		}
 
 		wanted = append(wanted, id)
@@ -190,16 +190,13 @@ func (c *onceController) end() error {
 		}
 
 		err = errors.Join(err, sizeErr)
+	}
 
-		return true
-	})
-	c.catalog.Snapshots.Ascend("")(func(id string, each *record.Snapshot) bool {
+	for id, each := range c.catalog.Snapshots.Ascend("") {
 		if each.Phase == record.PhaseReady {
 			wanted = append(wanted, id)
 		}
-
-		return true
-	})
+	}
 
 	var stored []string
 

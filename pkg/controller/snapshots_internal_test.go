@@ -247,13 +247,12 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 		run := operations()[name](s)
 		unused := s.create("unused")
 
-		s.catalog.Volumes.Ascend("")(func(id string, _ *record.Volume) bool {
+		for id := range s.catalog.Volumes.Ascend("") {
 			if id != unused {
 				s.node.known = append(s.node.known, id)
 			}
+		}
 
-			return true
-		})
 		s.node.inUse()
 
 		var frozenAt time.Time
@@ -273,16 +272,13 @@ func TestCopiesAreTakenWhileTheirSourcesAreFrozen(t *testing.T) {
 		require.NoError(t, run(t.Context()))
 		require.Equal(t, [][]string{s.node.known}, s.node.frozen, "what is in use is frozen once")
 
-		s.catalog.Snapshots.Ascend("")(func(_ string, each *record.Snapshot) bool {
+		for _, each := range s.catalog.Snapshots.Ascend("") {
 			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copy")
+		}
 
-			return true
-		})
-		s.catalog.Groups.Ascend("")(func(_ string, each *record.Group) bool {
+		for _, each := range s.catalog.Groups.Ascend("") {
 			require.False(t, each.CreatedAt.Before(frozenAt), "want: the time is that of the copies")
-
-			return true
-		})
+		}
 	}
 }
 

@@ -75,11 +75,11 @@ func TestCallsCheckAgainAfterWaiting(t *testing.T) {
 func (s *site) firstVolume() string {
 	first := ""
 
-	s.catalog.Volumes.Ascend("")(func(id string, _ *record.Volume) bool {
+	for id := range s.catalog.Volumes.Ascend("") {
 		first = id
 
-		return false
-	})
+		break
+	}
 
 	return first
 }

@@ -65,7 +65,7 @@ func TestUsageFollowsTheRecords(t *testing.T) {
 	require.Zero(t, usage.ProvisionedBytes("fast"), "want: nothing is in another pool")
 }
 
-// TestSnapshotIndexFollowsTheRecords: the snapshots of a volume in order, from an id on.
+// TestSnapshotIndexFollowsTheRecords: the visible snapshots of a volume in order, from an id on.
 func TestSnapshotIndexFollowsTheRecords(t *testing.T) {
 	t.Parallel()
 
@@ -77,10 +77,10 @@ func TestSnapshotIndexFollowsTheRecords(t *testing.T) {
 	parameters, err := volume.ParseParameters(map[string]string{volume.KeyPool: "default"})
 	require.NoError(t, err)
 
-	put := func(id, sourceID string) {
+	put := func(id, sourceID string, phase record.Phase) {
 		require.NoError(t, store.Update(t.Context(), func(tx *state.Tx) error {
 			return c.Snapshots.In(tx).Put(id, &record.Snapshot{
-				ID: id, Name: id, SourceVolumeID: sourceID, Parameters: parameters, Consistency: volume.ConsistencyNone, Phase: record.PhaseReady,
+				ID: id, Name: id, SourceVolumeID: sourceID, Parameters: parameters, Consistency: volume.ConsistencyNone, Phase: phase,
 			})
 		}))
 	}
@@ -92,22 +92,27 @@ func TestSnapshotIndexFollowsTheRecords(t *testing.T) {
 		return found
 	}
 
-	ids := make([]string, 6)
+	ids := make([]string, 8)
 	for i := range ids {
 		ids[i] = volume.NewID()
 	}
 
 	slices.Sort(ids)
 
-	v, w, other := volume.NewID(), volume.NewID(), ids[5]
-	ids = ids[:5]
+	v, w, other := volume.NewID(), volume.NewID(), ids[7]
+
+	// These two are between others of the volume, and do not exist for the CO.
+	put(ids[2], v, record.PhaseCreating)
+	put(ids[4], v, record.PhaseDeleting)
+
+	ids = []string{ids[0], ids[1], ids[3], ids[5], ids[6]}
 
 	for _, id := range slices.Backward(ids) {
-		put(id, v)
+		put(id, v, record.PhaseReady)
 	}
 
-	put(other, w)
-	put(ids[0], v)
+	put(other, w, record.PhaseReady)
+	put(ids[0], v, record.PhaseReady)
 
 	require.Equal(t, ids, of(v, ""))
 	require.Equal(t, ids[2:], of(v, ids[1]))

@@ -130,9 +130,17 @@ func (b *bench) phases() map[string]record.Phase {
 
 	found := map[string]record.Phase{}
 
-	b.Catalog.Volumes.Ascend("")(func(_ string, v *record.Volume) bool { found["volume "+v.Name] = v.Phase; return true })
-	b.Catalog.Snapshots.Ascend("")(func(_ string, each *record.Snapshot) bool { found["snapshot "+each.Name] = each.Phase; return true })
-	b.Catalog.Groups.Ascend("")(func(_ string, g *record.Group) bool { found["group "+g.Name] = g.Phase; return true })
+	for _, v := range b.Catalog.Volumes.Ascend("") {
+		found["volume "+v.Name] = v.Phase
+	}
+
+	for _, each := range b.Catalog.Snapshots.Ascend("") {
+		found["snapshot "+each.Name] = each.Phase
+	}
+
+	for _, g := range b.Catalog.Groups.Ascend("") {
+		found["group "+g.Name] = g.Phase
+	}
 
 	return found
 }

@@ -147,11 +147,9 @@ func TestCancelledCopiesLeaveNothing(t *testing.T) {
 
 			cancelled, running := make(chan error, 1), false
 			cancel := func(ctx context.Context) {
-				b.Catalog.Snapshots.Ascend("")(func(id string, _ *record.Snapshot) bool {
+				for id := range b.Catalog.Snapshots.Ascend("") {
 					running = running || b.Running.Has(id)
-
-					return true
-				})
+				}
 
 				go func() {
 					ended, err := b.Progress.Cancel(t.Context(), "taken")
