@@ -93,6 +93,15 @@ func Errorf(category error, format string, args ...any) error {
 	return &Error{category: category, cause: fmt.Errorf(format, args...)} //nolint:err113 // the caller's format is the message
 }
 
+// Ignore returns nil for an error of a kind that says that nothing has to be done, and others as they are.
+func Ignore(err, kind error) error {
+	if errors.Is(err, kind) {
+		return nil
+	}
+
+	return err
+}
+
 // Wrapf puts the message before *err, unless that is nil. It is deferred where the errors of several steps
 // get the same message:
 //

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
@@ -126,7 +127,7 @@ func (q *Quotas) Read(group Group) (Counted, error) {
 func CreateGroup(directory *os.File, group Group) error {
 	err := ioctl(directory, iocQgroupCreate, "BTRFS_IOC_QGROUP_CREATE "+group.String(), &createArgs{create: 1, group: uint64(group)})
 
-	return except(unix.EEXIST, err)
+	return errdefs.Ignore(err, unix.EEXIST)
 }
 
 // RemoveGroup removes a quota group and its members' membership. One that is missing is no error.
@@ -148,12 +149,12 @@ func RemoveGroup(directory *os.File, group Group) error {
 
 	err := ioctl(directory, iocQgroupCreate, "BTRFS_IOC_QGROUP_CREATE "+group.String(), &createArgs{group: uint64(group)})
 
-	return except(unix.ENOENT, err)
+	return errdefs.Ignore(err, unix.ENOENT)
 }
 
 // Assign makes a group the member of another. One that is a member already is no error.
 func Assign(directory *os.File, member, group Group) error {
-	return except(unix.EEXIST, assign(directory, member, group, 1))
+	return errdefs.Ignore(assign(directory, member, group, 1), unix.EEXIST)
 }
 
 // Unassign ends the membership of a group in another. It returns how often the kernel had recorded
@@ -165,21 +166,12 @@ func Unassign(directory *os.File, member, group Group) (times int, err error) {
 		err = assign(directory, member, group, 0)
 	}
 
-	return times - 1, except(unix.ENOENT, err)
+	return times - 1, errdefs.Ignore(err, unix.ENOENT)
 }
 
 func assign(directory *os.File, member, group Group, add uint64) error {
 	return ioctl(directory, iocQgroupAssign, fmt.Sprintf("BTRFS_IOC_QGROUP_ASSIGN %s %s", member, group),
 		&assignArgs{assign: add, source: uint64(member), target: uint64(group)})
-}
-
-// except returns nil for an error that says that nothing has to be done.
-func except(done, err error) error {
-	if errors.Is(err, done) {
-		return nil
-	}
-
-	return err
 }
 
 // Limit limits what the group may refer to.
@@ -193,7 +185,7 @@ func Unlimit(directory *os.File, group Group) error {
 	err := ioctl(directory, iocQgroupLimit, "BTRFS_IOC_QGROUP_LIMIT "+group.String(),
 		&limitArgs{group: uint64(group), flags: limitReferenced | limitExclusive, maxReferenced: noLimit, maxExclusive: noLimit})
 
-	return except(unix.ENOENT, err)
+	return errdefs.Ignore(err, unix.ENOENT)
 }
 
 // Members returns the groups that are members of a group.

@@ -2,7 +2,6 @@ package quota
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 )
 
@@ -49,14 +49,14 @@ func (s *subvolumes) Confine(directory *os.File) (bool, error) {
 
 	if _, err := s.quotas.Read(group); err != nil {
 		// A snapshot, or a volume that was made without a limit.
-		return false, ignore(err, fs.ErrNotExist)
+		return false, errdefs.Ignore(err, fs.ErrNotExist)
 	}
 
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
 
-	if err := join(s.pool, group); err != nil {
-		return false, ignore(err, unix.EROFS)
+	if err := s.join(group); err != nil {
+		return false, errdefs.Ignore(err, unix.EROFS)
 	}
 
 	inside, err := btrfs.AllInside(s.pool, group.Number())
@@ -69,7 +69,7 @@ func (s *subvolumes) Confine(directory *os.File) (bool, error) {
 		err = s.removeForeign(group, inside)
 	}
 
-	return s.seen.takeEvaded(group.Number()) || strays, ignore(err, unix.EROFS)
+	return s.seen.takeEvaded(group.Number()) || strays, errdefs.Ignore(err, unix.EROFS)
 }
 
 // collectStrays gives the subvolumes inside of a volume the volume's groups. It returns true if one
@@ -102,7 +102,7 @@ func (s *subvolumes) collectStrays(group btrfs.Group, inside []uint64) (bool, er
 			strays = true
 
 			if err := btrfs.Assign(s.pool, own, each); err != nil {
-				return strays, ignore(err, unix.ENOENT) // it was removed meanwhile
+				return strays, errdefs.Ignore(err, unix.ENOENT) // it was removed meanwhile
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func (s *subvolumes) removeForeign(group btrfs.Group, inside []uint64) error {
 // being made or removed is nowhere, and not foreign. Those around a foreign one have evaded their
 // limits.
 func (s *subvolumes) isForeign(id, volume uint64) (foreign, exists bool, err error) {
-	around, found, err := around(s.pool, id)
+	around, found, err := enclosingOf(s.pool, id)
 	if err != nil {
 		return false, false, err
 	}
@@ -236,7 +236,7 @@ func (s *subvolumes) Grown() ([]string, error) {
 	)
 
 	for _, id := range made {
-		around, found, err := around(s.pool, id)
+		around, found, err := enclosingOf(s.pool, id)
 		if err != nil {
 			return nil, err
 		}
@@ -270,9 +270,9 @@ type enclosing struct {
 	name string
 }
 
-// around returns the subvolumes around one, the innermost first. It returns false for one that is being made or
+// enclosingOf returns the subvolumes around one, the innermost first. It returns false for one that is being made or
 // removed.
-func around(pool *os.File, id uint64) (found []enclosing, exists bool, err error) {
+func enclosingOf(pool *os.File, id uint64) (found []enclosing, exists bool, err error) {
 	for at := id; ; {
 		place, placed, err := btrfs.PlaceOf(pool, at)
 		if err != nil || !placed {
@@ -296,13 +296,4 @@ func ownGroup(group btrfs.Group) btrfs.Group { return btrfs.GroupOf(0, group.Num
 
 func without(groups, others []btrfs.Group) []btrfs.Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(each btrfs.Group) bool { return slices.Contains(others, each) })
-}
-
-// ignore returns nil for one kind of error.
-func ignore(err, kind error) error {
-	if errors.Is(err, kind) {
-		return nil
-	}
-
-	return err
 }

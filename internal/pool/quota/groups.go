@@ -3,20 +3,20 @@ package quota
 import (
 	"errors"
 	"io/fs"
-	"os"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 )
 
 // join makes the subvolume's own group a member of the group that limits it.
-func join(pool *os.File, group btrfs.Group) error {
+func (s *subvolumes) join(group btrfs.Group) error {
 	if group.Level() == 0 {
 		return nil
 	}
 
-	return btrfs.Assign(pool, ownGroup(group), group)
+	return btrfs.Assign(s.pool, ownGroup(group), group)
 }
 
 // leave ends the membership of a group in another, which may be that of another volume. A group whose
@@ -30,7 +30,7 @@ func (s *subvolumes) leave(member, group btrfs.Group) error {
 
 	counted, err := s.quotas.Read(group)
 	if err != nil {
-		return ignore(err, fs.ErrNotExist)
+		return errdefs.Ignore(err, fs.ErrNotExist)
 	}
 
 	members, err := btrfs.Members(s.pool, group)
@@ -39,7 +39,7 @@ func (s *subvolumes) leave(member, group btrfs.Group) error {
 	}
 
 	// EBUSY: another subvolume becomes a member meanwhile.
-	if err := ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
+	if err := errdefs.Ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
 		return err
 	}
 

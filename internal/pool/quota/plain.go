@@ -8,8 +8,7 @@ import (
 	"os"
 )
 
-// plain makes directories without limits, on a filesystem that supports none. What it does not support, it
-// does nothing for.
+// plain makes directories without limits, on a filesystem that supports none. What is about limits does nothing.
 type plain struct{ reason string }
 
 func (p plain) Support() Support { return Support{Kind: Plain, Reason: p.reason} }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -44,7 +45,7 @@ func kernelProjects() projectCalls {
 // The kernel's count of inodes decides whether an id is in use, so there is no list of them that
 // could differ from the directories. A directory joins its project while it is empty and before it
 // has a limit, and the limit is cleared before the directory is removed: no interruption leaves a
-// limit without a directory. That also leaves plain's RemoveStale nothing to do. Only a walk finds the files
+// limit without a directory. So RemoveStale, which is plain's, does nothing. Only a walk finds the files
 // that have another project, so Confine and Grown are plain's, too, and so is Seal, because snapshots are
 // not mounted.
 type projects struct {
@@ -332,7 +333,7 @@ func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool
 	}
 
 	// EPERM: an immutable directory, whose flag the caller clears.
-	return false, ignore(p.leave(directory), unix.EPERM)
+	return false, errdefs.Ignore(p.leave(directory), unix.EPERM)
 }
 
 func (p *projects) Close() error { return p.pool.Close() }

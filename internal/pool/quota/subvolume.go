@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -162,7 +163,7 @@ func (s *subvolumes) Limit(directory *os.File, bytes int64) error {
 
 	switch {
 	case err == nil && counted.Limit >= bytes:
-		return join(s.pool, group)
+		return s.join(group)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -177,7 +178,7 @@ func (s *subvolumes) Limit(directory *os.File, bytes int64) error {
 		return err
 	}
 
-	return join(s.pool, group)
+	return s.join(group)
 }
 
 func (s *subvolumes) Usage(directory *os.File) (Usage, bool, error) {
@@ -318,7 +319,7 @@ func (s *subvolumes) RemoveStale(ctx context.Context) error {
 		}
 
 		// EBUSY: its space is still in use, or it has members.
-		if err := ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
+		if err := errdefs.Ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
 			return err
 		}
 	}
