@@ -25,7 +25,8 @@ func data(ctx context.Context, file *os.File, from, end int64) iter.Seq2[Extent,
 			switch {
 			case ctx.Err() != nil:
 				err = ctx.Err()
-			case errors.Is(err, unix.EINVAL): // a block device can't be searched for data
+			// A block device can't be searched for data, nor can a filesystem that knows no holes.
+			case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY):
 				start, stop, err = at, end, nil
 			case errors.Is(err, unix.ENXIO), err == nil && start >= end:
 				return // no data behind that offset, also where the file has become shorter meanwhile

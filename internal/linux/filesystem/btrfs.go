@@ -40,7 +40,7 @@ func (*btrfs) Name() string        { return Btrfs }
 func (*btrfs) MinimumBytes() int64 { return btrfsMinimumBytes }
 
 var btrfsGrammar = mkfsGrammar{tool: "mkfs.btrfs", options: mergeRules(
-	sameRule(withoutValue, "-M", "--mixed"), sameRule(label, "-L", "--label"), sameRule(number, "-n", "--nodesize"),
+	sameRule(withoutValueRule, "-M", "--mixed"), sameRule(labelRule, "-L", "--label"), sameRule(numberRule, "-n", "--nodesize"),
 	sameRule(features("bgt", "block-group-tree", "extref", "free-space-tree", "fst", "mixed-bg", "no-holes", "quota",
 		"skinny-metadata", "squota"), "-O", "--features", "-R", "--runtime-features"),
 	sameRule(oneOf("dup", "single"), "-d", "--data", "-m", "--metadata"),

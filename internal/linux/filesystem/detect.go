@@ -14,7 +14,7 @@ import (
 // Detect returns the name of the filesystem by its superblock's magic number alone, "" where there
 // is none of the supported ones. Whether a device may be formatted is another question: see IsBlank.
 func Detect(r io.ReaderAt) (string, error) {
-	for _, candidate := range types {
+	for _, candidate := range inDetectionOrder {
 		found, err := readAt(r, candidate.magicOffset, len(candidate.magic))
 		if err != nil {
 			return "", fmt.Errorf("detect the filesystem: %w", err)

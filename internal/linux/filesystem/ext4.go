@@ -61,18 +61,18 @@ const (
 )
 
 var ext4Grammar = mkfsGrammar{tool: "mkfs.ext4", options: mergeRules(
-	sameRule(number, "-G", "-I", "-N", "-g", "-i"),
+	sameRule(numberRule, "-G", "-I", "-N", "-g", "-i"),
 	map[string]optionRule{
-		"-E": suboptions(mergeRules(sameRule(number, "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
-			"stride", "stripe-width", "stripe_width"), map[string]optionRule{"nodiscard": withoutValue, "root_owner": owner})),
-		"-J": suboptions(sameRule(number, "fast_commit_size", "size")),
-		"-L": label,
+		"-E": suboptions(mergeRules(sameRule(numberRule, "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
+			"stride", "stripe-width", "stripe_width"), map[string]optionRule{"nodiscard": withoutValueRule, "root_owner": ownerRule})),
+		"-J": suboptions(sameRule(numberRule, "fast_commit_size", "size")),
+		"-L": labelRule,
 		"-O": features("64bit", "dir_index", "dir_nlink", "ea_inode", "ext_attr", "extent", "extents",
 			"extra_isize", "fast_commit", "filetype", "flex_bg", "has_journal", "huge_file", "inline_data", "large_dir",
 			"large_file", "metadata_csum", "metadata_csum_seed", "orphan_file", "project", "quota", "resize_inode",
 			"sparse_super", "sparse_super2", "uninit_bg"),
 		"-T": oneOf("big", "floppy", "huge", "largefile", "largefile4", "news", "small"),
-		"-b": oneOf("4096"), "-j": withoutValue, "-m": percent,
+		"-b": oneOf("4096"), "-j": withoutValueRule, "-m": percentRule,
 	},
 ), refused: sameRule("resize2fs grows no filesystem with clusters", "-C", "bigalloc")}
 

@@ -183,7 +183,13 @@ const (
 
 var stateNames = map[State]string{Clean: "clean", Repaired: "repaired", NeedsReplay: "needs replay", Damaged: "damaged"}
 
-func (s State) String() string { return cmp.Or(stateNames[s], fmt.Sprintf("State(%d)", int(s))) }
+func (s State) String() string {
+	if name := stateNames[s]; name != "" {
+		return name
+	}
+
+	return fmt.Sprintf("State(%d)", int(s))
+}
 
 // Verdict is what a check found.
 type Verdict struct {

@@ -30,17 +30,17 @@ type optionRule struct {
 
 type option struct{ name, value string }
 
-var withoutValue = optionRule{}
+var withoutValueRule = optionRule{}
 
-// number is a count or a size, with the unit that the tools know.
-var number = optionRule{valueSyntax: "NUMBER", isValid: func(value string) bool {
+// numberRule is a count or a size, with the unit that the tools know.
+var numberRule = optionRule{valueSyntax: "NUMBER", isValid: func(value string) bool {
 	digits := strings.TrimRight(value, "bBsSkKmMgG")
 	_, err := strconv.ParseUint(digits, 10, 64)
 
 	return err == nil && len(value)-len(digits) <= 1
 }}
 
-var percent = optionRule{valueSyntax: "PERCENT", isValid: func(value string) bool {
+var percentRule = optionRule{valueSyntax: "PERCENT", isValid: func(value string) bool {
 	const most = 50
 
 	part, err := strconv.ParseFloat(value, 64)
@@ -48,12 +48,12 @@ var percent = optionRule{valueSyntax: "PERCENT", isValid: func(value string) boo
 	return err == nil && part >= 0 && part <= most
 }}
 
-var label = optionRule{valueSyntax: "LABEL", isValid: func(value string) bool {
+var labelRule = optionRule{valueSyntax: "LABEL", isValid: func(value string) bool {
 	return !strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) })
 }}
 
-// owner is a user's and a group's number.
-var owner = optionRule{valueSyntax: "UID:GID", isValid: func(value string) bool {
+// ownerRule is a user's and a group's number.
+var ownerRule = optionRule{valueSyntax: "UID:GID", isValid: func(value string) bool {
 	user, group, two := strings.Cut(value, ":")
 	_, errUser := strconv.ParseUint(user, 10, 32)
 	_, errGroup := strconv.ParseUint(group, 10, 32)

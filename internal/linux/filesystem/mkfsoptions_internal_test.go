@@ -10,20 +10,20 @@ import (
 func TestValuesOfOptions(t *testing.T) {
 	t.Parallel()
 
-	nested := suboptions(map[string]optionRule{"size": number, "noalign": withoutValue})
+	nested := suboptions(map[string]optionRule{"size": numberRule, "noalign": withoutValueRule})
 
 	for name, test := range map[string]struct {
 		rule           optionRule
 		valid, invalid []string
 	}{
 		"number": {
-			number,
+			numberRule,
 			[]string{"0", "1", "18446744073709551615", "4k", "4K", "4b", "4B", "4s", "4S", "4m", "4M", "4g", "4G"},
 			[]string{"", "k", "-1", "+1", "1.5", "4kk", "4kB", "4t", "18446744073709551616", "k4", "4 "},
 		},
-		"percent": {percent, []string{"0", "0.5", "49.9", "50", "5e1"}, []string{"", "-0.1", "50.1", "51", "x", "NaN"}},
-		"label":   {label, []string{"", "a", "a b", "ä"}, []string{"\n", "a\x00", "a\x7f", "\t"}},
-		"owner":   {owner, []string{"0:0", "1000:4294967295"}, []string{"", "0", ":", "0:", ":0", "0:4294967296", "4294967296:0", "0:0:0", "-1:0", "a:b"}},
+		"percent": {percentRule, []string{"0", "0.5", "49.9", "50", "5e1"}, []string{"", "-0.1", "50.1", "51", "x", "NaN"}},
+		"label":   {labelRule, []string{"", "a", "a b", "ä"}, []string{"\n", "a\x00", "a\x7f", "\t"}},
+		"owner":   {ownerRule, []string{"0:0", "1000:4294967295"}, []string{"", "0", ":", "0:", ":0", "0:4294967296", "4294967296:0", "0:0:0", "-1:0", "a:b"}},
 		"one of":  {oneOf("a", "b"), []string{"a", "b"}, []string{"", "c", "ab", "a,b"}},
 		"features": {
 			features("a", "b"), []string{"a", "^a", "a,^b", "a,a"}, []string{"", "c", "a,c", "c,a", "^^a", "a,", ",a", "a^"},
@@ -44,7 +44,7 @@ func TestValuesOfOptions(t *testing.T) {
 	}
 
 	require.Equal(t, "noalign,size=NUMBER", nested.valueSyntax, "what a message says of the values")
-	require.Nil(t, withoutValue.isValid, "want: an option without a value takes none")
+	require.Nil(t, withoutValueRule.isValid, "want: an option without a value takes none")
 }
 
 // TestWordsOfOptions are taken apart, and put together as mkfs takes them.
@@ -53,7 +53,7 @@ func TestWordsOfOptions(t *testing.T) {
 
 	grammar := mkfsGrammar{
 		tool: "mkfs.test", options: map[string]optionRule{
-			"-L": label, "--label": label, "-b": number, "-j": withoutValue, "--mixed": withoutValue,
+			"-L": labelRule, "--label": labelRule, "-b": numberRule, "-j": withoutValueRule, "--mixed": withoutValueRule,
 		},
 		refused: map[string]string{"-C": "it does not grow", "clusters": "nor do these"},
 	}

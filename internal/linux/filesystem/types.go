@@ -1,6 +1,7 @@
 package filesystem
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"slices"
@@ -40,8 +41,7 @@ type fsType struct {
 }
 
 // types is the table of all supported filesystems: a new one needs a file with its implementation
-// and a row here. btrfs is the last for Detect, since mkfs.btrfs erases the magic of the others, but
-// their mkfs does not erase that of btrfs.
+// and a row here.
 var types = []fsType{
 	{
 		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
@@ -82,6 +82,11 @@ func Names() []string {
 func IsSupported(name string) bool {
 	return slices.ContainsFunc(types, func(t fsType) bool { return t.name == name })
 }
+
+// inDetectionOrder is the table in the order in which Detect compares the magic numbers: by their offset. XFS has
+// data of its own where ext4 has its magic; mkfs.btrfs erases the magic of the others, but their mkfs does not
+// erase that of btrfs.
+var inDetectionOrder = slices.SortedFunc(slices.Values(types), func(a, b fsType) int { return cmp.Compare(a.magicOffset, b.magicOffset) })
 
 // typeByName returns the row of a filesystem.
 func typeByName(name string) (fsType, bool) {

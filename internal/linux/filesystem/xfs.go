@@ -38,14 +38,14 @@ func (*xfs) Name() string        { return XFS }
 func (*xfs) MinimumBytes() int64 { return xfsMinimumBytes }
 
 var xfsGrammar = mkfsGrammar{tool: "mkfs.xfs", options: map[string]optionRule{
-	"-L": label,
-	"-b": suboptions(sameRule(number, "size")),
-	"-d": suboptions(mergeRules(sameRule(number, "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
-		"sw", "swidth"), map[string]optionRule{"noalign": withoutValue})),
-	"-i": suboptions(sameRule(number, "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
-	"-l": suboptions(sameRule(number, "concurrency", "lazy-count", "size", "su", "sunit", "version")),
+	"-L": labelRule,
+	"-b": suboptions(sameRule(numberRule, "size")),
+	"-d": suboptions(mergeRules(sameRule(numberRule, "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
+		"sw", "swidth"), map[string]optionRule{"noalign": withoutValueRule})),
+	"-i": suboptions(sameRule(numberRule, "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
+	"-l": suboptions(sameRule(numberRule, "concurrency", "lazy-count", "size", "su", "sunit", "version")),
 	"-m": suboptions(sameRule(oneOf("0", "1"), "bigtime", "crc", "finobt", "inobtcount", "reflink", "rmapbt")),
-	"-n": suboptions(sameRule(number, "ftype", "parent", "size")),
+	"-n": suboptions(sameRule(numberRule, "ftype", "parent", "size")),
 	"-s": oneOf("size=4096"),
 }}
 

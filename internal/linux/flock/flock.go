@@ -21,14 +21,14 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 )
 
-// attempts add up to two seconds: far longer than a fork takes on an overloaded machine, and
-// short enough to report a real conflict.
+// attempts add up to two seconds, and to at most two more while this process forks: far longer than a fork takes
+// on an overloaded machine, and short enough to report a real conflict.
 const attempts = 67
 
 // Lock locks the file; how is unix.LOCK_EX or unix.LOCK_SH. It retries a lock that another process
-// holds for about two seconds. Errors: unix.EWOULDBLOCK if it is held still, or flock's.
+// holds for two to four seconds. Errors: unix.EWOULDBLOCK if it is held still, or flock's.
 //
-//nolint:contextcheck,nolintlint // it retries for about two seconds
+//nolint:contextcheck,nolintlint // it retries for four seconds at most
 func Lock(file *os.File, how int) error {
 	return fork.RetryWhile(context.Background(), unix.EWOULDBLOCK, attempts, func() error { return TryLock(file, how) })
 }

@@ -402,6 +402,9 @@ func TestWithTarget(t *testing.T) {
 	require.ErrorIs(t, allowed.WithTarget(filepath.Join(base, "a"), do), fs.ErrNotExist, "want: the function's own error")
 	require.Equal(t, filepath.Join(base, "a"), target.Path(), "want: the target of the path")
 
+	_, err = target.Exists()
+	require.ErrorIs(t, err, unix.EBADF, "want: it is closed after the call")
+
 	target = nil
 	require.NoError(t, allowed.WithTarget(filepath.Join(base, "missing", "a"), do), "want: nothing can be there")
 	require.ErrorIs(t, allowed.WithTarget("/elsewhere/a", do), mount.ErrOutsideAllowed)

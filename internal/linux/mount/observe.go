@@ -48,9 +48,6 @@ type Point struct {
 	// mount namespaces too, and Slave that what is mounted beneath the original
 	// appears here.
 	Shared, Slave bool
-
-	// mountinfoID is the id in mountinfo.
-	mountinfoID int
 }
 
 // HasSuperOption says whether the filesystem shows an option, such as
@@ -300,24 +297,39 @@ func (o *observer) byID(id uint64) (Point, error) {
 }
 
 func (o *observer) byMountinfoID(id int) (Point, error) {
-	list := o.list
 	if !o.statmount {
-		list = func() ([]Point, error) {
-			return fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
+		points, err := fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
+		if err != nil {
+			return Point{}, err
+		}
+
+		if len(points) == 0 {
+			return Point{}, errGone
+		}
+
+		return points[0], nil
+	}
+
+	ids, err := listmount()
+	if err != nil {
+		return Point{}, fmt.Errorf("list the mounts: %w", err)
+	}
+
+	buffer := newStatmountBuffer()
+
+	for _, unique := range ids {
+		header, err := buffer.query(unique, statmountMount)
+
+		switch {
+		case errors.Is(err, errGone):
+		case err != nil:
+			return Point{}, err
+		case int(header.mountinfoID) == id:
+			return buffer.point(unique)
 		}
 	}
 
-	points, err := list()
-	at := slices.IndexFunc(points, func(point Point) bool { return point.mountinfoID == id })
-
-	switch {
-	case err != nil:
-		return Point{}, err
-	case at < 0:
-		return Point{}, errGone
-	}
-
-	return points[at], nil
+	return Point{}, errGone
 }
 
 func (o *observer) list() ([]Point, error) {
@@ -356,7 +368,6 @@ func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
 	for _, info := range infos {
 		point := Point{
 			ID:           uint64(info.ID),
-			mountinfoID:  info.ID,
 			Major:        uint32(info.Major),
 			Minor:        uint32(info.Minor),
 			Root:         info.Root,

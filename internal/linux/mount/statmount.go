@@ -114,7 +114,6 @@ func (b *statmountBuffer) point(id uint64) (Point, error) {
 
 	point := Point{
 		ID:            header.id,
-		mountinfoID:   int(header.mountinfoID),
 		Major:         header.major,
 		Minor:         header.minor,
 		ReadOnly:      header.attributes&unix.MOUNT_ATTR_RDONLY != 0,
@@ -158,7 +157,7 @@ func listmount() ([]uint64, error) {
 	request := mountIDRequest{size: mountIDRequestSize, id: listmountRoot}
 
 	for {
-		ids = slices.Grow(ids, len(ids))
+		ids = slices.Grow(ids, 1)
 		free := ids[len(ids):cap(ids)]
 
 		count, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT,
