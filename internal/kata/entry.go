@@ -1,6 +1,7 @@
 package kata
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -239,7 +240,7 @@ func otherNames(dir *os.File) ([]string, error) {
 func clearEntry(dir *os.File) error {
 	others, err := otherNames(dir)
 	for _, name := range others {
-		err = errors.Join(err, unlink(dir, name, 0))
+		err = cmp.Or(err, unlink(dir, name, 0))
 	}
 
 	return err
