@@ -51,6 +51,10 @@ func (p *Pool) Backing(of volume.Backing) Backing {
 // RemoveEmptyOrphan removes a volume without a record that has no data: an image without blocks that is not
 // attached, or an empty directory. It reports whether it did.
 func (p *Pool) RemoveEmptyOrphan(ctx context.Context, orphan Object) (bool, error) {
+	if orphan.Snapshot {
+		return false, nil
+	}
+
 	if err := checkID(orphan.ID); err != nil {
 		return false, err
 	}

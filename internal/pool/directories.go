@@ -82,7 +82,7 @@ func (d *Directories) sweep(ctx context.Context, id string) (evaded bool, err er
 	return evaded, err
 }
 
-// noteEvaded takes what Confine or Sweep has returned of a volume.
+// noteEvaded remembers that a volume has evaded its limit, and wraps the error of Confine or Sweep.
 func (d *Directories) noteEvaded(id string, evaded bool, err error) error {
 	if evaded {
 		d.evaded.Store(id, time.Now())

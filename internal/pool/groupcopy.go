@@ -99,12 +99,15 @@ func (g *GroupCopy) prepare() error {
 // Take fixes the point in time. It is one system call, which commits a transaction of the
 // filesystem. Errors: ErrNoGroupCopy, ErrNoSpace.
 func (g *GroupCopy) Take() error {
-	err := tree.InDirectory(g.stored.scratch.root, func(scratch *os.File) error { return btrfs.Snapshot(g.root, scratch, g.id) })
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		err = fmt.Errorf("%w: only the owner of the subvolume %s and root can; run the driver as one of them: %w",
-			ErrNoGroupCopy, g.root.Name(), err)
-	}
+	err := tree.InDirectory(g.stored.scratch.root, func(scratch *os.File) error {
+		err := btrfs.Snapshot(g.root, scratch, g.id)
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			err = fmt.Errorf("%w: only the owner of the subvolume %s and root can; run the driver as one of them: %w",
+				ErrNoGroupCopy, g.root.Name(), err)
+		}
 
+		return err
+	})
 	if err != nil {
 		return g.stored.spaceError(fmt.Errorf("pool %q: %w", g.stored.name, err))
 	}

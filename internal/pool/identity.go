@@ -224,7 +224,7 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 	return readIdentity(root)
 }
 
-// writeSynced writes a line into a new file, and removes the file if that fails.
+// writeSynced writes a line into a file and syncs it. If that fails it removes the file.
 func writeSynced(root *os.Root, name string, flag int, mode fs.FileMode, line []byte) error {
 	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|flag, mode)
 	if err != nil {

@@ -96,7 +96,7 @@ func (c *controllerLock) unlock() error {
 	return nil
 }
 
-// lockError wraps an error of flock: it is held if another process has the lock.
+// lockError wraps an error of flock, as held if another process has the lock. It returns nil for nil.
 func lockError(path string, err, held error) error {
 	switch {
 	case err == nil:

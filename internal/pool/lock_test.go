@@ -121,7 +121,11 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 		release(t, user)
 	}
 
-	removed, err := p.RemoveEmptyOrphan(t.Context(), entry)
+	removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Object{ID: id, Backing: volume.BackingImage, Snapshot: true})
+	require.NoError(t, err)
+	require.False(t, removed, "want: for a snapshot no volume of its id is removed")
+
+	removed, err = p.RemoveEmptyOrphan(t.Context(), entry)
 	require.NoError(t, err)
 	require.True(t, removed, "want: the object was removed")
 	require.NoFileExists(t, p.VolumePath(id, volume.BackingImage))

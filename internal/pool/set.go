@@ -183,8 +183,12 @@ func (m *members) notify() {
 
 var errClosed = errors.New("the driver is ending")
 
-// Close closes the pools' file descriptors.
+// Close closes the pools' file descriptors. Inner pools are closed with the outer ones.
 func (s *Set) Close() error {
+	if s.inner {
+		return nil
+	}
+
 	failures := make([]error, 0, len(s.byName))
 	for name := range s.byName {
 		failures = append(failures, s.Fail(name, errClosed))

@@ -107,7 +107,8 @@ func TestDefaultPool(t *testing.T) {
 	require.Equal(t, "default", pool.NewSet(nil).Default())
 }
 
-func TestOpenSet(t *testing.T) {
+// TestPoolsOfASetAreLockedAndClosed: a second process finds the lock, and a closed set serves no pool.
+func TestPoolsOfASetAreLockedAndClosed(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,4 @@
-// Package poolset opens the pools of tests.
-//
-// It contains what a driver does in internal/driver for pools that cannot fail.
+// Package poolset opens the pools of tests: all of them or none. internal/driver serves each by itself.
 package poolset
 
 import (

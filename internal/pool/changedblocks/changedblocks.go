@@ -71,12 +71,19 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 			return err
 		}
 
-		written := func(file *os.File) iter.Seq2[extent.Extent, error] {
+		written := func(file *os.File) (iter.Seq2[extent.Extent, error], func()) {
 			return readAhead(ctx, func(ctx context.Context) iter.Seq2[extent.Extent, error] {
 				return extent.Written(ctx, file, from, both)
 			})
 		}
-		if err := merge(ctx, written(base), written(target), found.visitSegment); err != nil {
+
+		ofBase, stopBase := written(base)
+		defer stopBase()
+
+		ofTarget, stopTarget := written(target)
+		defer stopTarget()
+
+		if err := merge(ctx, ofBase, ofTarget, found.visitSegment); err != nil {
 			return err
 		}
 	}

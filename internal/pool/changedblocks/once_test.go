@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// onceExtents are more than one page of FIEMAP has.
+	// onceExtents are more than one page of FIEMAP has, and than one batch of the read-ahead.
 	onceExtents = 600
 	onceBlock   = 4096
 )

@@ -15,26 +15,27 @@ const (
 	maxBatches = 4
 )
 
-// readAhead yields the extents that of returns, which a goroutine reads ahead, so that two files are mapped
-// concurrently: the kernel spends processor time on finding out which blocks are shared.
-func readAhead(ctx context.Context, of func(context.Context) iter.Seq2[extent.Extent, error]) iter.Seq2[extent.Extent, error] {
-	return func(yield func(extent.Extent, error) bool) {
-		var (
-			reading sync.WaitGroup
-			failure error
-			batches = make(chan []extent.Extent, maxBatches)
-		)
+// readAhead begins to read the extents that of returns, in a goroutine, and returns them. So two files are mapped
+// concurrently: the kernel spends processor time on finding out which blocks are shared. stop must be called; it
+// waits for the goroutine.
+func readAhead(
+	ctx context.Context, of func(context.Context) iter.Seq2[extent.Extent, error],
+) (ahead iter.Seq2[extent.Extent, error], stop func()) {
+	var (
+		reading sync.WaitGroup
+		failure error
+		batches = make(chan []extent.Extent, maxBatches)
+	)
 
-		ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 
-		reading.Go(func() {
-			defer close(batches)
+	reading.Go(func() {
+		defer close(batches)
 
-			failure = send(ctx, of(ctx), batches)
-		})
-		defer reading.Wait()
-		defer cancel()
+		failure = send(ctx, of(ctx), batches)
+	})
 
+	ahead = func(yield func(extent.Extent, error) bool) {
 		for batch := range batches {
 			for _, each := range batch {
 				if !yield(each, nil) {
@@ -46,6 +47,11 @@ func readAhead(ctx context.Context, of func(context.Context) iter.Seq2[extent.Ex
 		if failure != nil {
 			yield(extent.Extent{}, failure)
 		}
+	}
+
+	return ahead, func() {
+		cancel()
+		reading.Wait()
 	}
 }
 

@@ -2,6 +2,7 @@ package tree_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -153,6 +154,15 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, 3, visited, "the names of regular files")
 	require.EqualValues(t, 6, without.Inodes, "want: the skipped names are not counted")
 	require.Less(t, without.Bytes, usage.Bytes, "want: the skipped files use no bytes")
+
+	failure, calls := errors.New("failure"), 0
+	_, err = tree.Measure(t.Context(), open(t, root), func(context.Context, *os.File, uint32) error {
+		calls++
+
+		return failure
+	})
+	require.ErrorIs(t, err, failure)
+	require.Equal(t, 1, calls, "want: the first error ends a walk whose result it takes away")
 }
 
 func TestVisit(t *testing.T) {

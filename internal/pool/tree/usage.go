@@ -32,13 +32,13 @@ type Usage struct {
 type FileVisitor func(ctx context.Context, pinned *os.File, links uint32) error
 
 // Measure walks a directory and returns what it has allocated, without following symlinks or
-// crossing mounts. visit, unless nil, is called for each regular file that has blocks.
+// crossing mounts. visit, unless nil, is called for each regular file that has blocks. The first error ends it.
 func Measure(ctx context.Context, directory *os.File, visit FileVisitor) (Usage, error) {
 	// A file with several links adds an equal part for each of them, which needs no list of the files
 	// already counted: a link never leaves its volume.
 	var bytes, inodes float64
 
-	err := walk(ctx, directory, func(file *os.File, found *unix.Statx_t) error {
+	err := walk(ctx, directory, true, func(file *os.File, found *unix.Statx_t) error {
 		kind, links := found.Mode&unix.S_IFMT, max(found.Nlink, 1)
 		if kind == unix.S_IFDIR {
 			links = 1

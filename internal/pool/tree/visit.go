@@ -13,7 +13,7 @@ import (
 // without following symlinks or crossing mounts. It continues after an error and returns the first. A
 // file that a process keeps a lease on is left out.
 func Visit(ctx context.Context, directory *os.File, visit func(file *os.File, isDirectory bool) error) error {
-	return walk(ctx, directory, func(file *os.File, found *unix.Statx_t) error {
+	return walk(ctx, directory, false, func(file *os.File, found *unix.Statx_t) error {
 		kind := found.Mode & unix.S_IFMT
 		if kind == unix.S_IFDIR {
 			return visit(file, true)
@@ -38,8 +38,8 @@ func Visit(ctx context.Context, directory *os.File, visit func(file *os.File, is
 }
 
 // walk calls visit for a directory and for all that is below it but mounts: a directory is open for
-// reading, anything else with O_PATH. It continues after an error and returns the first.
-func walk(ctx context.Context, directory *os.File, visit func(file *os.File, found *unix.Statx_t) error) error {
+// reading, anything else with O_PATH. It returns the first error, and continues after it unless stops.
+func walk(ctx context.Context, directory *os.File, stops bool, visit func(file *os.File, found *unix.Statx_t) error) error {
 	found, err := Stat(directory)
 	if err != nil {
 		return err
@@ -52,14 +52,16 @@ func walk(ctx context.Context, directory *os.File, visit func(file *os.File, fou
 	}
 	defer opened.Close()
 
-	w := walker{visit: visit, failure: copyError("", visit(opened, found))}
+	w := walker{visit: visit, stops: stops, failure: copyError("", visit(opened, found))}
 	w.within(ctx, opened, "")
 
 	return w.failure
 }
 
 type walker struct {
-	visit   func(file *os.File, found *unix.Statx_t) error
+	visit func(file *os.File, found *unix.Statx_t) error
+	// stops means that the first failure ends the walk.
+	stops   bool
 	failure error
 }
 
@@ -67,8 +69,16 @@ func (w *walker) keep(err error) { w.failure = cmp.Or(w.failure, err) }
 
 // within walks what is below a directory.
 func (w *walker) within(ctx context.Context, directory *os.File, path string) {
+	if w.stops && w.failure != nil {
+		return
+	}
+
 	w.keep(eachName(ctx, directory, path, func(name, path string) error {
 		w.keep(copyError(path, w.enter(ctx, directory, name, path)))
+
+		if w.stops {
+			return w.failure
+		}
 
 		return nil
 	}))
