@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
@@ -69,7 +70,14 @@ func (i *Injector) Follow(ctx context.Context, path string) {
 	directory := inotify.Directories{
 		List: func() []string { return []string{filepath.Dir(path)} }, Changed: func() <-chan struct{} { return i.recheck },
 	}
+
+	// The watch calls it for its directory and for events, at the same time: what was read first is applied first.
+	var loading sync.Mutex
+
 	load := func() { // also at first: it may have changed since Load
+		loading.Lock()
+		defer loading.Unlock()
+
 		if err := i.Load(path); err != nil {
 			i.reportFile(err)
 		}

@@ -68,8 +68,8 @@ type Event struct {
 type Directories struct {
 	// List returns the paths, which are absolute, now.
 	List func() []string
-	// Changed returns a channel that is closed when List changes; nil means that it never does. Directories
-	// that are no longer listed are watched until they are removed, moved or unmounted.
+	// Changed returns a channel that is closed or sent to when List changes; nil means that it never does.
+	// Directories that are no longer listed are watched until they are removed, moved or unmounted.
 	Changed func() <-chan struct{}
 	// Failed is called for a directory that cannot be watched, or not any more; the others still are. It must
 	// not block. If it is nil, such a directory ends the watch.
