@@ -159,17 +159,19 @@ func checkCallLog(file string) error {
 
 // checkCollector refuses what the exporter would replace by its default, such as port 443 also of http.
 func checkCollector(endpoint string) error {
+	return refuseUnless(isCollector(endpoint), endpoint, "is not http://HOST:PORT or https://HOST:PORT")
+}
+
+// isCollector reports whether the URL has a scheme and a host alone: the exporter ignores the rest.
+func isCollector(endpoint string) bool {
 	given, err := url.Parse(endpoint)
 	if err != nil {
-		return refuseUnless(false, endpoint, "is not http://HOST:PORT or https://HOST:PORT")
+		return false
 	}
 
 	rest := strings.TrimSuffix(strings.TrimPrefix(endpoint, given.Scheme+"://"), "/")
-	// Nothing but scheme and host: the exporter ignores the rest.
-	isCollector := slices.Contains([]string{"http", "https"}, given.Scheme) && rest == given.Host &&
-		isHostAndPort(given.Hostname(), given.Port())
 
-	return refuseUnless(isCollector, endpoint, "is not http://HOST:PORT or https://HOST:PORT")
+	return slices.Contains([]string{"http", "https"}, given.Scheme) && rest == given.Host && isHostAndPort(given.Hostname(), given.Port())
 }
 
 // checkHostPort refuses an address that no client could reach.
