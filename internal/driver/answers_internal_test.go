@@ -288,7 +288,8 @@ func TestPoolConditionNamesTheRemedy(t *testing.T) {
 		`pool "a": input/output error; repair, or mount, the filesystem of /pools/a`:                      &fs.PathError{Path: "/pools/a", Err: unix.EIO},
 		`pool "a": something is at ./images`:                                                              errors.New("something is at /pools/a/images"),
 	} {
-		require.Equal(t, want, o.explain("a", failure))
+		require.NoError(t, o.pools.Fail("a", failure))
+		require.Equal(t, condition(health.PoolUnreachable, want), o.unavailable("a"))
 	}
 
 	for err, want := range map[error]bool{

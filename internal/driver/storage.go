@@ -191,28 +191,27 @@ func probeServed(p *pool.Pool) (health.Observation, error) {
 	return observed, nil
 }
 
-// unavailable is the condition of a pool that has failed or does not answer. It is probed again
-// each second, as all that is unhealthy: that is how it recovers.
+// unavailable is the condition of a pool that has failed, or that is served and does not answer: the cause and the
+// remedy, in the 128 bytes of a condition's message. Calls get the complete error. The pool is probed again each
+// second, as all that is unhealthy: that is how it recovers.
 func (o *opener) unavailable(name string) health.Observation {
-	return condition(health.PoolUnreachable, o.explain(name, o.pools.Failure(name)))
-}
+	failure := o.pools.Failure(name)
+	errno, isErrno := errors.AsType[unix.Errno](failure)
 
-// explain returns why a pool cannot be used in the 128 bytes of a condition's message:
-// the cause, then the remedy. Calls get the complete error. A pool without a failure does not answer.
-func (o *opener) explain(name string, failure error) string {
-	if failure == nil {
-		return fmt.Sprintf("pool %q does not answer; check the storage below %s", name, o.pools.Path(name))
+	var message string
+
+	switch {
+	case failure == nil:
+		message = fmt.Sprintf("pool %q does not answer; check the storage below %s", name, o.pools.Path(name))
+	case errors.Is(failure, pool.ErrIdentity):
+		message = fmt.Sprintf("pool %q is not the one in the state: mount its disk (or `touchstone state forget-pool %s`)", name, name)
+	case isErrno:
+		message = fmt.Sprintf("pool %q: %s; repair, or mount, the filesystem of %s", name, errno, o.pools.Path(name))
+	default:
+		message = fmt.Sprintf("pool %q: %s", name, strings.ReplaceAll(failure.Error(), o.config.Pools[name], "."))
 	}
 
-	if errors.Is(failure, pool.ErrIdentity) {
-		return fmt.Sprintf("pool %q is not the one in the state: mount its disk (or `touchstone state forget-pool %s`)", name, name)
-	}
-
-	if errno, ok := errors.AsType[unix.Errno](failure); ok {
-		return fmt.Sprintf("pool %q: %s; repair, or mount, the filesystem of %s", name, errno, o.pools.Path(name))
-	}
-
-	return fmt.Sprintf("pool %q: %s", name, strings.ReplaceAll(failure.Error(), o.config.Pools[name], "."))
+	return condition(health.PoolUnreachable, message)
 }
 
 func condition(reason health.Reason, message string) health.Observation {
