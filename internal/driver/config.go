@@ -147,7 +147,8 @@ type Config struct {
 	// Also registers further gRPC services behind the same interceptors; nil
 	// is none.
 	Also func(grpc.ServiceRegistrar)
-	// Outer intercept unary calls outside of the lab, and Inner within it.
+	// Outer intercept unary calls before the interceptors of the lab do, and Inner after them: a call passes Outer,
+	// the lab, Inner, and its response the other way.
 	Outer, Inner []grpc.UnaryServerInterceptor
 	// LogFormat and Verbosity are how `touchstone serve` makes Log, and ConfigFile is the file with its
 	// further settings.

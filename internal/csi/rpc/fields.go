@@ -22,8 +22,8 @@ func Texts(message proto.Message, name protoreflect.Name) []string {
 	return TextsOf(field, reflection.Get(field))
 }
 
-// TextsOf returns the texts of the value of a field that is a text, a list of texts or a map of them, of which keys
-// and values are texts.
+// TextsOf returns the texts of a field's value. The field is a string, a list of strings or a map of strings to
+// strings, of which the texts are the keys and the values.
 func TextsOf(field protoreflect.FieldDescriptor, value protoreflect.Value) (texts []string) {
 	switch {
 	case field.IsMap():

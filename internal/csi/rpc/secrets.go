@@ -26,8 +26,9 @@ func HideSecrets(message proto.Message) proto.Message {
 	return message
 }
 
-// hideSecrets hides the values of a field, for which protorange calls it before those in its values. It
-// returns nil, as protorange.Break would end with the message that has the field.
+// hideSecrets hides the values of a field. protorange calls it for each value of the message, and for that of a
+// field before those that it contains. It always returns nil, so that the other fields of the message are visited:
+// protorange.Break would skip those after this one.
 func hideSecrets(at protopath.Values) error {
 	last := at.Index(-1)
 	if last.Step.Kind() != protopath.FieldAccessStep {
