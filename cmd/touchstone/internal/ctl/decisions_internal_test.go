@@ -248,11 +248,13 @@ func TestRemediesForPeople(t *testing.T) {
 	} {
 		require.Equal(t, want, forPeople(mounted, message))
 
-		published := mounted
-		published.Staged = "/var/lib/kubelet/plugins/csi/mount"
+		for _, staged := range []string{"/var/lib/kubelet/plugins/csi/mount", "/mnt/.touchstone-w", "/mnt/.touchstone-"} {
+			published := mounted
+			published.Staged = staged
 
-		if !strings.Contains(message, "rescue") {
-			require.Equal(t, message, forPeople(published, message), "want: the orchestrator's remedy stays")
+			if !strings.Contains(message, "rescue") {
+				require.Equal(t, message, forPeople(published, message), "want: the orchestrator's remedy stays, %s", staged)
+			}
 		}
 	}
 

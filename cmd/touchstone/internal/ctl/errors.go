@@ -184,7 +184,7 @@ func forPeople(known health.VolumeReport, message string) string {
 
 // mountedByHand reports whether the mount command has staged the volume.
 func mountedByHand(known health.VolumeReport) bool {
-	return strings.HasPrefix(filepath.Base(known.Staged), stagingPrefix)
+	return filepath.Base(known.Staged) == stagingPrefix+known.ID
 }
 
 // nameOf returns the volume's name, or its id, as a word of a command.
