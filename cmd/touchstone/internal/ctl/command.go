@@ -47,7 +47,19 @@ type settings struct {
 // ExitCode; the caller prints them.
 func NewCommand() *cobra.Command {
 	given := &settings{}
-	all := verb{
+	all := allVerbs(given)
+
+	command := all.command(given)
+	command.AddCommand(newDoctorCommand(given))
+	given.define(command.PersistentFlags(), defaultTimeout)
+	given.completeFlags(command)
+
+	return reportsErrors(command)
+}
+
+// allVerbs returns `ctl` with all its verbs.
+func allVerbs(given *settings) verb {
+	return verb{
 		name: "ctl", short: "Talk to a CSI driver through its socket",
 		long: `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
 though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused
@@ -75,13 +87,6 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 			{name: "fault", short: "Fault rules, by which calls fail on purpose (--faults, --enable-faults)", verbs: faultVerbs},
 		},
 	}
-
-	command := all.command(given)
-	command.AddCommand(newDoctorCommand(given))
-	given.define(command.PersistentFlags(), defaultTimeout)
-	given.completeFlags(command)
-
-	return reportsErrors(command)
 }
 
 // reportsErrors has the caller print a command's errors, which are those of the usage, too.

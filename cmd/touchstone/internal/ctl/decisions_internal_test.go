@@ -338,6 +338,37 @@ func TestSinceOfCalls(t *testing.T) {
 	}
 }
 
+// TestArgumentsAreKnownByTheirOrder: what an argument says of the others of its verb holds for all verbs.
+func TestArgumentsAreKnownByTheirOrder(t *testing.T) {
+	t.Parallel()
+
+	checked := 0
+
+	var check func(v verb)
+
+	check = func(v verb) {
+		last := len(v.arguments) - 1
+
+		for at, each := range v.arguments {
+			checked++
+
+			require.True(t, !each.repeated || at == 0, "want: a repeated argument comes first: %s", v.usage())
+			require.True(t, !each.optional || at == last, "want: an optional argument comes last: %s", v.usage())
+
+			if first := v.arguments[0].kind; each.kind != first {
+				require.Empty(t, each.kind, "want: arguments of one kind: %s", v.usage())
+				require.True(t, at == last && !each.optional, "want: one argument without a kind behind the others: %s", v.usage())
+			}
+		}
+
+		for _, each := range v.verbs {
+			check(each)
+		}
+	}
+	check(allVerbs(&settings{}))
+	require.Greater(t, checked, 20, "want: the verbs have arguments")
+}
+
 // TestFlagTexts are those that usage lines and errors show.
 func TestFlagTexts(t *testing.T) {
 	t.Parallel()

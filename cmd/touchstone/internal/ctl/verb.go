@@ -50,8 +50,9 @@ type verb struct {
 	nameless bool
 }
 
-// argument is a word of the usage line. With a kind it is the name or id of an object; a verb has
-// arguments of one kind. Only the last one may be optional, and only one repeated.
+// argument is a word of the usage line. With a kind it is the name or id of an object. By the order of a verb's
+// arguments its words are known: a repeated one comes first, an optional one last. Those with a kind have the same
+// one, and at most one without a kind follows them, which is not optional.
 type argument struct {
 	text               string
 	kind               names.Kind
