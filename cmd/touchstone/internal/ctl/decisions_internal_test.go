@@ -377,6 +377,7 @@ func TestFlagTexts(t *testing.T) {
 		bytes  int64
 		pairs  map[string]string
 		period = time.Minute
+		mode   = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 	)
 
 	require.Empty(t, size(&bytes).String(), "want: no size has no text")
@@ -388,6 +389,12 @@ func TestFlagTexts(t *testing.T) {
 	}
 
 	require.Equal(t, "1m0s", span(&period).String(), "want: the default of a time is its text")
+	require.ErrorIs(t, span(&period).Set("-1s"), errNegative)
+	errtext.Require(t, span(&period).Set("x"), `invalid duration "x"`)
+	require.Equal(t, time.Minute, period, "want: a time that is refused leaves the one before")
+
+	require.ErrorIs(t, accessMode(&mode).Set("SOME"), errUnknownMode)
+	require.Equal(t, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, mode, "want: a mode that is refused leaves the one before")
 	require.Equal(t, "1.0 GiB", formatBytes(1<<30))
 	require.Equal(t, "a=1,b=2", formatPairs(map[string]string{"b": "2", "a": "1"}))
 	require.Empty(t, keyValues(&pairs).String(), "want: no pairs have no text")

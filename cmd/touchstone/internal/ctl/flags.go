@@ -69,11 +69,13 @@ func span(to *time.Duration) *value {
 
 	return &value{"duration", initial, func(text string) error {
 		parsed, err := time.ParseDuration(text)
-		if parsed < 0 {
-			return errNegative
+		if err == nil && parsed < 0 {
+			err = errNegative
 		}
 
-		*to = parsed
+		if err == nil {
+			*to = parsed
+		}
 
 		return err
 	}}
@@ -123,8 +125,11 @@ func outputFormat(to *string) *value {
 // accessMode is a flag that accepts the spec's names, in any case and with dashes.
 // The mode is UNKNOWN if it is not given.
 func accessMode(to *csi.VolumeCapability_AccessMode_Mode) *value {
-	return &value{"mode", defaultMode.String(), func(text string) (err error) {
-		*to, err = parseMode(text)
+	return &value{"mode", defaultMode.String(), func(text string) error {
+		mode, err := parseMode(text)
+		if err == nil {
+			*to = mode
+		}
 
 		return err
 	}}
