@@ -99,12 +99,12 @@ func (e *expansion) run(ctx context.Context) (err error) {
 			return err
 		}
 
-		parts[keyController] = e.answer
+		parts[controllerPart] = e.answer
 	}
 
 	grown, onNode, err := e.onNode(ctx)
 	if grown != nil {
-		parts[keyNode] = grown
+		parts[nodePart] = grown
 	}
 
 	name, capacity := e.names.of(e.id), formatBytes(e.answer.GetCapacityBytes())

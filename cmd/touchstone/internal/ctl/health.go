@@ -270,9 +270,9 @@ func standardReport(ctx context.Context, co *csiclient.Client, ids []string) (*h
 
 	switch {
 	case all && listing:
-		err = collected.add(keyController, co.AbnormalVolumes(ctx))
+		err = collected.add(controllerPart, co.AbnormalVolumes(ctx))
 	case getting || listing: // the spec requires GET of drivers with LIST
-		err = collected.add(keyController, each(ids, func(id string) (healthAnswer, error) {
+		err = collected.add(controllerPart, each(ids, func(id string) (healthAnswer, error) {
 			return co.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
 		}))
 	}
@@ -281,7 +281,7 @@ func standardReport(ctx context.Context, co *csiclient.Client, ids []string) (*h
 		return (*health.Report)(collected), err
 	}
 
-	err = collected.add(keyNode, each(ids, func(id string) (healthAnswer, error) {
+	err = collected.add(nodePart, each(ids, func(id string) (healthAnswer, error) {
 		return co.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
 	}))
 

@@ -132,18 +132,18 @@ var capabilitiesVerb = verb{
 		}
 
 		return s.show(nil, answers{
-			"info":        info,
-			"probe":       probe,
-			"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
-			keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
-			keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
-			keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
+			"info":         info,
+			"probe":        probe,
+			"plugin":       &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
+			controllerPart: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
+			groupsPart:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
+			nodePart:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
 		}, capabilityRows(info, probe, caps), info.GetName())
 	},
 }
 
 // formerCapabilities are those of CSI v1.12 whose numbers v1.13 reserves.
-var formerCapabilities = map[string]string{keyController + " 11": "VOLUME_CONDITION", keyNode + " 4": "VOLUME_CONDITION"}
+var formerCapabilities = map[string]string{controllerPart + " 11": "VOLUME_CONDITION", nodePart + " 4": "VOLUME_CONDITION"}
 
 func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, caps csiclient.Capabilities) [][]string {
 	ready := "ready"
@@ -168,15 +168,15 @@ func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, c
 	}
 
 	for _, each := range caps.Controller {
-		add(keyController, each.GetRpc().GetType())
+		add(controllerPart, each.GetRpc().GetType())
 	}
 
 	for _, each := range caps.GroupController {
-		add(keyGroups, each.GetRpc().GetType())
+		add(groupsPart, each.GetRpc().GetType())
 	}
 
 	for _, each := range caps.Node {
-		add(keyNode, each.GetRpc().GetType())
+		add(nodePart, each.GetRpc().GetType())
 	}
 
 	return rows

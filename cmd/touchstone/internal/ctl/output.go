@@ -30,10 +30,10 @@ const (
 	// dash is printed for a missing value in a table.
 	dash = "-"
 
-	// The services in documents and tables with several services' answers, and as the views of a report.
-	keyController = "controller"
-	keyGroups     = "group_controller"
-	keyNode       = "node"
+	// The parts of a driver: they are keys of documents, words of tables, and the views of a health report.
+	controllerPart = "controller"
+	groupsPart     = "group_controller"
+	nodePart       = "node"
 
 	// The names that several tables, and several groups of commands, have.
 	nameColumn   = "NAME"

@@ -309,7 +309,7 @@ func (s *session) create(ctx context.Context, kind string, request *csi.CreateVo
 	rows := volumeColumns.sheet(volume{Volume: answer.GetVolume(), name: request.GetName()})
 
 	for _, each := range known.Conditions {
-		if each.View == keyController && (each.Status == health.Inaccessible || each.Status == health.DataLoss) {
+		if each.View == controllerPart && (each.Status == health.Inaccessible || each.Status == health.DataLoss) {
 			err = errors.Join(err, fmt.Errorf("volume %s exists: %w: %s %s: %s", known.Name, errUnhealthy, each.Status, each.Reason, each.Message))
 		}
 	}
