@@ -45,6 +45,8 @@ var (
 	ErrFailedPrecondition = errors.New("failed precondition")
 	// ErrAborted: a concurrent operation got in the way; retry.
 	ErrAborted = errors.New("aborted")
+	// ErrUnimplemented: this process does not serve the call.
+	ErrUnimplemented = errors.New("unimplemented")
 	// ErrInternal: something is broken that neither a retry nor another request mends.
 	ErrInternal = errors.New("internal")
 )
@@ -55,7 +57,8 @@ var ranked = []error{
 	// Before the context's errors: if the Kubernetes API did not answer within its
 	// own timeout, the deadline of the call has not passed.
 	ErrUnavailable, context.DeadlineExceeded, context.Canceled,
-	ErrInvalidArgument, ErrAlreadyExists, ErrResourceExhausted, ErrNotFound, ErrOutOfRange, ErrFailedPrecondition, ErrAborted, ErrInternal,
+	ErrInvalidArgument, ErrAlreadyExists, ErrResourceExhausted, ErrNotFound, ErrOutOfRange, ErrFailedPrecondition, ErrAborted,
+	ErrUnimplemented, ErrInternal,
 }
 
 // foreign are errors of the standard library and the kernel that have a category.

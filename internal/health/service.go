@@ -6,11 +6,10 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/jsoncall"
 )
 
@@ -28,8 +27,8 @@ type Service struct {
 	// first probes after a start.
 	Report func(ctx context.Context) (Report, error)
 	// Check checks the filesystem of a volume now. How is "offline", which refuses a
-	// volume in use, or "online", which checks a copy of it. Its errors carry their
-	// gRPC code. Nil in a process without a node service.
+	// volume in use, or "online", which checks a copy of it. Nil in a process without a
+	// node service.
 	Check func(ctx context.Context, volumeID, how string) (CheckReport, error)
 }
 
@@ -58,13 +57,13 @@ func (s *Service) Register(server grpc.ServiceRegistrar) {
 
 func (s *Service) check(ctx context.Context, encoded *wrapperspb.BytesValue) (any, error) {
 	if s.Check == nil {
-		return nil, status.Error(codes.Unimplemented, "this process has no node service, and filesystems are checked "+
+		return nil, errdefs.Errorf(errdefs.ErrUnimplemented, "this process has no node service, and filesystems are checked "+
 			"on the node of their volumes: use the endpoint of the node's driver (--endpoint)")
 	}
 
 	var request CheckRequest
 	if err := json.Unmarshal(encoded.GetValue(), &request); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "the request is not a JSON object of volumeId and how: %v", err)
+		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "the request is not a JSON object of volumeId and how: %w", err)
 	}
 
 	found, err := s.Check(ctx, request.VolumeID, request.How)

@@ -17,7 +17,7 @@ import (
 )
 
 // Method is a call of the service of that name. R is what it takes; what answer
-// returns is encoded, and its errors carry their gRPC code.
+// returns is encoded. Its errors have a category, of which the server's interceptors make the gRPC code.
 func Method[R any, P interface {
 	*R
 	proto.Message

@@ -1,6 +1,7 @@
 package served
 
 import (
+	"context"
 	"net"
 	"path/filepath"
 	"testing"
@@ -9,15 +10,25 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/awaitcall"
 )
 
-// Connect returns a connection to a server that lasts as long as the test.
+// Connect returns a connection to a server that lasts as long as the test. As a driver, it makes the status of an
+// error by its category.
 func Connect(tb testing.TB, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) grpc.ClientConnInterface {
 	tb.Helper()
 
-	server := grpc.NewServer(options...)
+	server := grpc.NewServer(append(options,
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			response, err := next(ctx, request)
+
+			return response, rpc.Status(err)
+		}),
+		grpc.ChainStreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return rpc.Status(next(service, stream))
+		}))...)
 	register(server)
 
 	socket := filepath.Join(tb.TempDir(), "csi.sock")

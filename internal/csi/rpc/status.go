@@ -53,5 +53,6 @@ var categories = map[codes.Code]error{
 	codes.Unavailable: errdefs.ErrUnavailable, codes.DeadlineExceeded: context.DeadlineExceeded, codes.Canceled: context.Canceled,
 	codes.InvalidArgument: errdefs.ErrInvalidArgument, codes.AlreadyExists: errdefs.ErrAlreadyExists,
 	codes.ResourceExhausted: errdefs.ErrResourceExhausted, codes.NotFound: errdefs.ErrNotFound, codes.OutOfRange: errdefs.ErrOutOfRange,
-	codes.FailedPrecondition: errdefs.ErrFailedPrecondition, codes.Aborted: errdefs.ErrAborted, codes.Internal: errdefs.ErrInternal,
+	codes.FailedPrecondition: errdefs.ErrFailedPrecondition, codes.Aborted: errdefs.ErrAborted,
+	codes.Unimplemented: errdefs.ErrUnimplemented, codes.Internal: errdefs.ErrInternal,
 }
