@@ -17,6 +17,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/lab/calls"
+	"github.com/touchstone-csi/touchstone/internal/lab/faults"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -58,12 +60,14 @@ func TestStatusOfEachError(t *testing.T) {
 		{codes.InvalidArgument, []error{
 			volume.ErrInvalidID, volume.ErrParameter, volume.ErrCapability,
 			mount.ErrMountFlag, mount.ErrNotAbsolute, mount.ErrInvalidPath, mount.ErrOutsideAllowed, mount.ErrSymlink,
-			kata.ErrInvalidAssignment, filesystem.ErrOption, errdefs.ErrInvalidArgument,
+			kata.ErrInvalidAssignment, filesystem.ErrOption, errdefs.ErrInvalidArgument, faults.ErrRule, calls.ErrFilter,
 		}},
 		{codes.ResourceExhausted, []error{
 			pool.ErrNoSpace, pool.ErrOvercommitted, loop.ErrNoNumber, errdefs.ErrResourceExhausted,
 		}},
-		{codes.NotFound, []error{pool.ErrMissing, errdefs.ErrNotFound}},
+		{codes.NotFound, []error{pool.ErrMissing, errdefs.ErrNotFound, faults.ErrUnknown}},
+		{codes.AlreadyExists, []error{errdefs.ErrAlreadyExists, faults.ErrExists}},
+		{codes.Unimplemented, []error{errdefs.ErrUnimplemented}},
 		{codes.OutOfRange, []error{filesystem.ErrTooSmall, unix.EFBIG, errdefs.ErrOutOfRange}},
 		{codes.FailedPrecondition, []error{
 			volume.ErrClaimUnreadable,

@@ -10,11 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/lab/jq"
 )
 
 // ErrFilter is returned for a filter that cannot match.
-var ErrFilter = errors.New("filter of calls")
+var ErrFilter = errdefs.New(errdefs.ErrInvalidArgument, "filter of calls")
 
 // Filter selects calls. Each field that is set restricts it.
 type Filter struct {

@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/jsoncall"
 )
 
@@ -79,9 +76,7 @@ func (r *Recorder) Register(server grpc.ServiceRegistrar) {
 				return nil, err
 			}
 
-			found, err := r.List(ctx, filter)
-
-			return found, invalid(err)
+			return r.List(ctx, filter)
 		}),
 		jsoncall.Method(ServiceName, waitCall, func(ctx context.Context, request *structpb.Struct) (any, error) {
 			var wanted WaitRequest
@@ -107,10 +102,13 @@ func (r *Recorder) Register(server grpc.ServiceRegistrar) {
 	}))
 }
 
+// errEnding ends the calls that wait for others when the driver ends.
+var errEnding = errdefs.New(errdefs.ErrUnavailable, "the driver ends: call again when it is back")
+
 func (r *Recorder) wait(ctx context.Context, wanted WaitRequest) (*WaitResult, error) {
 	match, err := newMatcher(wanted.Filter)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, err
 	}
 
 	var expired <-chan time.Time
@@ -132,7 +130,7 @@ func (r *Recorder) wait(ctx context.Context, wanted WaitRequest) (*WaitResult, e
 
 		selected, err := match.matching(ctx, found)
 		if err != nil {
-			return nil, invalid(err)
+			return nil, err
 		}
 
 		result.Calls = append(result.Calls, selected...)
@@ -145,14 +143,14 @@ func (r *Recorder) wait(ctx context.Context, wanted WaitRequest) (*WaitResult, e
 		case <-changed:
 		case <-expired:
 			if err := match.mistake(); err != nil {
-				return nil, invalid(err)
+				return nil, err
 			}
 
 			return result, nil
 		case <-r.ended:
-			return nil, ending()
+			return nil, errEnding
 		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -160,7 +158,7 @@ func (r *Recorder) wait(ctx context.Context, wanted WaitRequest) (*WaitResult, e
 func (r *Recorder) follow(ctx context.Context, wanted FollowRequest, send func(any) error) error {
 	match, err := newMatcher(wanted.Filter)
 	if err != nil {
-		return invalid(err)
+		return err
 	}
 
 	// What was evicted before the request is not missed.
@@ -181,7 +179,7 @@ func (r *Recorder) follow(ctx context.Context, wanted FollowRequest, send func(a
 
 		selected, err := match.matching(ctx, found)
 		if err != nil {
-			return invalid(err)
+			return err
 		}
 
 		for _, call := range selected {
@@ -193,25 +191,10 @@ func (r *Recorder) follow(ctx context.Context, wanted FollowRequest, send func(a
 		select {
 		case <-changed:
 		case <-r.ended:
-			return ending()
+			return errEnding
 		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+			return ctx.Err()
 		}
-	}
-}
-
-func ending() error {
-	return status.Error(codes.Unavailable, "the driver ends: call again when it is back")
-}
-
-func invalid(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return status.FromContextError(err).Err()
-	default:
-		return status.Error(codes.InvalidArgument, err.Error())
 	}
 }
 
@@ -219,14 +202,14 @@ func invalid(err error) error {
 func decode(request *structpb.Struct, into any) error {
 	text, err := request.MarshalJSON()
 	if err != nil {
-		return invalid(fmt.Errorf("read the request: %w", err))
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "read the request: %w", err)
 	}
 
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 
 	if err := decoder.Decode(into); err != nil {
-		return invalid(fmt.Errorf("read the request: %w", err))
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "read the request: %w", err)
 	}
 
 	return nil

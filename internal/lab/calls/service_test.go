@@ -3,46 +3,22 @@ package calls_test
 import (
 	"context"
 	"errors"
-	"net"
-	"path/filepath"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/touchstone-csi/touchstone/internal/lab/calls"
 	"github.com/touchstone-csi/touchstone/test/await"
-	"github.com/touchstone-csi/touchstone/test/awaitcall"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 func serve(t *testing.T, recorder *calls.Recorder) *calls.Client {
 	t.Helper()
 
-	path := filepath.Join(t.TempDir(), "s")
-
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
-	require.NoError(t, err)
-
-	server := grpc.NewServer()
-	recorder.Register(server)
-
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
-
-	t.Cleanup(func() {
-		server.Stop()
-		require.NoError(t, await.Receive(t, ended, "the server to end"))
-	})
-
-	connection, err := grpc.NewClient("unix://"+path, append(awaitcall.Options(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, connection.Close()) })
-
-	return calls.NewClient(connection)
+	return calls.NewClient(served.Connect(t, recorder.Register))
 }
 
 func probed(t *testing.T, r *calls.Recorder, number uint64) {

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/recent"
 )
 
 var (
 	// ErrExists is returned for a rule whose name another one has.
-	ErrExists = errors.New("a fault rule of that name is active")
+	ErrExists = errdefs.New(errdefs.ErrAlreadyExists, "a fault rule of that name is active")
 	// ErrUnknown is returned for the name of no rule, and of no hold.
-	ErrUnknown = errors.New("unknown")
+	ErrUnknown = errdefs.New(errdefs.ErrNotFound, "unknown")
 )
 
 // maxHits is how many hits the log keeps, and maxRemembered how many responses: the newest.

@@ -1,15 +1,16 @@
 package faults
 
 import (
-	"errors"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // ErrRule is wrapped by the error of each mistake in a rule.
-var ErrRule = errors.New("fault rule")
+var ErrRule = errdefs.New(errdefs.ErrInvalidArgument, "fault rule")
 
 // Rule says which calls fail how, and until when. The keys of this and the other types are described in
 // keyTexts.

@@ -2,11 +2,8 @@ package faults
 
 import (
 	"context"
-	"errors"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -44,9 +41,7 @@ type Released struct {
 func (i *Injector) Register(server grpc.ServiceRegistrar) {
 	named := func(name string, answer func(string) (any, error)) grpc.MethodDesc {
 		return jsoncall.Method(ServiceName, name, func(_ context.Context, given *wrapperspb.StringValue) (any, error) {
-			value, err := answer(given.GetValue())
-
-			return value, coded(err)
+			return answer(given.GetValue())
 		})
 	}
 	plain := func(name string, answer func() any) grpc.MethodDesc {
@@ -55,9 +50,7 @@ func (i *Injector) Register(server grpc.ServiceRegistrar) {
 
 	jsoncall.Register(server, ServiceName,
 		jsoncall.Method(ServiceName, addCall, func(_ context.Context, given *wrapperspb.BytesValue) (any, error) {
-			names, err := i.Add(given.GetValue())
-
-			return names, coded(err)
+			return i.Add(given.GetValue())
 		}),
 		plain(listCall, func() any {
 			rules, fileError := i.List()
@@ -72,19 +65,6 @@ func (i *Injector) Register(server grpc.ServiceRegistrar) {
 			return Released{calls}, err
 		}),
 	)
-}
-
-func coded(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrExists):
-		return status.Error(codes.AlreadyExists, err.Error())
-	case errors.Is(err, ErrUnknown):
-		return status.Error(codes.NotFound, err.Error())
-	default:
-		return status.Error(codes.InvalidArgument, err.Error())
-	}
 }
 
 // Client calls the service of a driver. A driver without --faults and --enable-faults answers
