@@ -9,11 +9,10 @@ import (
 	"io/fs"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
 // maxMutableBytes is many times the size of all mutable parameters.
@@ -53,7 +52,7 @@ func (a *attributes) replaceMutable(id string, wanted volume.Mutable) error {
 		return err
 	}
 
-	if err := writeSynced(a.mutable, fresh, os.O_TRUNC|unix.O_NOFOLLOW, imageMode, text); err != nil {
+	if err := writeSynced(a.mutable, fresh, os.O_TRUNC, imageMode, text); err != nil {
 		return err
 	}
 
@@ -66,7 +65,7 @@ func (a *attributes) Mutable(id string) (found volume.Mutable, err error) {
 		return volume.Mutable{}, err
 	}
 
-	file, err := a.mutable.OpenFile(id+layout.MutableSuffix, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	file, err := tree.OpenIn(a.mutable, id+layout.MutableSuffix, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return volume.Mutable{}, nil
 	}

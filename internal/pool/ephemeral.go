@@ -2,7 +2,6 @@ package pool
 
 import (
 	"fmt"
-	"path/filepath"
 	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
@@ -25,8 +24,7 @@ func (p *Pool) Ephemeral() (*Pool, error) {
 	defer p.ephemeral.mu.Unlock()
 
 	if p.ephemeral.opened == nil {
-		opened, err := open(label{p.name, filepath.Join(p.path, layout.Ephemeral)},
-			Options{HostImage: p.options.HostImage, Removals: p.options.Removals})
+		opened, err := p.openEphemeral()
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
@@ -35,6 +33,16 @@ func (p *Pool) Ephemeral() (*Pool, error) {
 	}
 
 	return p.ephemeral.opened, nil
+}
+
+func (p *Pool) openEphemeral() (*Pool, error) {
+	directory, err := p.makeSubdirectory(layout.Ephemeral)
+	if err != nil {
+		return nil, err
+	}
+
+	return open(identification{label: label{p.name, directory.Name(), directory}},
+		Options{HostImage: p.options.HostImage, Removals: p.options.Removals})
 }
 
 // withEphemeral returns the pool, and the one inside of it if that is in use.

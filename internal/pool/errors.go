@@ -39,8 +39,12 @@ var (
 		"the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
 )
 
-// label names a pool, and it is what the errors of its parts name.
-type label struct{ name, path string }
+// label names a pool, as the errors of its parts do, and has its directory, beneath which they resolve all
+// other names.
+type label struct {
+	name, path string
+	directory  *os.Root
+}
 
 // Name returns the pool's name.
 func (l label) Name() string { return l.name }

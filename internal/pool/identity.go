@@ -110,20 +110,11 @@ func MoveIdentity(from, to string) (err error) {
 	return syncDirectory(outer)
 }
 
-// identify compares the identity of the pool with the expected one, or makes one. It does not
-// create the directory of a pool that the state has.
+// identify compares the identity of the pool with the expected one, or makes one.
 func (i *identification) identify() error {
-	if i.id == "" {
-		if err := ensureDirectory(i.path); err != nil {
-			return err
-		}
-	}
-
 	found, err := i.findIdentity()
 
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return i.mismatch("there is no such directory")
 	case err != nil:
 		return fmt.Errorf("identity of pool %q: %w", i.name, err)
 	case i.id == "":
@@ -145,23 +136,17 @@ func (i *identification) mismatch(found string) error {
 
 // findIdentity returns the pool's identity, made if the state knows none, or "".
 func (i *identification) findIdentity() (string, error) {
-	root, err := os.OpenRoot(i.path)
-	if err != nil {
-		return "", err
-	}
-	defer root.Close()
-
-	found, err := readIdentity(root)
+	found, err := readIdentity(i.directory)
 	if err != nil || i.id != "" {
 		return found, err
 	}
 
 	// Another process may not have made it durable yet, or an earlier call may have failed to.
 	if found != "" {
-		return found, syncDirectory(root)
+		return found, syncDirectory(i.directory)
 	}
 
-	made, err := makeIdentity(root, uuid.NewString())
+	made, err := makeIdentity(i.directory, uuid.NewString())
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		// A full pool is needed to delete its volumes. Identify tries again.
 		return "", nil
@@ -225,8 +210,8 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 }
 
 // writeSynced writes a line into a file and syncs it. If that fails it removes the file.
-func writeSynced(root *os.Root, name string, flag int, mode fs.FileMode, line []byte) error {
-	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|flag, mode)
+func writeSynced(root *os.Root, name string, flag int, mode uint32, line []byte) error {
+	file, err := tree.OpenIn(root, name, os.O_WRONLY|os.O_CREATE|flag, mode)
 	if err != nil {
 		return err
 	}

@@ -46,9 +46,9 @@ func (l label) findSubdirectory(name string) (*os.Root, error) {
 
 // Inspect opens the pool at directory for reading.
 func Inspect(name, directory string) (*Inspection, error) {
-	at, err := labelOf(name, directory)
+	at, err := labelOf(name, directory, os.OpenRoot)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open pool %q: %w", name, err)
 	}
 
 	stored, err := openObjects(at, label.findSubdirectory, layout.Images, layout.Directories, layout.Snapshots, layout.Scratch)

@@ -52,13 +52,7 @@ func (c *controllerLock) LockForReading() error {
 func (c *controllerLock) take(flag, how int) (err error) {
 	defer errdefs.Wrapf(&err, "lock pool %q", c.name)
 
-	root, err := os.OpenRoot(c.path)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-
-	file, err := tree.OpenIn(root, layout.ControllerLock, flag, imageMode)
+	file, err := tree.OpenIn(c.directory, layout.ControllerLock, flag, imageMode)
 	if err != nil {
 		return err
 	}

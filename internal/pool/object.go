@@ -78,8 +78,8 @@ type objects struct {
 	roots map[string]*os.Root
 }
 
-// openObjects opens directories of a pool by a function. One for which it returns neither a directory nor
-// an error is left out.
+// openObjects opens subdirectories of a pool by a function. One for which it returns neither a directory nor
+// an error is left out. An error closes the pool's directory, too.
 func openObjects(of label, open func(of label, name string) (*os.Root, error), directories ...string) (objects, error) {
 	o := objects{label: of, roots: map[string]*os.Root{}}
 
@@ -97,14 +97,14 @@ func openObjects(of label, open func(of label, name string) (*os.Root, error), d
 	return o, nil
 }
 
-// close closes the directories.
+// close closes the directories, that of the pool last.
 func (o *objects) close() error {
 	var failures []error
 	for _, root := range o.roots {
 		failures = append(failures, root.Close())
 	}
 
-	return errors.Join(failures...)
+	return errors.Join(append(failures, o.directory.Close())...)
 }
 
 // parentOf returns the directory of the pool that contains the object. Errors: ErrMissing.

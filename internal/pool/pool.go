@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,10 +13,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/internal/pool/removal"
+	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
 
 const (
@@ -63,23 +66,36 @@ type Options struct {
 // Open opens the pool at directory. It creates a missing directory unless an identity is required. Errors:
 // ErrIdentity, ErrNotDirectory.
 func Open(name, directory string, options Options) (*Pool, error) {
-	at, err := labelOf(name, directory)
-	if err != nil {
-		return nil, err
-	}
-
-	return open(at, options)
-}
-
-func open(at label, options Options) (*Pool, error) {
-	known := identification{label: at}
-
+	var known identification
 	if options.Identity != nil {
 		known.id = *options.Identity
-		if err := known.identify(); err != nil {
-			return nil, fmt.Errorf("open pool %q: %w", at.name, err)
+	}
+
+	opening := makeDirectory
+	if known.id != "" {
+		opening = os.OpenRoot
+	}
+
+	var err error
+	if known.label, err = labelOf(name, directory, opening); errors.Is(err, fs.ErrNotExist) && known.id != "" {
+		err = known.mismatch("there is no such directory")
+	}
+
+	if err == nil && options.Identity != nil {
+		if err = known.identify(); err != nil {
+			err = errors.Join(err, known.directory.Close())
 		}
 	}
+
+	if err != nil {
+		return nil, fmt.Errorf("open pool %q: %w", name, err)
+	}
+
+	return open(known, options)
+}
+
+func open(known identification, options Options) (*Pool, error) {
+	at := known.label
 
 	stored, err := openObjects(at, label.makeSubdirectory, layout.Subdirectories()...)
 	if err != nil {
@@ -88,7 +104,7 @@ func open(at label, options Options) (*Pool, error) {
 
 	roots := stored.roots
 
-	quotas, err := quota.Open(at.path, options.KeepQuotas)
+	quotas, err := quota.Open(at.directory, options.KeepQuotas)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open pool %q: %w", at.name, err), stored.close())
 	}
@@ -108,45 +124,24 @@ func open(at label, options Options) (*Pool, error) {
 	}, nil
 }
 
-// labelOf returns the label of the pool in a directory.
-func labelOf(name, directory string) (label, error) {
-	absolute, err := filepath.Abs(directory)
-	if err != nil {
-		return label{}, fmt.Errorf("pool %q at %s: %w", name, directory, err)
+// labelOf returns the label of the pool in a directory, which it opens by a function.
+func labelOf(name, directory string, open func(path string) (*os.Root, error)) (label, error) {
+	l := label{name: name}
+
+	var err error
+	if l.path, err = filepath.Abs(directory); err == nil {
+		l.directory, err = open(l.path)
 	}
 
-	return label{name, absolute}, nil
+	return l, err
 }
 
-// openSubdirectory opens a subdirectory of the pool.
-func (l label) openSubdirectory(name string) (*os.Root, error) {
-	root, err := os.OpenRoot(filepath.Join(l.path, name))
-	if err != nil {
-		return nil, fmt.Errorf("open pool %q: %w", l.name, err)
-	}
-
-	return root, nil
-}
-
-// makeSubdirectory opens a subdirectory, and creates it, and the pool's directory, if it is missing.
-// What root creates is given to the owner of the parent directory: a controller need not run as root,
-// nodes beside it must, and either may be the first.
-func (l label) makeSubdirectory(name string) (*os.Root, error) {
-	for _, path := range []string{l.path, filepath.Join(l.path, name)} {
-		if err := ensureDirectory(path); err != nil {
-			return nil, fmt.Errorf("make pool %q: %w", l.name, err)
-		}
-	}
-
-	return l.openSubdirectory(name)
-}
-
-// ensureDirectory creates a missing directory. It calls stat first, because the error of mkdir on a
-// path that cannot be examined is only EEXIST.
-func ensureDirectory(path string) error {
+// makeDirectory opens the directory of a pool, and creates it if it is missing. It calls stat first, because
+// the error of mkdir on a path that cannot be examined is only EEXIST.
+func makeDirectory(path string) (*os.Root, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
-		return fmt.Errorf("%s: %w", path, ErrNotDirectory)
+		err = fmt.Errorf("%s: %w", path, ErrNotDirectory)
 	}
 
 	if errors.Is(err, fs.ErrNotExist) {
@@ -154,39 +149,72 @@ func ensureDirectory(path string) error {
 	}
 
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	return inheritOwner(filepath.Dir(path), filepath.Base(path))
+	root, err := os.OpenRoot(path)
+
+	return inheritOwner(root, err)
 }
 
-// inheritOwner gives an empty directory of root to the owner of its parent.
-func inheritOwner(directory, name string) error {
-	if os.Geteuid() != 0 {
-		return nil
+// openSubdirectory opens a subdirectory of the pool without following a symlink. Errors: ErrNotDirectory.
+func (l label) openSubdirectory(name string) (*os.Root, error) {
+	info, err := l.directory.Lstat(name)
+	if err == nil && !info.IsDir() {
+		err = ErrNotDirectory
 	}
 
-	root, err := os.OpenRoot(directory)
 	if err != nil {
-		return err
-	}
-	defer root.Close()
-
-	above, err := statIn(root, ".")
-	if err != nil || above.Uid == 0 {
-		return err
+		return nil, fmt.Errorf("%s of pool %q at %s: %w", name, l.name, l.path, err)
 	}
 
-	made, err := statIn(root, name)
-	if err != nil || made.Uid != 0 || made.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return err
+	return l.directory.OpenRoot(name)
+}
+
+// makeSubdirectory opens a subdirectory of the pool, and creates it if it is missing.
+func (l label) makeSubdirectory(name string) (*os.Root, error) {
+	_, err := l.directory.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errdefs.Ignore(l.directory.Mkdir(name, directoryMode), fs.ErrExist)
 	}
 
-	if entries, err := fs.ReadDir(root.FS(), name); err != nil || len(entries) > 0 {
-		return err
+	if err != nil {
+		return nil, fmt.Errorf("make %s of pool %q at %s: %w", name, l.name, l.path, err)
 	}
 
-	return root.Lchown(name, int(above.Uid), int(above.Gid))
+	return inheritOwner(l.openSubdirectory(name))
+}
+
+// inheritOwner gives an empty directory of root that was opened to the owner of its parent: a controller
+// need not run as root, nodes beside it must, and either may be the first. It closes the directory if that
+// fails.
+func inheritOwner(opened *os.Root, err error) (*os.Root, error) {
+	if err != nil || os.Geteuid() != 0 {
+		return opened, err
+	}
+
+	if err := tree.InDirectory(opened, func(directory *os.File) error {
+		var above unix.Stat_t
+
+		own, err := directory.Stat()
+		if err == nil {
+			err = unix.Fstatat(int(directory.Fd()), "..", &above, 0)
+		}
+
+		if err != nil || above.Uid == 0 || statOf(own).Uid != 0 {
+			return err
+		}
+
+		if _, err := directory.Readdirnames(1); !errors.Is(err, io.EOF) {
+			return err
+		}
+
+		return directory.Chown(int(above.Uid), int(above.Gid))
+	}); err != nil {
+		return nil, errors.Join(err, opened.Close())
+	}
+
+	return opened, nil
 }
 
 func statIn(root *os.Root, name string) (*syscall.Stat_t, error) {

@@ -202,7 +202,7 @@ func (s *scratch) removeStale(ctx context.Context) error {
 func (s *scratch) checkWritable() error {
 	file, err := s.root.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, imageMode)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = unix.Access(s.root.Name(), unix.W_OK)
+		err = tree.InDirectory(s.root, func(directory *os.File) error { return unix.Faccessat(int(directory.Fd()), ".", unix.W_OK, 0) })
 	}
 
 	if err != nil {

@@ -34,15 +34,6 @@ func TestPlainDirectoriesHaveNoLimit(t *testing.T) {
 	t.Parallel()
 
 	directory := plainDirectory(t)
-	missing := filepath.Join(directory, "missing")
-
-	_, err := quota.Open(missing, false)
-	require.ErrorIs(t, err, fs.ErrNotExist)
-
-	none, err := quota.Open(missing, true)
-	require.NoError(t, err, "want: what is only inspected may be missing")
-	require.Equal(t, quota.Support{Kind: quota.Plain}, none.Support(), "want: nothing is made in what is missing")
-
 	s, err := openSite(directory)
 	require.NoError(t, err)
 	require.Equal(t, quota.Plain, s.Support().Kind)
@@ -165,7 +156,7 @@ func TestFullQuotasLimitOwnGroups(t *testing.T) {
 	require.NoError(t, s.close())
 	require.ErrorIs(t, s.Close(), os.ErrClosed, "want: the pool is closed once")
 
-	off, err := quota.Open(directory, true)
+	off, err := openPool(directory, true)
 	require.NoError(t, err)
 	require.False(t, off.Support().Limited, "want: nothing is limited without quotas")
 
@@ -187,7 +178,7 @@ func TestSubvolumesNeedPrivilege(t *testing.T) {
 	directory := testpool.Btrfs(t, 256*mebi)
 	tenant.Own(t, directory)
 	require.NoError(t, tenant.Call(t, directory, func(path string) error {
-		found, err := quota.Open(path, true)
+		found, err := openPool(path, true)
 		if err != nil {
 			return err
 		}

@@ -42,15 +42,26 @@ type site struct {
 	interrupted bool
 }
 
+// openPool opens the quotas of a directory.
+func openPool(directory string, inspect bool) (quota.Directories, error) {
+	root, err := os.OpenRoot(directory)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+
+	return quota.Open(root, inspect)
+}
+
 func openSite(directory string) (*site, error) {
-	made, err := quota.Open(directory, false)
+	root, err := os.OpenRoot(directory)
 	if err != nil {
 		return nil, err
 	}
 
-	root, err := os.OpenRoot(directory)
+	made, err := quota.Open(root, false)
 	if err != nil {
-		return nil, errors.Join(err, made.Close())
+		return nil, errors.Join(err, root.Close())
 	}
 
 	return &site{Directories: made, root: root, evaded: map[string]bool{}}, nil

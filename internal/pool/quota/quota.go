@@ -104,12 +104,8 @@ type Directories interface {
 
 // Open returns the implementation for the filesystem of a directory. With inspect it does not turn on
 // quotas.
-func Open(path string, inspect bool) (Directories, error) {
-	pool, err := os.Open(path)
-	if inspect && errors.Is(err, fs.ErrNotExist) {
-		return plain{}, nil
-	}
-
+func Open(directory *os.Root, inspect bool) (Directories, error) {
+	pool, err := directory.Open(".")
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +119,7 @@ func Open(path string, inspect bool) (Directories, error) {
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("quotas of %s: %w", path, err)
+		return nil, fmt.Errorf("quotas of %s: %w", directory.Name(), err)
 	}
 
 	return made, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -78,7 +79,7 @@ func openSubvolumes(pool *os.File, inspect bool) (Directories, bool, error) {
 
 // enable turns on simple quotas, or notes why it does not.
 func (s *subvolumes) enable(id string, inspect bool) error {
-	remedy := "; to limit sizes run btrfs quota enable --simple " + s.pool.Name() +
+	remedy := "; to limit sizes run btrfs quota enable --simple " + filepath.Clean(s.pool.Name()) +
 		" (btrfs-progs 6.7 or newer) and start the driver again; kernels before 6.7 cannot mount the filesystem then"
 
 	switch {

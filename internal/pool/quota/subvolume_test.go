@@ -85,7 +85,7 @@ func TestInspectionChangesNothing(t *testing.T) {
 
 	directory := testpool.Btrfs(t, 256*mebi)
 
-	off, err := quota.Open(directory, true)
+	off, err := openPool(directory, true)
 	require.NoError(t, err)
 	require.Equal(t, quota.Support{
 		Kind: quota.Subvolume, Reason: "quotas are off; the driver turns them on when it opens the pool", Snapshots: true,
@@ -94,7 +94,7 @@ func TestInspectionChangesNothing(t *testing.T) {
 
 	prepare(t, directory)
 
-	inspecting, err := quota.Open(directory, true)
+	inspecting, err := openPool(directory, true)
 	require.NoError(t, err)
 	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, inspecting.Support())
 

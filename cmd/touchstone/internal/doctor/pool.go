@@ -207,7 +207,13 @@ func checkPoolReflink(_ context.Context, c *Config, s poolLocation) Finding {
 
 // checkPoolDirectories reports how the sizes of directory volumes are limited. It changes nothing.
 func checkPoolDirectories(_ context.Context, _ *Config, s poolLocation) Finding {
-	directories, err := quota.Open(s.root, true)
+	root, err := os.OpenRoot(s.root)
+	if err != nil {
+		return skippedWithoutPool(err)
+	}
+	defer root.Close()
+
+	directories, err := quota.Open(root, true)
 	if err != nil {
 		return skippedWithoutPool(err)
 	}
