@@ -22,7 +22,7 @@
 //   - Scratch: the process that makes an object locks the scratch image of its id until the object
 //     is in place. An image is replaced under this lock only.
 //   - Image: an image is locked while it is attached (internal/linux/loop), shared if that is
-//     read-only, and by Images.Fill from the check that it is blank until the new image has its
+//     read-only, and by a Filling from before the check that it is blank until the new image has its
 //     name. Its content changes under this lock only. Its size may grow without it (Images.Grow).
 //
 // The locks are taken in this order: scratch, then image. A lock belongs to the file, not to its

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,101 +12,139 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
-// FillOptions describe how Fill replaces an image.
-type FillOptions struct {
-	// Thick allocates all blocks of the new image.
-	Thick bool
-	// Blank reports whether the image may be replaced. It runs while the image is
-	// locked, so that nothing can be written between the check and the replacement.
-	Blank func(image *os.File) (bool, error)
-	// Fill writes the new image, a file of the same size, at path.
-	Fill func(ctx context.Context, path string) error
+// Filling replaces the image of a volume, as a whole or not at all, by one of the same size that its
+// caller writes:
+//
+//	filling, err := images.BeginFill(id, thick)
+//	defer func() { err = filling.Close(err) }()
+//	// Check that filling.Old() may be replaced.
+//	path, err := filling.Reserve()
+//	// Write the new image at the path.
+//	err = filling.Commit()
+//
+// A crash before Commit leaves the old image, so a half-made filesystem is never seen. See "Locks" in the
+// package comment.
+type Filling struct {
+	images     *Images
+	id         string
+	thick      bool
+	old, fresh *os.File
+	// size is that of the old image when the new one got it.
+	size int64
+	// lent means that the old image has lent its blocks to the new one, done that the new one is in place.
+	lent, done bool
 }
 
-// Fill replaces the volume's image, as a whole or not at all, by one of
-// the same size that Fill has written, and reports whether it did: an image that
-// Blank reports false for stays. A crash while Fill runs leaves the old image, so
-// a half-made filesystem is never seen. See "Locks" in the package comment.
+// BeginFill locks the volume's image until Close, so that nothing is written between a check of it and its
+// replacement. Thick allocates all blocks of the new image.
 // Errors: ErrMissing, ErrInProgress, ErrInUse, ErrNoLocks, ErrNoSpace.
-func (i *Images) Fill(ctx context.Context, id string, filling FillOptions) (bool, error) {
+func (i *Images) BeginFill(id string, thick bool) (*Filling, error) {
+	f := &Filling{images: i, id: id, thick: thick}
+
 	// Keep it open until the end: the lock keeps RemoveStaleScratch, and other nodes, from the id.
 	fresh, err := i.scratch.acquire(id)
 	if err != nil {
-		return false, i.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
-	}
-	defer unlock(fresh)
-
-	filled, err := i.fillClaimed(ctx, id, fresh, filling)
-	if err != nil {
-		err = i.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
+		return nil, f.explain(err)
 	}
 
-	if !filled {
-		err = errors.Join(err, i.scratch.discard(id))
+	f.fresh = fresh
+	if f.old, err = i.lock(id); err != nil {
+		return nil, f.Close(err)
 	}
 
-	return filled, err
+	return f, nil
 }
 
-// fillClaimed is Fill once the id is claimed. It returns true from the moment
-// that the new image is in place.
-func (i *Images) fillClaimed(ctx context.Context, id string, fresh *os.File, filling FillOptions) (bool, error) {
-	old, err := i.lock(id)
+// Old is the image that may be replaced.
+func (f *Filling) Old() *os.File { return f.old }
+
+// Reserve gives the new image its size, its blocks if it is thick, and the owner of the old one, which must be
+// blank, and returns its path.
+func (f *Filling) Reserve() (path string, err error) {
+	info, err := f.old.Stat()
 	if err != nil {
-		return false, err
-	}
-	defer unlock(old)
-
-	blank, err := filling.Blank(old)
-	if err != nil || !blank {
-		return false, err
+		return "", err
 	}
 
-	info, err := old.Stat()
-	if err != nil {
-		return false, err
+	if err := copyOwner(info, f.fresh); err != nil {
+		return "", err
 	}
 
-	if err := copyOwner(info, fresh); err != nil {
-		return false, err
-	}
+	f.size = info.Size()
+	f.lent, err = reserve(f.old, f.fresh, f.size, f.thick)
 
-	if err := i.fillScratch(ctx, old, fresh, info.Size(), filling); err != nil {
-		return false, err
+	return f.fresh.Name(), err
+}
+
+// Commit makes the new image durable and puts it in place.
+func (f *Filling) Commit() error {
+	if err := f.fresh.Sync(); err != nil {
+		return err
 	}
 
 	// DeleteVolume takes no lock.
-	if current, err := i.IsCurrent(id, old); err != nil || !current {
-		return false, errors.Join(err, ErrInProgress)
+	if current, err := f.images.IsCurrent(f.id, f.old); err != nil || !current {
+		return errors.Join(err, ErrInProgress)
 	}
 
-	if err := i.scratch.rename(i.root, id+layout.ImageSuffix); err != nil {
-		return false, fmt.Errorf("put it in place: %w", err)
+	if err := f.images.scratch.rename(f.images.root, f.id+layout.ImageSuffix); err != nil {
+		return fmt.Errorf("put it in place: %w", err)
 	}
 
-	return true, errors.Join(i.resizeFilled(id, old, fresh, info.Size(), filling.Thick), i.syncDirectory(i.root))
+	f.done = true
+
+	return errors.Join(f.resize(), f.images.syncDirectory(f.images.root))
 }
 
-// resizeFilled gives the new image the current size of the old one: an expansion that ended before
+// Close ends the filling, which failed with err or did not. Unless the new image is in place, nothing is left
+// of it, and the old one gets back the blocks that it has lent. Close returns err with the volume's name.
+func (f *Filling) Close(err error) error {
+	defer unlock(f.fresh)
+
+	if f.lent && !f.done {
+		err = errors.Join(err, f.fresh.Truncate(0), grow(f.old, f.size, true))
+	}
+
+	if f.old != nil {
+		unlock(f.old)
+	}
+
+	err = f.explain(err)
+	if !f.done {
+		err = errors.Join(err, f.images.scratch.discard(f.id))
+	}
+
+	return err
+}
+
+func (f *Filling) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return f.images.spaceError(fmt.Errorf("fill image of volume %s: %w", f.id, err))
+}
+
+// resize gives the new image the current size of the old one: an expansion that ended before
 // the rename grew only the old image; later ones notice the rename (growOnce).
-func (i *Images) resizeFilled(id string, old, fresh *os.File, size int64, thick bool) error {
-	now, err := old.Stat()
+func (f *Filling) resize() error {
+	now, err := f.old.Stat()
 	if err != nil {
 		return err
 	}
 
-	err = grow(fresh, now.Size(), thick)
+	err = grow(f.fresh, now.Size(), f.thick)
 
 	// Otherwise nothing was written: it was allocated already.
-	if thick || now.Size() > size {
-		i.resized.Store(id, time.Now())
+	if f.thick || now.Size() > f.size {
+		f.images.resized.Store(f.id, time.Now())
 	}
 
-	if err != nil || now.Size() <= size {
+	if err != nil || now.Size() <= f.size {
 		return err
 	}
 
-	return fresh.Sync()
+	return f.fresh.Sync()
 }
 
 // copyOwner gives the new image the owner of the old one: an unprivileged controller must be able
@@ -119,28 +156,6 @@ func copyOwner(old os.FileInfo, fresh *os.File) error {
 	}
 
 	return fresh.Chown(int(owner.Uid), int(owner.Gid))
-}
-
-// fillScratch writes the new image into scratch. If that fails, a reservation that was taken from the
-// old image is given back.
-func (i *Images) fillScratch(ctx context.Context, old, fresh *os.File, size int64, filling FillOptions) (err error) {
-	taken, err := reserve(old, fresh, size, filling.Thick)
-
-	defer func() {
-		if err != nil && taken {
-			err = errors.Join(err, fresh.Truncate(0), grow(old, size, true))
-		}
-	}()
-
-	if err != nil {
-		return err
-	}
-
-	if err := filling.Fill(ctx, fresh.Name()); err != nil {
-		return err
-	}
-
-	return fresh.Sync()
 }
 
 // reserve gives the new image its size and, if it is thick, all of its blocks. It takes those of the old

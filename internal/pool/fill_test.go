@@ -1,7 +1,6 @@
 package pool_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"testing"
@@ -15,9 +14,23 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
-// filling replaces whatever the image holds.
-func filling(thick bool, fill func(ctx context.Context, path string) error) pool.FillOptions {
-	return pool.FillOptions{Thick: thick, Blank: func(*os.File) (bool, error) { return true, nil }, Fill: fill}
+// refill replaces the image, whatever it holds, by what is written.
+func refill(place *pool.Pool, id string, thick bool, write func(path string) error) error {
+	filling, err := place.Images.BeginFill(id, thick)
+	if err != nil {
+		return err
+	}
+
+	path, err := filling.Reserve()
+	if err == nil {
+		err = write(path)
+	}
+
+	if err == nil {
+		err = filling.Commit()
+	}
+
+	return filling.Close(err)
 }
 
 func imageOfSize(t *testing.T, place *pool.Pool, size int64, thick bool) string {
@@ -41,11 +54,8 @@ func TestFillImageLeavesAnAttachedImage(t *testing.T) {
 		require.NoError(t, err)
 		await.Flock(t, attached, unix.LOCK_EX)
 
-		filled, err := place.Images.Fill(t.Context(), id, filling(false, func(context.Context, string) error {
-			return errors.New("an image that is attached was filled")
-		}))
+		err = refill(place, id, false, func(string) error { return errors.New("an image that is attached was filled") })
 		require.ErrorIs(t, err, pool.ErrInUse)
-		require.False(t, filled, "want: the image was not filled")
 
 		current, err := place.Images.IsCurrent(id, attached)
 		require.NoError(t, err)
@@ -54,8 +64,7 @@ func TestFillImageLeavesAnAttachedImage(t *testing.T) {
 	})
 }
 
-// TestFillImageHoldsTheLock while it checks and fills, so that nothing can attach
-// the image, and lets go of it afterwards.
+// TestFillImageHoldsTheLock from its begin, so that nothing can attach the image, and lets go of it afterwards.
 func TestFillImageHoldsTheLock(t *testing.T) {
 	t.Parallel()
 
@@ -71,12 +80,15 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 		require.ErrorIs(t, unix.Flock(int(old.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK, when)
 	}
 
-	filled, err := place.Images.Fill(t.Context(), id, pool.FillOptions{
-		Blank: func(*os.File) (bool, error) { locked("while it is checked"); return true, nil },
-		Fill:  func(context.Context, string) error { locked("while it is filled"); return nil },
-	})
+	filling, err := place.Images.BeginFill(id, false)
 	require.NoError(t, err)
-	require.True(t, filled, "want: the image was filled")
+	locked("while it is checked")
+
+	_, err = filling.Reserve()
+	require.NoError(t, err)
+	locked("while it is filled")
+	require.NoError(t, filling.Close(filling.Commit()))
+	require.NoError(t, unix.Flock(int(old.Fd()), unix.LOCK_EX|unix.LOCK_NB), "want: the image that was replaced is not locked")
 
 	// What was opened before is not the volume's image any more.
 	current, err := place.Images.IsCurrent(id, old)
@@ -93,11 +105,9 @@ func TestAnImageThatGrowsWhileItIsFilled(t *testing.T) {
 		id := imageOfSize(t, place, mebi, false)
 		image := place.VolumePath(id, volume.BackingImage)
 
-		filled, err := place.Images.Fill(t.Context(), id, filling(false, func(_ context.Context, path string) error {
+		require.NoError(t, refill(place, id, false, func(path string) error {
 			return errors.Join(os.Truncate(image, size), os.WriteFile(path, []byte("filled"), 0o600), os.Truncate(path, mebi))
 		}))
-		require.NoError(t, err)
-		require.True(t, filled, "want: the image was filled")
 
 		info, err := os.Stat(image)
 		require.NoError(t, err)
@@ -105,8 +115,7 @@ func TestAnImageThatGrowsWhileItIsFilled(t *testing.T) {
 		require.Equal(t, size == mebi, place.Images.LastResized(id).IsZero(), "want: whether the image was resized")
 
 		thin, refused := imageOfSize(t, place, mebi, false), errors.New("mkfs fails")
-		_, err = place.Images.Fill(t.Context(), thin, filling(false, func(context.Context, string) error { return refused }))
-		require.ErrorIs(t, err, refused)
+		require.ErrorIs(t, refill(place, thin, false, func(string) error { return refused }), refused)
 		require.Zero(t, allocatedBytes(t, place.VolumePath(thin, volume.BackingImage)), "want: a failed fill allocates no blocks")
 	}
 }
@@ -118,13 +127,13 @@ func TestAFillReleasesTheLock(t *testing.T) {
 	place := openAt(t, t.TempDir())
 	id := imageOfSize(t, place, mebi, false)
 
-	_, err := place.Images.Fill(t.Context(), id, pool.FillOptions{Blank: func(image *os.File) (bool, error) {
-		copied, err := unix.FcntlInt(image.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-		t.Cleanup(func() { require.NoError(t, unix.Close(copied)) })
-
-		return false, err
-	}})
+	filling, err := place.Images.BeginFill(id, false)
 	require.NoError(t, err)
+
+	copied, err := unix.FcntlInt(filling.Old().Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(copied)) })
+	require.NoError(t, filling.Close(nil))
 
 	free, err := place.Images.Open(id, os.O_RDWR)
 	require.NoError(t, err)
@@ -132,20 +141,21 @@ func TestAFillReleasesTheLock(t *testing.T) {
 	require.NoError(t, free.Close())
 }
 
-// TestFillImageLeavesWhatIsNotBlank, and no scratch of it.
-func TestFillImageLeavesWhatIsNotBlank(t *testing.T) {
+// TestAFillThatIsNotCommittedLeavesTheImage, and no scratch of it.
+func TestAFillThatIsNotCommittedLeavesTheImage(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()
 	place := openAt(t, directory)
 	id := imageOfSize(t, place, mebi, false)
 
-	filled, err := place.Images.Fill(t.Context(), id, pool.FillOptions{
-		Blank: func(*os.File) (bool, error) { return false, nil },
-		Fill:  func(context.Context, string) error { return errors.New("what is not blank was filled") },
-	})
+	filling, err := place.Images.BeginFill(id, false)
 	require.NoError(t, err)
-	require.False(t, filled, "want: the image was not filled")
+
+	current, err := place.Images.IsCurrent(id, filling.Old())
+	require.NoError(t, err)
+	require.True(t, current, "want: the image that may be replaced is the volume's")
+	require.NoError(t, filling.Close(nil))
 
 	left, err := os.ReadDir(directory + "/scratch")
 	require.NoError(t, err)
@@ -159,11 +169,8 @@ func TestFillImageLeavesADeletedVolumeDeleted(t *testing.T) {
 	place := openAt(t, t.TempDir())
 	id := imageOfSize(t, place, mebi, false)
 
-	filled, err := place.Images.Fill(t.Context(), id, filling(false, func(ctx context.Context, _ string) error {
-		return place.Remove(ctx, pool.Object{ID: id, Backing: volume.BackingImage})
-	}))
+	err := refill(place, id, false, func(string) error { return place.Remove(t.Context(), imageOf(id)) })
 	require.ErrorIs(t, err, pool.ErrMissing)
-	require.False(t, filled, "want: the image was not filled")
 	require.NoFileExists(t, place.VolumePath(id, volume.BackingImage))
 }
 
@@ -209,9 +216,7 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, size, info.Size(), "want: the image keeps its size")
 
-			filled, err := place.Images.Fill(t.Context(), id, filling(true, func(context.Context, string) error { return nil }))
-			require.NoError(t, err)
-			require.True(t, filled, "want: the image was filled")
+			require.NoError(t, refill(place, id, true, func(string) error { return nil }))
 			require.GreaterOrEqual(t, allocated(), int64(size), "want: the filled image has all of its blocks")
 
 			// What is removed makes space at once, which btrfs counts only after a commit.
@@ -233,9 +238,7 @@ func TestAFailedFillKeepsTheReservation(t *testing.T) {
 	leaveFree(t, place, size/2)
 
 	refused := errors.New("mkfs fails")
-	filled, err := place.Images.Fill(t.Context(), id, filling(true, func(context.Context, string) error { return refused }))
-	require.ErrorIs(t, err, refused)
-	require.False(t, filled, "want: the image was not filled")
+	require.ErrorIs(t, refill(place, id, true, func(string) error { return refused }), refused)
 	require.GreaterOrEqual(t, allocatedBytes(t, place.VolumePath(id, volume.BackingImage)), int64(size), "want: the failed fill keeps the reserved blocks")
 }
 

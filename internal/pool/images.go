@@ -86,7 +86,7 @@ func (i *Images) LastResized(id string) time.Time {
 }
 
 // growOnce reports whether the image that it has grown is still the volume's: another process may
-// have replaced it meanwhile (Fill).
+// have replaced it meanwhile (Filling).
 func (i *Images) growOnce(id string, growth Growth) (bool, error) {
 	file, err := i.Open(id, os.O_RDWR)
 	if err != nil {

@@ -39,20 +39,16 @@ func inPool(run func(ctx context.Context, p *pool.Pool) error) syscallfault.Oper
 	}
 }
 
-// onceFilling writes the new image as mkfs does.
-var onceFilling = pool.FillOptions{
-	Thick: true,
-	Blank: func(*os.File) (bool, error) { return true, nil },
-	Fill: func(_ context.Context, path string) error {
-		file, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
+// writeOnce writes the new image as mkfs does.
+func writeOnce(path string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
 
-		_, err = file.WriteAt([]byte("filled"), mebi)
+	_, err = file.WriteAt([]byte("filled"), mebi)
 
-		return errors.Join(err, file.Close())
-	},
+	return errors.Join(err, file.Close())
 }
 
 func onceCopy(ctx context.Context, p *pool.Pool, source, target pool.Object, options pool.CopyOptions) error {
@@ -134,11 +130,7 @@ var onceOperations = map[string]syscallfault.Operation{
 	"thick growth": inPool(func(_ context.Context, p *pool.Pool) error {
 		return p.Images.Grow(onceID, pool.Growth{From: onceBytes, To: 2 * onceBytes, Thick: true})
 	}),
-	"filled image": inPool(func(ctx context.Context, p *pool.Pool) error {
-		_, err := p.Images.Fill(ctx, onceID, onceFilling)
-
-		return err
-	}),
+	"filled image": inPool(func(_ context.Context, p *pool.Pool) error { return refill(p, onceID, true, writeOnce) }),
 	"directory": inPool(func(_ context.Context, p *pool.Pool) error {
 		err := p.Directories.Create(onceID, onceBytes, false)
 		if err == nil {
@@ -147,12 +139,8 @@ var onceOperations = map[string]syscallfault.Operation{
 
 		return err
 	}),
-	"filled image that grows": inPool(func(ctx context.Context, p *pool.Pool) error {
-		_, err := p.Images.Fill(ctx, onceID, filling(false, func(context.Context, string) error {
-			return os.Truncate(p.VolumePath(onceID, volume.BackingImage), 2*onceBytes)
-		}))
-
-		return err
+	"filled image that grows": inPool(func(_ context.Context, p *pool.Pool) error {
+		return refill(p, onceID, false, func(string) error { return os.Truncate(p.VolumePath(onceID, volume.BackingImage), 2*onceBytes) })
 	}),
 	"growth of a directory": inPool(func(_ context.Context, p *pool.Pool) error {
 		return p.Directories.Grow(onceID, pool.Growth{To: 2 * onceBytes})

@@ -1,7 +1,6 @@
 package pool_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -34,11 +33,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 
 		image := filepath.Join(directory, "images", id+layout.ImageSuffix)
 		require.NoError(t, os.Chown(image, int(want[0]), int(want[1])))
-		filled, err := place.Images.Fill(t.Context(), id, filling(false, func(_ context.Context, path string) error {
-			return os.WriteFile(path, []byte("filled"), 0o600)
-		}))
-		require.NoError(t, err)
-		require.True(t, filled, "want: the image was filled")
+		require.NoError(t, refill(place, id, false, func(path string) error { return os.WriteFile(path, []byte("filled"), 0o600) }))
 
 		content, err := os.ReadFile(image)
 		require.NoError(t, err)

@@ -32,10 +32,8 @@ var byID = map[string]struct {
 
 		return err
 	}},
-	"fill an image": {pool.ErrMissing, func(ctx context.Context, p *pool.Pool, id string) error {
-		_, err := p.Images.Fill(ctx, id, onceFilling)
-
-		return err
+	"fill an image": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error {
+		return refill(p, id, true, writeOnce)
 	}},
 	"limit a directory":   {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.Directories.Limit(id, mebi) }},
 	"confine a directory": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error { return p.Directories.Confine(id) }},

@@ -1,7 +1,6 @@
 package pool_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -39,11 +38,7 @@ func TestSizedAtReportsEachOwnWrite(t *testing.T) {
 
 	for name, write := range map[string]func() error{
 		"fill": func() error {
-			_, err := place.Images.Fill(t.Context(), id, filling(true, func(_ context.Context, path string) error {
-				return os.WriteFile(path, []byte("filled"), 0o600)
-			}))
-
-			return err
+			return refill(place, id, true, func(path string) error { return os.WriteFile(path, []byte("filled"), 0o600) })
 		},
 		"grow": func() error { return place.Images.Grow(id, pool.Growth{To: 2 * size, Thick: true}) },
 	} {

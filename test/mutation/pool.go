@@ -22,9 +22,9 @@ func poolMutants() []regression {
 			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
-			name: "pool/new-filesystem-not-synced", in: "pool.Images.fillScratch",
-			old:    `return fresh.Sync()`,
-			new:    `return nil`,
+			name: "pool/new-filesystem-not-synced", in: "pool.Filling.Commit",
+			old:    `err := f.fresh.Sync()`,
+			new:    `err := error(nil)`,
 			breaks: "a filesystem that was just made is lost in a power failure",
 			tests:  in("test/driver/pools", "TestUnsyncedChangesAreNotAcknowledged", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},

@@ -1,7 +1,6 @@
 package vm_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -39,12 +38,13 @@ func TestNFSRenamedImage(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, isCurrent, "want: the name has the image that is open")
 
-	filled, err := pools[c.a].Images.Fill(t.Context(), id, pool.FillOptions{
-		Blank: func(*os.File) (bool, error) { return true, nil },
-		Fill:  func(_ context.Context, path string) error { return os.WriteFile(path, []byte("filled"), fileMode) },
-	})
+	filling, err := pools[c.a].Images.BeginFill(id, false)
 	require.NoError(t, err)
-	require.True(t, filled, "want: the image is filled")
+
+	path, err := filling.Reserve()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte("filled"), fileMode))
+	require.NoError(t, filling.Close(filling.Commit()))
 
 	isCurrent, err = pools[c.b].Images.IsCurrent(id, old)
 	require.NoError(t, err)

@@ -83,23 +83,36 @@ func checkFits(v *staged.Volume, wanted filesystem.Filesystem, image *os.File) e
 
 // format makes the filesystem if the image is blank, which it checks while it has locked the
 // image: another node may be formatting it, or have it attached.
-func (f *Filesystems) format(ctx context.Context, v *staged.Volume, stored *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
+func (f *Filesystems) format(
+	ctx context.Context, v *staged.Volume, stored *pool.Pool, wanted filesystem.Filesystem,
+) (formatted bool, err error) {
 	if err := filesystem.CheckOptions(wanted.Name(), strings.Fields(v.Parameters.MkfsOptions)); err != nil {
 		return false, errdefs.Errorf(errdefs.ErrInvalidArgument, "%s: %w", volume.KeyMkfsOptions, err)
 	}
 
-	filled, err := stored.Images.Fill(ctx, v.ObjectID(), pool.FillOptions{
-		Thick: v.Parameters.Provisioning == volume.Thick,
-		Blank: func(image *os.File) (bool, error) {
-			return mayFormat(image, wanted, f.config.Checker.HasRecord(v.VolumeID))
-		},
-		Fill: func(ctx context.Context, path string) error { return f.Make(ctx, v, stored, wanted, path) },
-	})
+	defer errdefs.Wrapf(&err, "format as %s", wanted.Name())
+
+	filling, err := stored.Images.BeginFill(v.ObjectID(), v.Parameters.Provisioning == volume.Thick)
 	if err != nil {
-		return false, fmt.Errorf("format as %s: %w", wanted.Name(), err)
+		return false, err
 	}
 
-	return filled, nil
+	defer func() { err = filling.Close(err) }()
+
+	if may, err := mayFormat(filling.Old(), wanted, f.config.Checker.HasRecord(v.VolumeID)); !may || err != nil {
+		return false, err
+	}
+
+	path, err := filling.Reserve()
+	if err != nil {
+		return false, err
+	}
+
+	if err := f.Make(ctx, v, stored, wanted, path); err != nil {
+		return false, err
+	}
+
+	return true, filling.Commit()
 }
 
 // Make makes a volume's filesystem in a file of zeros in its pool, which is in no other use. It
