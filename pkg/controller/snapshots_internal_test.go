@@ -115,13 +115,17 @@ func TestASlowCopyIsAcknowledged(t *testing.T) {
 
 	for _, phase := range []record.Phase{record.PhaseReady, record.PhaseFailed, record.PhaseDeleting} {
 		s.setPhase(id, phase)
-		require.NoError(t, s.catalog.AcknowledgeSnapshot(t.Context(), "snapshot"))
+
+		acknowledged, err := s.catalog.AcknowledgeSnapshot(t.Context(), id)
+		require.NoError(t, err)
+		require.Nil(t, acknowledged, "want: it is not being copied")
 
 		found, _ := s.catalog.Snapshots.Get(id)
 		require.Equal(t, phase, found.Phase)
 	}
 
-	require.NoError(t, s.catalog.AcknowledgeSnapshot(t.Context(), "unknown"), "there is nothing to record")
+	_, err = s.catalog.AcknowledgeSnapshot(t.Context(), "unknown")
+	require.NoError(t, err, "there is nothing to record")
 }
 
 // TestSnapshotsAreListedInOrder: the one that was taken later has the larger sequence, and one that was

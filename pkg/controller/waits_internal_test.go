@@ -141,7 +141,7 @@ func TestAClosedStateFailsEachChange(t *testing.T) {
 		"allocateDurably":      func() error { return s.allocateDurably(ctx, s.served()) },
 		"ReserveSnapshots":     func() error { return s.catalog.ReserveSnapshots(ctx, nil, copying) },
 		"AcceptSnapshots":      func() error { return s.catalog.AcceptSnapshots(ctx, group, copying) },
-		"AcknowledgeSnapshot":  func() error { return s.catalog.AcknowledgeSnapshot(ctx, "snapshot") },
+		"AcknowledgeSnapshot":  func() error { _, err := s.catalog.AcknowledgeSnapshot(ctx, snapshotID); return err },
 		"FailSnapshots":        func() error { _, err := s.catalog.FailSnapshots(ctx, copying); return err },
 		"removal of snapshots": func() error { return s.remover.Snapshots(group, nil).Remove(ctx) },
 		"removeSnapshots":      func() error { return s.copies.Remove(ctx, group) },

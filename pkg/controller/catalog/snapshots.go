@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -137,24 +138,24 @@ func (t transaction) checkReserve(from pools, check pool.Check, group *record.Gr
 	return nil
 }
 
-// AcknowledgeSnapshot records that a snapshot is about to be acknowledged before it is ready. From then
-// on only its deletion removes it.
-func (c *Catalog) AcknowledgeSnapshot(ctx context.Context, name string) (err error) {
-	defer errdefs.Wrapf(&err, "record that snapshot %q is being copied", name)
-
-	return c.store.Update(ctx, func(tx *state.Tx) error {
+// AcknowledgeSnapshot records that a snapshot is about to be acknowledged before it is ready, and returns it;
+// nil if it is not being copied any more. From then on only its deletion removes it.
+func (c *Catalog) AcknowledgeSnapshot(ctx context.Context, id string) (copying *record.Snapshot, err error) {
+	err = c.store.Update(ctx, func(tx *state.Tx) error {
 		records := c.Snapshots.In(tx)
 
-		id, found, ok := records.Lookup(record.NameIndex, name)
-		if !ok || found.Phase != record.PhaseCreating {
+		found, ok := records.Get(id)
+		if !ok || found.Phase != record.PhaseCreating && found.Phase != record.PhaseCopying {
 			return nil
 		}
 
-		copying := found.InPhase(record.PhaseCopying)
-		copying.Sequence = tx.Sequence()
+		copying = found.InPhase(record.PhaseCopying)
+		copying.Sequence = cmp.Or(found.Sequence, tx.Sequence())
 
 		return records.Put(id, copying)
 	})
+
+	return copying, err
 }
 
 // AcceptSnapshots makes all of them be there for the CO, or none. Errors:

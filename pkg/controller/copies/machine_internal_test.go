@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -252,33 +252,33 @@ func TestADeletionEndsCommit(t *testing.T) {
 	require.Empty(t, b.stored("snapshots"), "want: no snapshot is left")
 }
 
-// TestOnlyACopyThatRunsIsAcknowledged: each turn of a call has a grace of its own.
+// TestOnlyACopyThatRunsIsAcknowledged: the next copy of the name has a grace of its own.
 func TestOnlyACopyThatRunsIsAcknowledged(t *testing.T) {
 	t.Parallel()
 
-	b := newBench(t)
-	b.Grace = time.Millisecond
-	taken := b.snapshot("taken", b.create("source"), record.PhaseCreating)
-	turns := []string{"another", taken.ID}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.Grace = grace
+		taken := b.snapshot("taken", b.create("source"), record.PhaseCreating)
 
-	found, err := b.Await(t.Context(), "taken", func(ctx context.Context) (*record.Snapshot, error) {
-		require.Equal(t, record.PhaseCreating, b.phases()["snapshot taken"], "want: it is not acknowledged yet")
+		found, err := b.Await(t.Context(), "taken", func(ctx context.Context) (*record.Snapshot, error) {
+			for _, id := range []string{"another", taken.ID} {
+				require.NoError(t, ctx.Err(), "want: the call waits")
+				require.Equal(t, record.PhaseCreating, b.phases()["snapshot taken"], "want: it is not acknowledged yet")
 
-		_, end := b.Running.Start(t.Context(), turns[0], "taken")
-		turns = turns[1:]
+				_, end := b.Running.Start(t.Context(), id, "taken")
 
-		await.Receive(t, ctx.Done(), "the end of the grace")
+				pass(grace)
+				end()
+			}
 
-		if len(turns) > 0 {
-			end()
-		}
-
-		return nil, ctx.Err()
+			return nil, ctx.Err()
+		})
+		require.NoError(t, err)
+		require.Equal(t, taken.ID, found.ID)
+		require.Equal(t, record.PhaseCopying, found.Phase)
+		require.Equal(t, record.PhaseCopying, b.phases()["snapshot taken"], "want: it is recorded")
 	})
-	require.NoError(t, err)
-	require.Equal(t, taken.ID, found.ID)
-	require.Equal(t, record.PhaseCopying, found.Phase)
-	require.Empty(t, turns, "want: two turns")
 }
 
 // TestVolumesOfCopies: each phase of a clone and a restore is recorded, and a failed one leaves nothing.
@@ -368,7 +368,10 @@ func TestAcknowledgementDuringUndo(t *testing.T) {
 		taken := b.snapshot("taken", source, record.PhaseCreating)
 		acknowledged := make(chan error)
 
-		go func() { acknowledged <- b.Catalog.AcknowledgeSnapshot(context.WithoutCancel(t.Context()), taken.Name) }()
+		go func() {
+			_, err := b.Catalog.AcknowledgeSnapshot(context.WithoutCancel(t.Context()), taken.ID)
+			acknowledged <- err
+		}()
 
 		require.ErrorIs(t, b.taking(nil, taken).undo(t.Context(), errBroken), errBroken)
 		require.NoError(t, <-acknowledged)

@@ -2,7 +2,6 @@ package copies
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -16,61 +15,51 @@ import (
 type Running struct {
 	mu     sync.Mutex
 	copies map[string]*runningCopy
-	// waiters are the calls that wait for a copy, with the names of their snapshots.
-	waiters map[*waiter]string
+	// changed is closed, and replaced, when a copy starts, is stopped or ends.
+	changed chan struct{}
 }
 
 type runningCopy struct {
+	id string
 	// name is empty once the copy is stopped: another snapshot may have its name by then.
 	name  string
 	stop  context.CancelCauseFunc
 	ended chan struct{}
 }
 
-// errSlow is why a call does not wait any longer.
-var errSlow = errors.New("the copy takes long")
-
-// waiter is a call that becomes slow once the copy that it waits for has run for the grace.
-type waiter struct {
-	grace time.Duration
-	leave context.CancelCauseFunc
-	// timer is nil until the copy runs.
-	timer *time.Timer
-}
-
 // NewRunning returns a tracker without copies.
 func NewRunning() *Running {
-	return &Running{copies: map[string]*runningCopy{}, waiters: map[*waiter]string{}}
+	return &Running{copies: map[string]*runningCopy{}, changed: make(chan struct{})}
 }
 
 // Start registers a copy until end is called. Stop cancels the returned context.
 func (r *Running) Start(ctx context.Context, id, name string) (stoppable context.Context, end func()) {
 	stoppable, stop := context.WithCancelCause(ctx)
-	entry := &runningCopy{name: name, stop: stop, ended: make(chan struct{})}
+	entry := &runningCopy{id: id, name: name, stop: stop, ended: make(chan struct{})}
 
+	r.change(func() { r.copies[id] = entry })
+
+	return stoppable, func() {
+		r.change(func() {
+			stop(nil)
+			close(entry.ended)
+
+			// A restarted copy has replaced the entry.
+			if r.copies[id] == entry {
+				delete(r.copies, id)
+			}
+		})
+	}
+}
+
+// change changes the copies, and wakes the calls that wait for one.
+func (r *Running) change(edit func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.copies[id] = entry
-
-	for each, of := range r.waiters {
-		if of == name {
-			each.begin()
-		}
-	}
-
-	return stoppable, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-
-		stop(nil)
-		close(entry.ended)
-
-		// A restarted copy has replaced the entry.
-		if r.copies[id] == entry {
-			delete(r.copies, id)
-		}
-	}
+	edit()
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
 // Has reports whether the snapshot is being copied.
@@ -84,20 +73,13 @@ func (r *Running) Has(id string) bool {
 // Stop cancels the copy with catalog.ErrDeleted, ends the waiting for it, and waits until it has ended.
 // Errors: those of ctx.
 func (r *Running) Stop(ctx context.Context, id string) error {
-	r.mu.Lock()
+	var entry *runningCopy
 
-	entry := r.copies[id]
-	if entry != nil {
-		for each, of := range r.waiters {
-			if of == entry.name && each.timer != nil && each.timer.Stop() {
-				each.timer = nil
-			}
+	r.change(func() {
+		if entry = r.copies[id]; entry != nil {
+			entry.name = ""
 		}
-
-		entry.name = ""
-	}
-
-	r.mu.Unlock()
+	})
 
 	if entry == nil {
 		return nil
@@ -113,42 +95,46 @@ func (r *Running) Stop(ctx context.Context, id string) error {
 	}
 }
 
-// untilSlow returns a context that ends once the copy of that name has run for the grace since the call of
-// untilSlow. leave ends it in any case, and reports whether the copy is slow.
-func (r *Running) untilSlow(ctx context.Context, name string, grace time.Duration) (waiting context.Context, leave func() (slow bool)) {
-	waiting, cancel := context.WithCancelCause(ctx)
-	w := &waiter{grace: grace, leave: cancel}
-
+// named returns the copy of the snapshot of that name, nil while none runs, and what is closed when that
+// may have changed.
+func (r *Running) named(name string) (current *runningCopy, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.waiters[w] = name
-
 	for _, each := range r.copies {
 		if each.name == name {
-			w.begin()
+			return each, r.changed
 		}
 	}
 
-	return waiting, func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		defer cancel(nil)
-
-		delete(r.waiters, w)
-
-		if w.timer != nil {
-			w.timer.Stop()
-		}
-
-		return errors.Is(context.Cause(waiting), errSlow)
-	}
+	return nil, r.changed
 }
 
-// begin starts the grace. The mutex is held.
-func (w *waiter) begin() {
-	if w.timer == nil {
-		w.timer = time.AfterFunc(w.grace, func() { w.leave(errSlow) })
+// awaitSlow returns the id of the snapshot of that name once its copy has run for the grace since the call
+// of awaitSlow, and "" once done is closed.
+func (r *Running) awaitSlow(name string, grace time.Duration, done <-chan struct{}) (id string) {
+	var (
+		awaited *runningCopy
+		slow    <-chan time.Time
+	)
+
+	for {
+		current, changed := r.named(name)
+
+		switch {
+		case current == nil:
+			awaited, slow = nil, nil
+		case current != awaited:
+			awaited, slow = current, time.After(grace)
+		}
+
+		select {
+		case <-done:
+			return ""
+		case <-changed:
+		case <-slow:
+			return awaited.id
+		}
 	}
 }
 
@@ -158,32 +144,40 @@ func (w *waiter) begin() {
 func (m *Machine) Await(
 	ctx context.Context, name string, take func(context.Context) (*record.Snapshot, error),
 ) (*record.Snapshot, error) {
+	_, found, ok := m.Catalog.Snapshots.Lookup(record.NameIndex, name)
+	if ok && found.Phase == record.PhaseCopying && m.Running.Has(found.ID) {
+		return found, nil
+	}
+
+	waiting, leave := context.WithCancel(ctx)
+	defer leave()
+
+	var (
+		made *record.Snapshot
+		err  error
+		done = make(chan struct{})
+	)
+
+	go func() {
+		defer close(done)
+
+		made, err = take(waiting)
+	}()
+
 	for {
-		if found, copying := m.running(name); copying && found.Phase == record.PhaseCopying {
-			return found, nil
-		}
-
-		waiting, leave := m.Running.untilSlow(ctx, name, m.Grace)
-		made, err := take(waiting)
-
-		if slow := leave(); err == nil || !slow {
+		id := m.Running.awaitSlow(name, m.Grace, done)
+		if id == "" {
 			return made, err
 		}
 
-		// Of a copy that has ended meanwhile the next turn returns what has become of it.
-		if _, copying := m.running(name); !copying {
-			continue
+		// A copy that has ended meanwhile is not acknowledged.
+		copying, err := m.Catalog.AcknowledgeSnapshot(ctx, id)
+		if err != nil {
+			return nil, fmt.Errorf("record that snapshot %q is being copied: %w", name, err)
 		}
 
-		if err := m.Catalog.AcknowledgeSnapshot(ctx, name); err != nil {
-			return nil, err
+		if copying != nil {
+			return copying, nil
 		}
 	}
-}
-
-// running returns the snapshot of that name, and whether it is being copied.
-func (m *Machine) running(name string) (found *record.Snapshot, copying bool) {
-	_, found, ok := m.Catalog.Snapshots.Lookup(record.NameIndex, name)
-
-	return found, ok && m.Running.Has(found.ID)
 }

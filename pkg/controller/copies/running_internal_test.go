@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -67,41 +68,64 @@ func TestTheEndOfACopyLeavesItsSuccessor(t *testing.T) {
 	require.False(t, copies.Has("a"), "want: no copy runs")
 }
 
+// slowCall waits for the copy of a name as Await does.
+type slowCall struct {
+	done chan struct{}
+	// slow gets the id of the snapshot whose copy is slow, or "" if the call has ended before.
+	slow chan string
+}
+
+const grace = time.Second
+
+func (r *Running) callFor(name string) slowCall {
+	call := slowCall{done: make(chan struct{}), slow: make(chan string, 1)}
+
+	go func() { call.slow <- r.awaitSlow(name, grace, call.done) }()
+
+	synctest.Wait()
+
+	return call
+}
+
+// pass lets the time pass.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // TestCallsBecomeSlow once the copy of their snapshot has run for the grace, whichever comes first.
 func TestCallsBecomeSlow(t *testing.T) {
 	t.Parallel()
 
-	const grace = time.Second
-
 	synctest.Test(t, func(t *testing.T) {
 		copies := NewRunning()
-		before, leaveBefore := copies.untilSlow(t.Context(), "snapshot", grace)
-		other, leaveOther := copies.untilSlow(t.Context(), "other", grace)
+		before, other := copies.callFor("snapshot"), copies.callFor("other")
 
-		time.Sleep(2 * grace)
-		require.NoError(t, before.Err(), "want: the grace begins with the copy")
+		pass(2 * grace)
+		require.Empty(t, before.slow, "want: the grace begins with the copy")
 
 		_, end := copies.Start(t.Context(), "a", "snapshot")
 		defer end()
 
-		time.Sleep(grace / 2)
+		pass(grace / 2)
 
-		after, leaveAfter := copies.untilSlow(t.Context(), "snapshot", grace)
-		gone, leaveGone := copies.untilSlow(t.Context(), "snapshot", grace)
-		require.False(t, leaveGone(), "want: a call that leaves within the grace is not slow")
-		require.Error(t, gone.Err(), "want: its context has ended")
+		after, gone := copies.callFor("snapshot"), copies.callFor("snapshot")
+		_, endOther := copies.Start(t.Context(), "b", "another")
 
-		time.Sleep(grace / 2)
-		<-before.Done()
-		require.NoError(t, after.Err(), "want: a later call has a grace of its own")
-		require.True(t, leaveBefore(), "want: the first call is slow")
+		close(gone.done)
+		require.Empty(t, <-gone.slow, "want: a call that ends within the grace is not slow")
+		endOther()
 
-		time.Sleep(grace / 2)
-		<-after.Done()
-		require.True(t, leaveAfter(), "want: the later call is slow, too")
-		require.NoError(t, other.Err(), "want: the copy of another snapshot does not matter")
-		require.False(t, leaveOther(), "want: it is not slow")
-		require.Empty(t, copies.waiters, "want: no call waits")
+		pass(grace / 2)
+		require.Len(t, before.slow, 1, "want: the grace is not that of other copies")
+		require.Empty(t, after.slow, "want: a later call has a grace of its own")
+		require.Equal(t, "a", <-before.slow, "want: the first call is slow")
+
+		pass(grace / 2)
+		require.Len(t, after.slow, 1, "want: the later call is slow, too")
+		require.Empty(t, other.slow, "want: the copy of another snapshot does not matter")
+		close(other.done)
+		require.Empty(t, <-other.slow, "want: it is not slow")
 	})
 }
 
@@ -109,33 +133,56 @@ func TestCallsBecomeSlow(t *testing.T) {
 func TestAStoppedCopyIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 
-	const grace = time.Second
-
 	synctest.Test(t, func(t *testing.T) {
 		copies := NewRunning()
 		_, endStopped := copies.Start(t.Context(), "a", "snapshot")
-		before, leaveBefore := copies.untilSlow(t.Context(), "snapshot", grace)
+		before := copies.callFor("snapshot")
 		stopped := make(chan error, 1)
 
 		go func() { stopped <- copies.Stop(t.Context(), "a") }()
 
 		synctest.Wait()
 
-		after, leaveAfter := copies.untilSlow(t.Context(), "snapshot", grace)
+		after := copies.callFor("snapshot")
 
-		time.Sleep(2 * grace)
-		require.NoError(t, before.Err(), "want: the grace of a call ends with its copy")
-		require.NoError(t, after.Err(), "want: a stopped copy begins no grace")
+		pass(2 * grace)
+		require.Empty(t, before.slow, "want: the grace of a call ends with its copy")
+		require.Empty(t, after.slow, "want: a stopped copy begins no grace")
 
 		_, end := copies.Start(t.Context(), "b", "snapshot")
 
-		time.Sleep(grace)
-		synctest.Wait()
-		require.True(t, leaveBefore() && leaveAfter(), "want: the grace begins with the other copy")
+		pass(grace)
+		require.Len(t, before.slow, 1, "want: the grace begins with the other copy")
+		require.Len(t, after.slow, 1, "want: the grace begins with the other copy")
+		require.Equal(t, "b", <-before.slow)
 		endStopped()
 		require.NoError(t, <-stopped)
 		require.True(t, copies.Has("b"), "want: the other copy runs")
 		end()
+	})
+}
+
+// TestARestartedCopyHasAGraceOfItsOwn, and a call does not become slow by one that has ended.
+func TestARestartedCopyHasAGraceOfItsOwn(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		copies := NewRunning()
+		_, endFirst := copies.Start(t.Context(), "a", "snapshot")
+		call := copies.callFor("snapshot")
+
+		pass(grace / 2)
+
+		_, end := copies.Start(t.Context(), "a", "snapshot")
+
+		endFirst()
+		pass(grace / 2)
+		require.Empty(t, call.slow, "want: the grace begins with the second copy")
+		end()
+		pass(2 * grace)
+		require.Empty(t, call.slow, "want: no grace ends without a copy")
+		close(call.done)
+		require.Empty(t, <-call.slow, "want: the call is not slow")
 	})
 }
 
@@ -150,18 +197,13 @@ func TestAnAcknowledgementThatIsNotRecordedFailsTheCall(t *testing.T) {
 	t.Cleanup(end)
 	require.NoError(t, b.store.Close())
 
-	turns := 0
 	_, err := b.Await(t.Context(), taken.Name, func(ctx context.Context) (*record.Snapshot, error) {
-		turns++
-		if turns > 1 {
-			return taken, nil
-		}
-
 		<-ctx.Done()
 
 		return nil, ctx.Err()
 	})
 	require.ErrorIs(t, err, state.ErrNotOpen)
+	errtext.Require(t, err, `record that snapshot "taken" is being copied`)
 }
 
 // TestASnapshotWithoutItsSourceFails: it can never be copied again.
