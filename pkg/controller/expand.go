@@ -8,7 +8,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/changes"
 )
 
@@ -57,7 +56,7 @@ func (s *Service) ControllerExpandVolume(
 	}
 
 	// Where the node does not expand, the next staging does.
-	onNode := expanded.Parameters.Backing == volume.BackingImage && s.config.Capabilities.HasNode(capability.ExpandVolume)
+	onNode := expanded.Parameters.Backing.HasDevice() && s.config.Capabilities.HasNode(capability.ExpandVolume)
 
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: expanded.CapacityBytes, NodeExpansionRequired: onNode}, nil
 }

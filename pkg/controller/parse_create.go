@@ -168,7 +168,7 @@ func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability
 	smallest := int64(RoundBytes)
 
 	for _, each := range capabilities {
-		if each.Block || parameters.Backing == volume.BackingDirectory {
+		if each.Block || !parameters.Backing.HasFilesystem() {
 			continue
 		}
 

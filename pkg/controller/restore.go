@@ -86,7 +86,7 @@ func (s *Service) inherit(w *createRequest, from origin) (err error) {
 	switch {
 	case from.parameters.Backing != given.Backing:
 		return differs(volume.KeyBacking, from.parameters.Backing, given.Backing)
-	case given.Backing == volume.BackingDirectory:
+	case !given.Backing.HasFilesystem():
 	case from.parameters.BlockSize != given.BlockSize:
 		return differs(volume.KeyBlockSize, from.parameters.BlockSize, given.BlockSize)
 	case !w.fsNamed:

@@ -72,7 +72,7 @@ func (w *Watch) Reports() []health.VolumeReport {
 			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: string(v.Parameters.Backing),
 			CapacityBytes: v.CapacityBytes, Conditions: w.conditionOf(v.ID).Reports(healthView),
 		}
-		if v.Parameters.Backing == volume.BackingImage && !v.IsRaw() {
+		if v.Parameters.Backing.HasFilesystem() && !v.IsRaw() {
 			report.FSType = v.Parameters.FSType
 		}
 

@@ -117,7 +117,7 @@ func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi
 	}
 
 	// A guest may have what is published: the host does not read that.
-	if guest := v.IsDirect() && len(v.Publications) > 0; v.IsImage() && !v.Capability.Block && !guest {
+	if guest := v.IsDirect() && len(v.Publications) > 0; v.Parameters.Backing.HasFilesystem() && !v.Capability.Block && !guest {
 		if err := stored.CheckGrowth(object, wanted); err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ func (s *Simulated) size(v *staged.Volume) (int64, error) {
 	}
 
 	size, err := stored.Size(pool.Object{ID: v.VolumeID, Backing: v.Parameters.Backing})
-	if !v.IsImage() {
+	if !v.Parameters.Backing.HasDevice() {
 		size = 0
 	}
 

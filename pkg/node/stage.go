@@ -153,7 +153,7 @@ func (s *Service) stageRecorded(ctx context.Context, v *staged.Volume, staging *
 		return err
 	}
 
-	if v.IsImage() && !v.IsDirect() {
+	if v.Parameters.Backing.HasDevice() && !v.IsDirect() {
 		if err := s.direct.Guard.CheckNotAssigned(v); err != nil {
 			return err
 		}

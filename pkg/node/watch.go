@@ -17,7 +17,7 @@ func (s *Service) WatchMutable(ctx context.Context) {
 			var ids []string
 
 			for _, record := range s.volumes.Staged.All() {
-				if record.IsImage() {
+				if record.Parameters.Backing.HasDevice() {
 					ids = append(ids, record.VolumeID)
 				}
 			}

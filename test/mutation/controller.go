@@ -201,8 +201,8 @@ func controllerMutants() []regression {
 		},
 		{
 			name: "controller/node-expansion-not-required", in: "controller.Service.ControllerExpandVolume",
-			old:    `onNode := expanded.Parameters.Backing == volume.BackingImage &&`,
-			new:    `onNode := expanded.Parameters.Backing == volume.BackingDirectory &&`,
+			old:    `onNode := expanded.Parameters.Backing.HasDevice() &&`,
+			new:    `onNode := !expanded.Parameters.Backing.HasDevice() &&`,
 			breaks: "the CO does not have the node grow the filesystem", tests: in("test/driver/staging", "TestExpansionsRequireTheNode"),
 		},
 		{

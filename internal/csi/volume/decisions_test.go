@@ -248,3 +248,15 @@ func TestValuesAreParsed(t *testing.T) {
 		require.ErrorIs(t, err, volume.ErrParameter, "%v", given)
 	}
 }
+
+// TestBackingDecidesWhatAVolumeHas of its own: an image has a device and a filesystem, what is none has neither.
+func TestBackingDecidesWhatAVolumeHas(t *testing.T) {
+	t.Parallel()
+
+	for backing, want := range map[volume.Backing]struct{ device, filesystem bool }{
+		volume.BackingImage: {true, true}, volume.BackingDirectory: {}, "": {},
+	} {
+		require.Equal(t, want.device, backing.HasDevice(), "want: the device of %q", backing)
+		require.Equal(t, want.filesystem, backing.HasFilesystem(), "want: the filesystem of %q", backing)
+	}
+}

@@ -35,7 +35,7 @@ var (
 // WithDirectAssign returns the parameters of the volume that these would make if it were
 // assigned directly. Error: ErrParameter, where there is no device to assign.
 func (p Parameters) WithDirectAssign() (Parameters, error) {
-	if p.Backing != BackingImage {
+	if !p.Backing.HasDevice() {
 		return Parameters{}, fmt.Errorf("%w: %s needs %s=%s: a %s has no block device that a virtual machine could have",
 			ErrParameter, KeyDirectAssign, KeyBacking, BackingImage, p.Backing)
 	}

@@ -25,6 +25,14 @@ const (
 	BackingDirectory Backing = "directory"
 )
 
+// HasDevice reports whether a volume has a block device of its own, which can be assigned, limited and
+// opened as such, and which one node writes at a time.
+func (b Backing) HasDevice() bool { return b == BackingImage }
+
+// HasFilesystem reports whether a volume has a filesystem of its own, which is made, checked and grown,
+// and not a part of its pool's.
+func (b Backing) HasFilesystem() bool { return b == BackingImage }
+
 // Provisioning says when an image takes its space from the pool.
 type Provisioning string
 
@@ -155,16 +163,16 @@ func (p Parameters) CheckCapability(wanted Capability, shared bool) error {
 	}
 
 	switch {
-	case wanted.Block && p.Backing == BackingDirectory:
+	case wanted.Block && !p.Backing.HasDevice():
 		return fmt.Errorf("%w: a directory is no block device; use backing=image for block access", ErrCapability)
-	case wanted.SELinuxContexts() != "" && p.Backing == BackingDirectory:
+	case wanted.SELinuxContexts() != "" && !p.Backing.HasFilesystem():
 		return fmt.Errorf("%w: a directory is in the filesystem of its pool and can't have an SELinux context of its own (context=); "+
 			"use backing=image, or leave it out, for Kubernetes by seLinuxMount: false in the CSIDriver", ErrCapability)
 	case wanted.SingleNode():
 		return nil
 	case !shared:
 		return fmt.Errorf("%w: access mode %s needs a pool that several nodes reach (--shared)", ErrCapability, wanted.Mode)
-	case !wanted.ReaderOnly() && p.Backing != BackingDirectory:
+	case !wanted.ReaderOnly() && p.Backing.HasDevice():
 		return fmt.Errorf("%w: access mode %s needs backing=directory: an image is written on one node at a time",
 			ErrCapability, wanted.Mode)
 	default:
@@ -232,7 +240,7 @@ func (p Parameters) Check() error {
 		return badValue(KeyFSType, p.FSType, strings.Join(FSTypes(), ", "))
 	case p.BlockSize != DefaultBlockSize && p.BlockSize != SmallBlockSize:
 		return badValue(KeyBlockSize, strconv.Itoa(p.BlockSize), "4096 or 512")
-	case p.DirectAssign && p.Backing != BackingImage:
+	case p.DirectAssign && !p.Backing.HasDevice():
 		return badValue(KeyDirectAssign, valueTrue, "false: a directory has no block device")
 	default:
 		return nil

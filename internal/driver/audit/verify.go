@@ -232,7 +232,7 @@ func (c *comparison) orphan(ctx context.Context, p *pool.Inspection, here object
 	switch empty := usage.Bytes == 0 || here.Backing == volume.BackingDirectory && usage.Inodes == 1; {
 	case empty && !here.Snapshot:
 		found.Fix = "remove it, since it holds no data; so does the next start of the driver"
-	case here.Backing == volume.BackingDirectory:
+	case !here.Backing.HasFilesystem():
 		found.Advice = "see what is in it, and move or remove it by hand"
 	default:
 		found.Advice = "see what is in it (blkid; mount -o loop,ro, with norecovery or noload where it is to stay as it is), " +

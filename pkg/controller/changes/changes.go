@@ -235,7 +235,7 @@ func (c *Changes) CheckMutable(parameters volume.Parameters, mutable volume.Muta
 		return nil
 	}
 
-	if name := mutable.NeedsDevice(); name != "" && parameters.Backing == volume.BackingDirectory {
+	if name := mutable.NeedsDevice(); name != "" && !parameters.Backing.HasDevice() {
 		return rpc.Invalid("mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
 	}
 

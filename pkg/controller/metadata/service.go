@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -245,7 +244,7 @@ func (m *Service) open(field, id string) (*opened, error) {
 func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 	// The spec's code for storage without this information; it has the CO make a
 	// full backup, which is what can be done with files.
-	if snapshot.Parameters.Backing != volume.BackingImage {
+	if !snapshot.Parameters.Backing.HasDevice() {
 		return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s is of a directory, which has no blocks; back up its files", snapshot.ID)
 	}
 

@@ -35,7 +35,7 @@ func (a Attachment) PublishContext() map[string]string {
 // IsFilledAtStaging reports whether NodeStageVolume replaces the image of a pristine volume, durably, before
 // the first byte is written by its user.
 func (v *Volume) IsFilledAtStaging(attached volume.Capability) bool {
-	return v.Parameters.Backing == volume.BackingImage && !v.Parameters.DirectAssign && !attached.Block && attached.SingleNode()
+	return v.Parameters.Backing.HasFilesystem() && !v.Parameters.DirectAssign && !attached.Block && attached.SingleNode()
 }
 
 // UnsyncedIn returns the boot of the machine in which the volume was attached without a sync of its image,

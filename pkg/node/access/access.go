@@ -153,7 +153,7 @@ func New(shared Shared, direct Access) *Ways {
 // For returns the access of a staged volume.
 func (w *Ways) For(v *staged.Volume) Access {
 	switch {
-	case !v.IsImage():
+	case !v.Parameters.Backing.HasDevice():
 		return w.directory
 	case v.Capability.Block:
 		return w.block
@@ -194,7 +194,7 @@ func (w *Ways) CheckLength(v *staged.Volume) error {
 // Tree returns a detached mount of the volume: of the filesystem on its image, or of its
 // directory.
 func (w *Ways) Tree(ctx context.Context, v *staged.Volume, options mount.Options) (*mount.Detached, error) {
-	if v.IsImage() {
+	if v.Parameters.Backing.HasFilesystem() {
 		return w.image.tree(ctx, v, options)
 	}
 

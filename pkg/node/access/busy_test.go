@@ -290,7 +290,7 @@ func TestAFoundMountIsRecorded(t *testing.T) {
 
 			var device *staged.Device
 
-			if f.V.IsImage() {
+			if f.V.Parameters.Backing.HasFilesystem() {
 				status := f.status(t)
 				device = &staged.Device{Number: status.Number, Sequence: status.Sequence}
 			}

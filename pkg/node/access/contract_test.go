@@ -184,7 +184,7 @@ func requireNoneOpen(t *testing.T, dir string) {
 func (f *fixture) makeObject(t *testing.T) {
 	t.Helper()
 
-	if f.V.IsImage() {
+	if f.V.Parameters.Backing.HasFilesystem() {
 		require.NoError(t, f.pool.Images.Create(f.V.VolumeID, size, false))
 	} else {
 		require.NoError(t, f.pool.Directories.Create(f.V.VolumeID, 1<<30, false))

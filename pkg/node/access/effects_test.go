@@ -277,7 +277,7 @@ func (l *life) requireFreezable() {
 func (l *life) requireDetached() {
 	l.t.Helper()
 
-	if l.V.IsImage() {
+	if l.V.Parameters.Backing.HasFilesystem() {
 		require.Eventually(l.t, func() bool {
 			found, err := l.loops.Find(l.image())
 

@@ -158,7 +158,7 @@ func (v *Volumes) create(ctx context.Context, r *staged.Inline, stored *pool.Poo
 // old image until the new one is complete: if this is interrupted, the image is deleted and
 // never read again.
 func (v *Volumes) store(ctx context.Context, r *staged.Inline, stored *pool.Pool) error {
-	if !r.StagedVolume().IsImage() {
+	if !r.Parameters.Backing.HasFilesystem() {
 		return stored.Directories.Create(string(r.ContentID), r.SizeBytes, false)
 	}
 

@@ -91,7 +91,7 @@ func (v *Volumes) complete(r *staged.Inline) error {
 				"leave it out, or use a claim and a StorageClass that has it", volume.KeyMkfsOptions)
 	}
 
-	if r.Parameters.Backing == volume.BackingImage {
+	if r.Parameters.Backing.HasFilesystem() {
 		r.Parameters.FSType = r.StagedVolume().FSType()
 
 		if err := filesystem.CheckOptions(r.Parameters.FSType, strings.Fields(r.Parameters.MkfsOptions)); err != nil {

@@ -75,7 +75,7 @@ func (c *Checker) newRun(volumeID, how string) (*run, error) {
 // apart from its filesystem.
 func checkableOnline(record *staged.Volume, path, how string, hanging bool) error {
 	switch {
-	case !record.IsImage():
+	case !record.Parameters.Backing.HasFilesystem():
 		return errDirectory()
 	case record.IsDirect():
 		return errdefs.Errorf(errdefs.ErrFailedPrecondition,

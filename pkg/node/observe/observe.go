@@ -102,7 +102,7 @@ func Unknown(err error, volume *staged.Volume, what string) error {
 // IsMountOf reports whether the mount is of this volume. A directory has the object's id
 // as its name, a loop device has the volume's image.
 func (o *Observer) IsMountOf(volume *staged.Volume, point mount.Point) (bool, error) {
-	if !volume.IsImage() {
+	if !volume.Parameters.Backing.HasDevice() {
 		return IsDirectoryOf(volume, point), nil
 	}
 

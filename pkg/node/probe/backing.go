@@ -17,7 +17,7 @@ import (
 // probeBacking compares the volume's pool object with what is in use. For an image it holds
 // a slot of the pool: reading the size of a loop device makes the kernel stat the image.
 func (s *probeState) probeBacking(ctx context.Context) error {
-	if s.volume.IsImage() {
+	if s.volume.Parameters.Backing.HasFilesystem() {
 		release, err := s.prober.pools.Acquire(ctx, s.volume.Parameters.Pool)
 		if err != nil {
 			return err
@@ -51,7 +51,7 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 
 	identity := loop.Identity{Device: stat.Dev, Inode: stat.Ino}
 
-	if s.volume.IsImage() {
+	if s.volume.Parameters.Backing.HasFilesystem() {
 		s.compareImage(identity, info)
 
 		return nil

@@ -41,9 +41,9 @@ func (s *probeState) probeFilesystem(context.Context) error {
 		return err
 	}
 
-	s.addExhausted(usage, s.volume.IsImage())
+	s.addExhausted(usage, s.volume.Parameters.Backing.HasFilesystem())
 
-	if !s.volume.IsImage() {
+	if !s.volume.Parameters.Backing.HasFilesystem() {
 		return nil
 	}
 

@@ -32,7 +32,7 @@ func (s *probeState) probeGuest(ctx context.Context) error {
 	}
 
 	s.usage = UsageFrom(usage)
-	s.addExhausted(usage, s.volume.IsImage())
+	s.addExhausted(usage, s.volume.Parameters.Backing.HasFilesystem())
 
 	return nil
 }

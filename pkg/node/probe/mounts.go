@@ -119,7 +119,7 @@ func (s *probeState) probeMount(expected expectedMount) error {
 func (s *probeState) isVolume(path string, point *mount.Point) (bool, error) {
 	was := s.last.mounts[path].id == point.ID
 
-	if !s.volume.IsImage() {
+	if !s.volume.Parameters.Backing.HasDevice() {
 		return was || observe.IsDirectoryOf(s.volume, *point), nil
 	}
 

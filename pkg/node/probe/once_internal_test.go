@@ -338,7 +338,7 @@ func (k onceKind) prepare(t *testing.T, directory string) {
 	used, devices := k.record(directory), device.Attachments{Numbers: device.Numbers{Staged: device.None, ReadOnly: device.None}}
 	source, fsType, flags := stored.VolumePath(k.id(), used.Parameters.Backing), "", uintptr(unix.MS_BIND)
 
-	if used.IsImage() {
+	if used.Parameters.Backing.HasFilesystem() {
 		require.NoError(t, stored.Images.Create(k.id(), onceBytes, false))
 
 		made, err := child.Command(t, "mkfs.ext4", "-q", "-F", "-b", "4096", source).CombinedOutput()

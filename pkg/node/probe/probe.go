@@ -165,7 +165,7 @@ func (s *probeState) run(ctx context.Context) error {
 
 	defer s.close()
 
-	if !s.volume.IsImage() {
+	if !s.volume.Parameters.Backing.HasFilesystem() {
 		// Its mounts, its files and its usage are all in the pool's filesystem.
 		release, err := s.prober.pools.Acquire(ctx, s.volume.Parameters.Pool)
 		if err != nil {

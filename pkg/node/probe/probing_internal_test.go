@@ -232,7 +232,7 @@ func TestProbesOfAPoolAreLimited(t *testing.T) {
 			require.ErrorIs(t, s.probeRawDevices(ended), pool.ErrUnreachable)
 		}
 
-		if each.IsImage() {
+		if each.Parameters.Backing.HasFilesystem() {
 			require.ErrorIs(t, s.probeBacking(ended), pool.ErrUnreachable)
 		} else {
 			require.ErrorIs(t, s.run(ended), pool.ErrUnreachable)

@@ -40,7 +40,7 @@ func (p *Prober) report(id string) health.VolumeReport {
 		report.Pool, report.Backing, report.Staged = record.Parameters.Pool, string(record.Parameters.Backing), record.StagingPath
 		report.AccessMode, report.MountFlags = record.Capability.Mode, len(record.Capability.MountFlags)
 
-		if record.IsImage() && !record.Capability.Block {
+		if record.Parameters.Backing.HasFilesystem() && !record.Capability.Block {
 			report.FSType = record.FSType()
 		}
 

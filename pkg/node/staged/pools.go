@@ -58,7 +58,7 @@ func (p Pools) CheckStored(v *Volume) error {
 	}
 
 	var object *os.File
-	if v.IsImage() {
+	if v.Parameters.Backing == volume.BackingImage {
 		object, err = stored.Images.Open(v.ObjectID(), os.O_RDONLY)
 	} else {
 		object, err = stored.Directories.Open(v.ObjectID())
@@ -74,9 +74,9 @@ func (p Pools) CheckStored(v *Volume) error {
 }
 
 // MutableParameters returns the mutable parameters that the pool has of the volume. The controller,
-// which may be another process, writes them there. Only images have any.
+// which may be another process, writes them there. Only volumes with a device have any.
 func (p Pools) MutableParameters(v *Volume) (volume.Mutable, error) {
-	if v.Ephemeral || !v.IsImage() {
+	if v.Ephemeral || !v.Parameters.Backing.HasDevice() {
 		return volume.Mutable{}, nil
 	}
 

@@ -191,9 +191,6 @@ func without(all []Publication, target string) []Publication {
 	return slices.DeleteFunc(all, func(p Publication) bool { return p.TargetPath == target })
 }
 
-// IsImage reports whether the volume is stored in an image, and not in a directory.
-func (v *Volume) IsImage() bool { return v.Parameters.Backing == volume.BackingImage }
-
 // IsDirect reports whether the volume's filesystem is mounted by a guest and not by the
 // host.
 func (v *Volume) IsDirect() bool { return v.Parameters.DirectAssign && !v.Capability.Block }
@@ -204,7 +201,9 @@ func (v *Volume) ExposesRawDevice() bool { return v.Capability.Block || v.IsDire
 
 // IsMountedImage reports whether the volume's image is mounted on the host, so that its filesystem can be
 // frozen.
-func (v *Volume) IsMountedImage() bool { return v.IsImage() && !v.ExposesRawDevice() }
+func (v *Volume) IsMountedImage() bool {
+	return v.Parameters.Backing.HasFilesystem() && !v.ExposesRawDevice()
+}
 
 // IsReadOnly reports whether this node may not write to the volume at all.
 func (v *Volume) IsReadOnly() bool { return v.ReadOnly || v.Capability.ReaderOnly() }

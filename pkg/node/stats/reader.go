@@ -103,7 +103,7 @@ type measured struct {
 func (r *Reader) measure(ctx context.Context, v *staged.Volume, path string) (measured, error) {
 	enter := func() (func(), error) { return r.walks.Acquire(ctx, v.Parameters.Pool) }
 
-	if v.IsImage() {
+	if v.Parameters.Backing.HasFilesystem() {
 		shortened, cancel := context.WithTimeoutCause(ctx, probe.ResponseTimeout, probe.ErrNoResponse)
 		defer cancel()
 
