@@ -93,10 +93,8 @@ func (a *attributes) RemoveUnusedMutable(ctx context.Context, known func(id stri
 			return nil
 		}
 
-		for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
-			if _, err := a.volumes.Stat(id, backing); !errors.Is(err, ErrMissing) {
-				return nil // it may be there
-			}
+		if _, _, err := a.volumes.Find(id); !errors.Is(err, ErrMissing) {
+			return nil // it may be there
 		}
 
 		return a.removeMutable(id)

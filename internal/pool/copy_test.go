@@ -404,15 +404,7 @@ func TestSymlinkIsNoVolume(t *testing.T) {
 		require.Error(t, err, "NewCopy of a symlink to a %s", there.Backing)
 		require.NotErrorIs(t, err, pool.ErrMissing, "it is there, and wrong")
 
-		switch {
-		case there.Snapshot:
-			_, err = place.OpenSnapshot(planted.ID)
-		case there.Backing == volume.BackingDirectory:
-			_, err = place.Directories.Open(planted.ID)
-		default:
-			_, err = place.Images.Open(planted.ID, os.O_RDWR)
-		}
-
+		_, err = place.Open(planted)
 		require.Error(t, err, "an open of a symlink to a %s", there.Backing)
 	}
 }
@@ -448,7 +440,7 @@ func TestSnapshotsOfAPool(t *testing.T) {
 
 	require.ElementsMatch(t, made, list())
 
-	file, err := place.OpenSnapshot(made[0].ID)
+	file, err := place.Open(made[0])
 	require.NoError(t, err)
 	_, err = file.WriteString("x")
 	require.ErrorIs(t, err, unix.EBADF, "a snapshot is not written")
@@ -461,7 +453,7 @@ func TestSnapshotsOfAPool(t *testing.T) {
 
 	require.Empty(t, list(), "want: no snapshot is listed")
 
-	_, err = place.OpenSnapshot(made[0].ID)
+	_, err = place.Open(made[0])
 	require.ErrorIs(t, err, pool.ErrMissing)
 }
 
@@ -477,7 +469,7 @@ func TestReadOnlyPoolRefusesChanges(t *testing.T) {
 	again := openPool(t, place.Path())
 	require.False(t, again.Images.Reflinks(), "want: the pool has no reflinks")
 
-	file, err := again.OpenSnapshot(snapshot.ID)
+	file, err := again.Open(snapshot)
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 }

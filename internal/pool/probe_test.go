@@ -33,8 +33,9 @@ func TestSizeIsOfTheStoredObject(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, mebi, size, "want: the size is the one of the image")
 
-	_, err = opened.Size(directory)
+	size, err = opened.Size(directory)
 	require.NoError(t, err)
+	require.Zero(t, size, "want: a directory has no size of its own")
 
 	_, err = opened.Size(pool.Object{ID: "../images", Backing: volume.BackingDirectory})
 	require.ErrorIs(t, err, volume.ErrInvalidID)
@@ -55,6 +56,36 @@ func TestSizeIsOfTheStoredObject(t *testing.T) {
 		_, err = opened.Size(kind.object)
 		require.ErrorIs(t, err, pool.ErrMissing)
 	}
+}
+
+// TestAVolumeIsFoundByItsID alone: of both backings, but not a snapshot.
+func TestAVolumeIsFoundByItsID(t *testing.T) {
+	t.Parallel()
+
+	p := openPool(t, t.TempDir())
+	image, directory := newImage(t, p, mebi), newDirectory(t, p, 1, kibi)
+	snapshot := snapshotOf(t, directory)
+	copied(t, p, p, directory, snapshot, pool.CopyOptions{})
+
+	for _, want := range []pool.Object{image, directory} {
+		found, info, err := p.Find(want.ID)
+		require.NoError(t, err)
+		require.Equal(t, want, found, "want: the volume is found")
+		require.Equal(t, want == directory, info.IsDir(), "want: the information is that of the %s", want.Backing)
+
+		opened, err := p.Open(want)
+		require.NoError(t, err)
+		require.Equal(t, p.ObjectPath(want), opened.Name(), "want: the %s is opened", want.Backing)
+		require.NoError(t, opened.Close())
+	}
+
+	for _, id := range []string{snapshot.ID, newID(t)} {
+		_, _, err := p.Find(id)
+		require.ErrorIs(t, err, pool.ErrMissing)
+	}
+
+	_, _, err := p.Find("../images")
+	require.ErrorIs(t, err, volume.ErrInvalidID)
 }
 
 func TestProbeReportsThePoolsCondition(t *testing.T) {

@@ -28,7 +28,7 @@ var byID = map[string]struct {
 		return err
 	}},
 	"open a snapshot": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error {
-		_, err := p.OpenSnapshot(id)
+		_, err := p.Open(pool.Object{ID: id, Backing: volume.BackingImage, Snapshot: true})
 
 		return err
 	}},

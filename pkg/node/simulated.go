@@ -12,7 +12,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
-	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -87,12 +86,7 @@ func (s *Simulated) size(v *staged.Volume) (int64, error) {
 		return 0, err
 	}
 
-	size, err := stored.Size(pool.Object{ID: v.VolumeID, Backing: v.Parameters.Backing})
-	if !v.Parameters.Backing.HasDevice() {
-		size = 0
-	}
-
-	return size, err
+	return stored.Size(v.Object())
 }
 
 // NodeUnstageVolume forgets the staging (CSI v1.13, NodeUnstageVolume).

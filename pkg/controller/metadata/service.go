@@ -253,7 +253,7 @@ func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 		return nil, err
 	}
 
-	image, err := p.OpenSnapshot(snapshot.ID)
+	image, err := p.Open(snapshot.Object())
 	if err != nil {
 		return nil, err
 	}

@@ -3,11 +3,9 @@ package direct
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -71,7 +69,7 @@ func (d *Access) imageBytes(v *staged.Volume) (int64, error) {
 		return 0, err
 	}
 
-	return stored.Size(pool.Object{ID: v.ObjectID(), Backing: volume.BackingImage})
+	return stored.Size(v.Object())
 }
 
 // recordFilledBytes records the size of the device that the filesystem fills.

@@ -26,13 +26,15 @@ var errLogNotReplayed = errors.New("the log of a copy could not be replayed")
 
 // imagePath returns the path of the volume's image. The tools read the image and not its
 // loop device: a filesystem's writes bypass the page cache of its device.
-func (r *run) imagePath() string { return r.pool.VolumePath(r.volumeID, volume.BackingImage) }
+func (r *run) imagePath() string { return r.pool.ObjectPath(imageOf(r.volumeID)) }
+
+// imageOf is the volume in its pool: what is checked is an image.
+func imageOf(id string) pool.Object { return pool.Object{ID: id, Backing: volume.BackingImage} }
 
 // newCopy prepares a copy that is never committed: after a crash the next start removes it
 // as a scratch object.
 func (r *run) newCopy() (*pool.Copy, error) {
-	return r.pool.NewCopy(r.pool, pool.Object{ID: r.volumeID, Backing: volume.BackingImage},
-		pool.Object{ID: volume.NewID(), Backing: volume.BackingImage}, pool.CopyOptions{})
+	return r.pool.NewCopy(r.pool, imageOf(r.volumeID), imageOf(volume.NewID()), pool.CopyOptions{})
 }
 
 // examineCopy checks a copy, with its log replayed if necessary. A copy that the kernel

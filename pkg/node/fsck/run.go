@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -127,17 +126,16 @@ func (r *run) findPool() error {
 
 // checkIsIn returns pool.ErrMissing where the pool does not have the volume.
 func (r *run) checkIsIn(candidate *pool.Pool) error {
-	_, err := candidate.Size(pool.Object{ID: r.volumeID, Backing: volume.BackingImage})
-	if !errors.Is(err, pool.ErrMissing) {
-		return err
+	found, _, err := candidate.Find(r.volumeID)
+	if err == nil {
+		_, err = candidate.Size(found) // it may be of another type
 	}
 
-	_, err = candidate.Size(pool.Object{ID: r.volumeID, Backing: volume.BackingDirectory})
-	if err != nil {
-		return err
+	if err == nil && !found.Backing.HasFilesystem() {
+		err = errDirectory()
 	}
 
-	return errDirectory()
+	return err
 }
 
 func errDirectory() error {

@@ -133,7 +133,7 @@ func (c *Checker) isGone(record *Result) bool {
 
 	found, err := c.config.Pools.Get(record.Pool)
 	if err == nil {
-		_, err = found.Size(pool.Object{ID: record.VolumeID, Backing: volume.BackingImage})
+		_, err = found.Size(imageOf(record.VolumeID))
 	}
 
 	return errors.Is(err, pool.ErrMissing)

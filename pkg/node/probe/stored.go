@@ -192,22 +192,18 @@ func (s storedSearch) fsType() string {
 
 // statStored returns what the pool has of the volume, with the size of that filesystem.
 func statStored(stored *pool.Pool, id, fsType string) (storedVolume, error) {
-	info, err := stored.Stat(id, volume.BackingImage)
-	if err == nil {
-		size, err := filesystemBytes(stored, id, fsType)
+	object, info, err := stored.Find(id)
 
-		return storedVolume{found: true, isImage: true, imageBytes: info.Size(), filesystemBytes: size}, err
-	}
-
-	if errors.Is(err, pool.ErrMissing) {
-		_, err = stored.Stat(id, volume.BackingDirectory)
-	}
-
-	if errors.Is(err, pool.ErrMissing) {
+	switch {
+	case errors.Is(err, pool.ErrMissing):
 		return storedVolume{}, nil
+	case err != nil || !object.Backing.HasFilesystem():
+		return storedVolume{found: err == nil}, err
 	}
 
-	return storedVolume{found: err == nil}, err
+	size, err := filesystemBytes(stored, id, fsType)
+
+	return storedVolume{found: true, isImage: true, imageBytes: info.Size(), filesystemBytes: size}, err
 }
 
 // filesystemBytes returns 0 where the image does not hold that filesystem any more: its check finds

@@ -57,13 +57,7 @@ func (p Pools) CheckStored(v *Volume) error {
 		return err
 	}
 
-	var object *os.File
-	if v.Parameters.Backing == volume.BackingImage {
-		object, err = stored.Images.Open(v.ObjectID(), os.O_RDONLY)
-	} else {
-		object, err = stored.Directories.Open(v.ObjectID())
-	}
-
+	object, err := stored.Open(v.Object())
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -43,6 +44,11 @@ type Volume struct {
 
 // ObjectID returns the name of the volume's image or directory in its pool.
 func (v *Volume) ObjectID() string { return cmp.Or(string(v.Content), v.VolumeID) }
+
+// Object returns the volume's image or directory in its pool.
+func (v *Volume) Object() pool.Object {
+	return pool.Object{ID: v.ObjectID(), Backing: v.Parameters.Backing}
+}
 
 // NoSlot is the Slot of a volume of which the CO passed on none.
 const NoSlot = -1
