@@ -185,7 +185,8 @@ func (o *objects) Stat(id string, backing volume.Backing) (fs.FileInfo, error) {
 	return o.lstat(Object{ID: id, Backing: backing})
 }
 
-// Size returns the size of the object's image, and 0 for a directory that exists. It opens nothing: 3 µs. Errors: ErrMissing, also if the file is of another type.
+// Size returns the size of the object's image, and 0 for a directory that exists. It opens nothing: 3 µs. Errors:
+// ErrMissing, also if the file is of another type.
 func (o *objects) Size(object Object) (int64, error) {
 	info, err := o.lstat(object)
 	if err != nil {
