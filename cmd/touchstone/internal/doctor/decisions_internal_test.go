@@ -1,7 +1,11 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,5 +57,50 @@ func TestMountsOfStorageAreJudged(t *testing.T) {
 		found := checkStorageMount("/pool", test.point)
 		require.Equal(t, test.want, found.Verdict, "want: the verdict of %s", name)
 		require.Contains(t, found.Seen, test.says, "want: what is said of %s", name)
+	}
+}
+
+// TestLeftoversAreThoseOfTwoObservations, a pause apart: what is there once only belongs to a call.
+func TestLeftoversAreThoseOfTwoObservations(t *testing.T) {
+	t.Parallel()
+
+	failed := errors.New("failed")
+
+	for name, test := range map[string]struct {
+		// observed are the results of the observations, and errs their errors.
+		observed [][]string
+		errs     []error
+		want     []string
+		err      error
+		paused   time.Duration
+	}{
+		"nothing":               {[][]string{nil}, []error{nil}, nil, nil, 0},
+		"both":                  {[][]string{{"a"}, {"a"}}, []error{nil, nil}, []string{"a"}, nil, time.Minute},
+		"one of them":           {[][]string{{"a", "b"}, {"b", "c"}}, []error{nil, nil}, []string{"b"}, nil, time.Minute},
+		"the first has failed":  {[][]string{{"a"}}, []error{failed}, []string{"a"}, failed, 0},
+		"the second has failed": {[][]string{{"a"}, nil}, []error{nil, failed}, []string{"a"}, nil, time.Minute},
+		"nothing at the second": {[][]string{{"a"}, nil}, []error{nil, nil}, []string{}, nil, time.Minute},
+		"the context has ended": {[][]string{{"a"}}, []error{nil}, []string{"a"}, nil, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+
+			if name == "the context has ended" {
+				cancel()
+			}
+
+			began, at := time.Now(), 0
+			found, err := observeTwice(ctx, time.Minute, func() ([]string, error) {
+				at++
+
+				return test.observed[at-1], test.errs[at-1]
+			})
+
+			require.ErrorIs(t, err, test.err, name)
+			require.Equal(t, test.want, found, name)
+			require.Len(t, test.observed, at, "%s: the observations", name)
+			require.Equal(t, test.paused, time.Since(began), "%s: the pause", name)
+		})
 	}
 }

@@ -75,6 +75,9 @@ const (
 // DefaultLimit is the default time limit of a check, far longer than any takes.
 const DefaultLimit = 10 * time.Second
 
+// recheckPause is the default time between two observations of leftovers, longer than most calls take.
+const recheckPause = 700 * time.Millisecond
+
 // Config contains the flags with which the driver runs, or will run.
 type Config struct {
 	// Mode is one of the three.
@@ -105,6 +108,9 @@ type Config struct {
 	Built time.Time `json:"built"`
 	// Limit is the time limit of each check; 0 means DefaultLimit.
 	Limit time.Duration `json:"limit"`
+	// Recheck is the time between two observations of leftovers, because a device or mount may briefly belong
+	// to no volume during a call; 0 means the default.
+	Recheck time.Duration `json:"recheck"`
 	// Only contains the names of the checks to run; empty means all.
 	Only []string `json:"only"`
 }
@@ -118,7 +124,7 @@ const timeoutGrace = time.Second
 // Examine runs the checks concurrently, and returns when the last has finished or reached
 // its time limit. A check that hangs is abandoned with its goroutine.
 func Examine(ctx context.Context, c Config) Report {
-	c.Limit = cmp.Or(c.Limit, DefaultLimit)
+	c.Limit, c.Recheck = cmp.Or(c.Limit, DefaultLimit), cmp.Or(c.Recheck, recheckPause)
 	report := Report{At: time.Now(), Findings: []Finding{}}
 	results := []<-chan Finding{}
 

@@ -23,10 +23,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 )
 
-// recheckDelay is the time between two observations of leftovers: during a call a device or
-// mount may briefly belong to no volume.
-const recheckDelay = 700 * time.Millisecond
-
 // maxListed is the number of leftovers that a finding names.
 const maxListed = 5
 
@@ -35,7 +31,7 @@ const maxListed = 5
 func checkLeftoverDevices(ctx context.Context, c *Config, _ string) Finding {
 	var byDriver bool
 
-	left, err := observeTwice(ctx, func() ([]string, error) {
+	left, err := observeTwice(ctx, c.Recheck, func() ([]string, error) {
 		idle, reported, err := c.idleDevices(ctx)
 		byDriver = byDriver || reported
 		return idle, err
@@ -70,16 +66,16 @@ func holdersOf(described string) string {
 	return device + ": " + holder.Describe(func() ([]holder.Process, error) { return holder.OfDevice(stat.Rdev) })
 }
 
-// observeTwice returns what two observations have in common, the second only if the first
-// finds something. A failure of the second leaves the first.
-func observeTwice(ctx context.Context, observeOnce func() ([]string, error)) ([]string, error) {
+// observeTwice returns what two observations have in common, between which it pauses, the second only if the
+// first finds something. A failure of the second leaves the first.
+func observeTwice(ctx context.Context, pause time.Duration, observeOnce func() ([]string, error)) ([]string, error) {
 	first, err := observeOnce()
 	if err != nil || len(first) == 0 {
 		return first, err
 	}
 
 	select {
-	case <-time.After(recheckDelay):
+	case <-time.After(pause):
 	case <-ctx.Done():
 		return first, nil
 	}
@@ -207,7 +203,7 @@ func (c *Config) usedDevices() (map[int]bool, error) {
 // checkLeftoverMounts finds mounts of volumes that the driver does not know: such a mount
 // prevents the volume from being used on another node.
 func checkLeftoverMounts(ctx context.Context, c *Config, _ string) Finding {
-	left, err := observeTwice(ctx, func() ([]string, error) { return c.unknownMounts(ctx) })
+	left, err := observeTwice(ctx, c.Recheck, func() ([]string, error) { return c.unknownMounts(ctx) })
 
 	switch {
 	case errors.Is(err, errNoNodeReport) && len(left) > 0:

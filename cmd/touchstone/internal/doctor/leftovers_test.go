@@ -103,7 +103,7 @@ func use(t *testing.T) (*harness.Driver, doctor.Config, []*csiclient.Publication
 	c := doctor.Config{
 		Mode: doctor.ModeAll, Endpoint: d.Config.Endpoint, DriverName: d.Config.DriverName, StateDir: d.Config.StateDir,
 		Pools: d.Config.Pools, KubeletDir: d.Config.KubeletDir, DirectVolumeRoot: d.Config.Node.Direct.Root,
-		CgroupRoot: "/sys/fs/cgroup",
+		CgroupRoot: "/sys/fs/cgroup", Recheck: time.Nanosecond,
 	}
 
 	const writer = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
