@@ -62,6 +62,12 @@ func Inspect(name, directory string) (*Inspection, error) {
 // Close releases the lock and closes the directories.
 func (i *Inspection) Close() error { return errors.Join(i.unlock(), i.close()) }
 
+// Lstat returns the file information of what has the name of an object. Errors: ErrMissing.
+func (i *Inspection) Lstat(object Object) (fs.FileInfo, error) { return i.lstat(object) }
+
+// ReadIdentity returns the identity of the pool, "" if it has none.
+func (i *Inspection) ReadIdentity() (string, error) { return readIdentity(i.directory) }
+
 // ListScratch calls visit for each object that is being made, or that a crash left, in no order,
 // until visit returns an error.
 func (i *Inspection) ListScratch(ctx context.Context, visit func(ScratchObject) error) error {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -176,7 +175,7 @@ func (c *comparison) compare(ctx context.Context) error {
 func (c *comparison) compareIdentity(p *pool.Inspection) (bool, error) {
 	known := c.records.identities[p.Name()]
 
-	found, err := pool.ReadIdentity(p.Path())
+	found, err := p.ReadIdentity()
 	if err != nil {
 		return false, fmt.Errorf("pool %q: %w", p.Name(), err)
 	}
@@ -284,13 +283,12 @@ func (c *comparison) findLost() {
 			continue
 		}
 
-		path := p.ObjectPath(wanted.Object)
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := p.Lstat(wanted.Object); !errors.Is(err, pool.ErrMissing) {
 			continue
 		}
 
 		c.Findings = append(c.Findings, Finding{
-			Kind: Lost, Pool: wanted.pool, Path: path, ID: wanted.ID,
+			Kind: Lost, Pool: wanted.pool, Path: p.ObjectPath(wanted.Object), ID: wanted.ID,
 			Reason: "the state has this " + describe(wanted.object) + ", which is not there", object: wanted.object,
 			Advice: "put it back from where it was moved to, or from a backup; or delete the " +
 				map[bool]string{false: "volume", true: "snapshot"}[wanted.Snapshot] + " by its orchestrator",
