@@ -112,8 +112,14 @@ func open(known identification, options Options) (*Pool, error) {
 	removed := newTrash(stored, quotas, options.Removals)
 	making := &scratch{label: at, root: roots[layout.Scratch], trash: removed}
 
+	var reflinks bool
+
 	// A pool that cannot be written holds no copies.
-	reflinks, _ := filecopy.Reflinks(making.root.Name())
+	_ = tree.InDirectory(making.root, func(directory *os.File) error {
+		reflinks, err = filecopy.Reflinks(tree.DescriptorPath(directory))
+
+		return err
+	})
 
 	return &Pool{
 		label: at, identification: known, controllerLock: controllerLock{label: at}, objects: stored, trash: removed,

@@ -144,7 +144,7 @@ func (h *host) openImage() (*os.File, error) {
 	}
 
 	// Through /proc it is the very same file.
-	writable, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", known.Fd()), os.O_RDWR, 0)
+	writable, err := os.OpenFile(tree.DescriptorPath(known), os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", known.Name(), err)
 	}

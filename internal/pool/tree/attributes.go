@@ -25,7 +25,7 @@ func (t *Copier) inherit(source, to *os.File, name string, found *unix.Statx_t) 
 		}
 	}
 
-	if err := copyXattrs(descriptorPath(source), descriptorPath(to)+"/"+name); err != nil {
+	if err := copyXattrs(DescriptorPath(source), DescriptorPath(to)+"/"+name); err != nil {
 		return err
 	}
 

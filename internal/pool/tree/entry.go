@@ -136,7 +136,7 @@ func removalError(directory *os.File, name string, err error) error {
 		err = fmt.Errorf("%w: %w", ErrMounted, err)
 	}
 
-	path, failed := os.Readlink(descriptorPath(directory))
+	path, failed := os.Readlink(DescriptorPath(directory))
 	if failed != nil {
 		path = directory.Name() // longer than PATH_MAX
 	}

@@ -108,7 +108,7 @@ func Stat(pinned *os.File) (*unix.Statx_t, error) {
 // openForReading opens a file for reading that was opened with O_PATH, without changing its access
 // time if permitted.
 func openForReading(pinned *os.File, flag int) (*os.File, error) {
-	path := descriptorPath(pinned)
+	path := DescriptorPath(pinned)
 
 	// Without O_NONBLOCK the open waits, uninterruptibly, for the owner of a lease: 45 s
 	// (fs.lease-break-time).
@@ -133,8 +133,8 @@ func openForReading(pinned *os.File, flag int) (*os.File, error) {
 // OpenPinned opens a regular file for reading that was opened with O_PATH.
 func OpenPinned(pinned *os.File) (*os.File, error) { return openForReading(pinned, 0) }
 
-// descriptorPath returns a path to the open file that does not depend on its name.
-func descriptorPath(file *os.File) string {
+// DescriptorPath returns a path of an open file, for this process, that does not depend on its name.
+func DescriptorPath(file *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(file.Fd()))
 }
 
