@@ -29,20 +29,26 @@ type trash struct {
 	purging *keyedSemaphores
 	// quotas removes the directories that it can remove at once.
 	quotas quota.Directories
-	// queue completes removals; nil completes each at once.
-	queue *removal.Queue
+	// complete purges removing/<id>, at once or by a queue.
+	complete func(ctx context.Context, id string) error
 	// unsynced are the directories of objects: whether names were removed in them since their last sync,
 	// during which syncing is held.
 	unsynced map[*os.Root]*atomic.Bool
 	syncing  sync.Mutex
 }
 
-// newTrash returns the trash of a pool.
+// newTrash returns the trash of a pool, which completes each removal at once unless it has a queue.
 func newTrash(of objects, quotas quota.Directories, queue *removal.Queue) *trash {
 	t := &trash{
-		label: of.label, removing: of.roots[layout.Removing], quotas: quotas, queue: queue, unsynced: map[*os.Root]*atomic.Bool{},
+		label: of.label, removing: of.roots[layout.Removing], quotas: quotas, unsynced: map[*os.Root]*atomic.Bool{},
 		purging: newKeyedSemaphores(1),
 	}
+
+	t.complete = t.purge
+	if queue != nil {
+		t.complete = func(ctx context.Context, id string) error { return t.enqueue(ctx, queue, id) }
+	}
+
 	for _, root := range of.roots {
 		t.unsynced[root] = &atomic.Bool{}
 	}
@@ -50,15 +56,11 @@ func newTrash(of objects, quotas quota.Directories, queue *removal.Queue) *trash
 	return t
 }
 
-// complete purges removing/<id>: at once, or by the queue. Then it returns after discardWait at the latest, and
-// the removal continues in the background.
-func (t *trash) complete(ctx context.Context, id string) error {
-	if t.queue == nil {
-		return t.purge(ctx, id)
-	}
-
+// enqueue purges removing/<id> by the queue. It returns after discardWait at the latest, and the removal
+// continues in the background.
+func (t *trash) enqueue(ctx context.Context, queue *removal.Queue, id string) error {
 	object := "discarded files of " + id
-	done := t.queue.Start(removal.Task{ //nolint:contextcheck // the task outlives this call
+	done := queue.Start(removal.Task{ //nolint:contextcheck // the task outlives this call
 		Pool: t.name, Object: object,
 		Remove: func(ctx context.Context) error { return t.removeError(object, t.purge(ctx, id)) },
 	})
