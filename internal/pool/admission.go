@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
@@ -19,6 +20,33 @@ type Ledger interface {
 	ProvisionedBytes(pool string) int64
 	// AddAllocated adds the space that each of them has allocated in that pool.
 	AddAllocated(ctx context.Context, pool string, sum *Allocation) error
+}
+
+// Provisioned has the provisioned bytes of each pool, for a Ledger. The zero value is empty. It is safe
+// for concurrent use.
+type Provisioned struct {
+	mu     sync.Mutex
+	byPool map[string]int64
+}
+
+// Add adds bytes, which may be negative, to a pool's sum.
+func (p *Provisioned) Add(pool string, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.byPool == nil {
+		p.byPool = map[string]int64{}
+	}
+
+	p.byPool[pool] += bytes
+}
+
+// Bytes returns a pool's sum.
+func (p *Provisioned) Bytes(pool string) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return p.byPool[pool]
 }
 
 // Admission decides how much more may be provisioned from a pool: with an

@@ -61,6 +61,52 @@ func TestUnprovisioned(t *testing.T) {
 	}
 }
 
+// provisionedBytes is a ledger of volumes that have allocated nothing.
+type provisionedBytes int64
+
+func (p provisionedBytes) ProvisionedBytes(string) int64 { return int64(p) }
+
+func (provisionedBytes) AddAllocated(context.Context, string, *Allocation) error { return nil }
+
+// TestAdmissionRefusals: the ledgers count together, and a configured capacity replaces the space of its pool
+// and the ratio.
+func TestAdmissionRefusals(t *testing.T) {
+	t.Parallel()
+
+	space, configured := Capacity{Available: 100, Allocated: 50}, map[string]int64{"default": 70, "another": 1}
+
+	for _, test := range []struct {
+		capacities  map[string]int64
+		overcommit  float64
+		provisioned []int64
+		allocated   bool
+		// most is what is admitted, and no byte more.
+		most int64
+	}{
+		{nil, 1, nil, false, 100},
+		{nil, 1, []int64{90}, false, 60},
+		{nil, 1, []int64{40, 50}, false, 60},
+		{nil, 1, []int64{20}, true, 130},
+		{nil, 2, []int64{90}, false, 200},
+		{nil, 2, []int64{200}, false, 100},
+		{map[string]int64{"another": 1}, 1, []int64{90}, false, 60},
+		{configured, 1, nil, false, 70},
+		{configured, 2, []int64{20, 30}, false, 20},
+		{configured, 1, []int64{20}, true, 50},
+	} {
+		admission, stored := &Admission{Overcommit: test.overcommit, Capacities: test.capacities}, &Pool{label: label{name: "default"}}
+		for _, each := range test.provisioned {
+			admission.Register(provisionedBytes(each))
+		}
+
+		require.NoError(t, admission.check(stored, space, test.most, test.allocated), "%+v", test)
+
+		err := admission.check(stored, space, test.most+1, test.allocated)
+		require.ErrorIs(t, err, ErrOvercommitted, "%+v", test)
+		errtext.Require(t, err, fmt.Sprintf(`pool "default" can't provision %d more bytes, only %d`, test.most+1, test.most))
+	}
+}
+
 func TestBlocksToBytes(t *testing.T) {
 	t.Parallel()
 
