@@ -110,6 +110,30 @@ func MoveIdentity(from, to string) (err error) {
 	return syncDirectory(outer)
 }
 
+// openIdentified opens the directory of a pool and compares its identity with the wanted one, unless that is
+// nil. It creates a missing directory unless the pool has an identity already.
+func openIdentified(name, directory string, wanted *string) (known identification, err error) {
+	opening := makeDirectory
+	if wanted != nil && *wanted != "" {
+		known.id, opening = *wanted, os.OpenRoot
+	}
+
+	known.label, err = labelOf(name, directory, opening)
+
+	switch {
+	case known.id != "" && errors.Is(err, fs.ErrNotExist):
+		return known, known.mismatch("there is no such directory")
+	case err != nil || wanted == nil:
+		return known, err
+	}
+
+	if err := known.identify(); err != nil {
+		return known, errors.Join(err, known.directory.Close())
+	}
+
+	return known, nil
+}
+
 // identify compares the identity of the pool with the expected one, or makes one.
 func (i *identification) identify() error {
 	found, err := i.findIdentity()

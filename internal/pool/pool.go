@@ -66,27 +66,7 @@ type Options struct {
 // Open opens the pool at directory. It creates a missing directory unless an identity is required. Errors:
 // ErrIdentity, ErrNotDirectory.
 func Open(name, directory string, options Options) (*Pool, error) {
-	var known identification
-	if options.Identity != nil {
-		known.id = *options.Identity
-	}
-
-	opening := makeDirectory
-	if known.id != "" {
-		opening = os.OpenRoot
-	}
-
-	var err error
-	if known.label, err = labelOf(name, directory, opening); errors.Is(err, fs.ErrNotExist) && known.id != "" {
-		err = known.mismatch("there is no such directory")
-	}
-
-	if err == nil && options.Identity != nil {
-		if err = known.identify(); err != nil {
-			err = errors.Join(err, known.directory.Close())
-		}
-	}
-
+	known, err := openIdentified(name, directory, options.Identity)
 	if err != nil {
 		return nil, fmt.Errorf("open pool %q: %w", name, err)
 	}
