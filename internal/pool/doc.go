@@ -4,9 +4,8 @@
 // Methods state the result that is wanted, so that a call repeated after a crash completes the
 // first one. A pool is opened by its path, through symlinks, too. Whatever is in it is opened, renamed and
 // removed beneath its directory (os.Root), by names that are made of checked ids only, and no symlink is
-// followed. A path serves for what has no other way: messages, watches, the mount table, and tools, which
-// read or write a file that this package has made or opened before. Probe and Capacity take the pool's own
-// path, to see what is mounted there now.
+// followed. Decision 0055 has what is done by a path: among it Probe and Capacity, which are about what the
+// path leads to now, and tools, for a file that this package has made or opened before.
 //
 // A copy is made in scratch and renamed into place when it is complete and durable, so an
 // incomplete one is never visible. Where the filesystem lets files share blocks (FICLONE) an image
