@@ -305,20 +305,20 @@ func TestNamesAndContextsAreLimited(t *testing.T) {
 		require.Equal(t, want, checkName(name) == nil, "want: the name %q", name)
 	}
 
-	wanted := &createRequest{parameters: volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: "ext4", Provisioning: volume.Thin}}
+	parameters := volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: "ext4", Provisioning: volume.Thin}
 	bytes := 0
 
-	for key, value := range (&record.Volume{Properties: &record.Properties{Parameters: wanted.parameters}}).Context() {
+	for key, value := range (&record.Volume{Properties: &record.Properties{Parameters: parameters}}).Context() {
 		bytes += len(key) + len(value)
 	}
 
 	left := maxMapBytes - bytes + len("fs") // a volume without a capability is raw, and names no filesystem
 	left -= len("fs") + len(volume.KeyMkfsOptions)
-	wanted.parameters.MkfsOptions = strings.Repeat("x", left)
-	require.NoError(t, wanted.checkContext(), "want: the limit itself is allowed")
+	parameters.MkfsOptions = strings.Repeat("x", left)
+	require.NoError(t, checkContext(parameters, record.Source{}), "want: the limit itself is allowed")
 
-	wanted.parameters.MkfsOptions += "x"
-	rpccode.Require(t, rpc.Status(wanted.checkContext()), codes.InvalidArgument)
+	parameters.MkfsOptions += "x"
+	rpccode.Require(t, rpc.Status(checkContext(parameters, record.Source{})), codes.InvalidArgument)
 }
 
 // TestTopologyOfNewObjects: volumes and snapshots are where the controller is, and only there.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -9,7 +10,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
@@ -22,41 +22,42 @@ import (
 func (s *Service) ControllerPublishVolume(
 	ctx context.Context, request *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
-	nodeID := request.GetNodeId()
-	if nodeID == "" {
-		return nil, rpc.Invalid("node_id is missing")
-	}
-
-	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
-	if err != nil {
-		return nil, rpc.Invalid("volume_capability: %w", err)
-	}
-
-	found, err := s.catalog.FindVolume(request.GetVolumeId())
+	id, wanted, err := s.parsePublish(request)
 	if err != nil {
 		return nil, err
 	}
 
-	if nodeID != s.config.NodeID && !slices.Contains(s.config.Nodes, nodeID) {
-		return nil, rpc.Errorf(codes.NotFound, "node %q does not exist; name it with --nodes", nodeID)
+	found, err := s.catalog.FindVolume(id)
+	if err != nil {
+		return nil, err
 	}
 
-	if err := s.checkCapability(request.GetVolumeCapability(), found); err != nil {
+	if wanted.NodeID != s.config.NodeID && !slices.Contains(s.config.Nodes, wanted.NodeID) {
+		return nil, rpc.Errorf(codes.NotFound, "node %q does not exist; name it with --nodes", wanted.NodeID)
+	}
+
+	if err := s.checkCapability(wanted.Capability, found); err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if request.GetReadonly() && !s.has(capability.PublishReadonly) {
-		return nil, rpc.Invalid("readonly must be false, as the capability %s is not advertised", capability.PublishReadonly)
-	}
-
-	attachment := record.Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
-
-	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(found.ID, nodeID, "ControllerPublishVolume", request),
+	return operation.DoLogged(ctx, s.config.Log, s.ops, operation.VolumeCall(id, wanted.NodeID, "ControllerPublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
-			attached, err := s.attach(ctx, found.ID, attachment)
+			attached, err := s.attach(ctx, id, wanted)
 
 			return &csi.ControllerPublishVolumeResponse{PublishContext: attached.PublishContext()}, err
 		})
+}
+
+func (p *parser) parsePublish(request *csi.ControllerPublishVolumeRequest) (id string, wanted record.Attachment, err error) {
+	id, wanted = request.GetVolumeId(), record.Attachment{NodeID: request.GetNodeId(), ReadOnly: request.GetReadonly()}
+
+	if wanted.Capability, err = p.parseCapability(request.GetVolumeCapability()); err != nil {
+		err = rpc.Invalid("volume_capability: %w", err)
+	} else if wanted.ReadOnly && !p.has(capability.PublishReadonly) {
+		err = rpc.Invalid("readonly must be false, as the capability %s is not advertised", capability.PublishReadonly)
+	}
+
+	return id, wanted, cmp.Or(rpc.CheckPresent("node_id", wanted.NodeID), rpc.CheckVolumeID(id), err)
 }
 
 func (s *Service) attach(ctx context.Context, id string, wanted record.Attachment) (_ record.Attachment, err error) {

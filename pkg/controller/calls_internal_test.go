@@ -411,20 +411,20 @@ func TestCopiesInheritFromTheSource(t *testing.T) {
 		given := &wanted{parameters: volume.Parameters{Backing: volume.BackingImage, FSType: "ext4", BlockSize: 4096}}
 		test.change(given)
 
-		err := (&Service{}).inherit(given, test.from)
+		parameters, size, err := (&parser{}).inherit(given, given.parameters, test.from)
 		rpccode.Require(t, err, test.want, "%s", name)
 
 		if test.want == codes.OK {
-			require.Equal(t, test.size, given.size, name)
-			require.Equal(t, test.fsType, given.parameters.FSType, name)
+			require.Equal(t, test.size, size, name)
+			require.Equal(t, test.fsType, parameters.FSType, name)
 		}
 	}
 
 	for growing, want := range map[[2]int64]bool{{1, 1}: false, {2, 1}: true, {1, 2}: false} {
-		mounted := &wanted{size: growing[0], capabilities: []volume.Capability{{Block: true}, {}}}
-		raw := &wanted{size: growing[0], capabilities: []volume.Capability{{Block: true}}}
-		require.Equal(t, want, mounted.growsCopyOf(growing[1]), "want: %d of %d bytes", growing[0], growing[1])
-		require.False(t, raw.growsCopyOf(growing[1]), "want: the driver leaves the filesystem of a raw copy alone")
+		mounted := &wanted{capabilities: []volume.Capability{{Block: true}, {}}}
+		raw := &wanted{capabilities: []volume.Capability{{Block: true}}}
+		require.Equal(t, want, mounted.growsCopy(growing[1], growing[0]), "want: %d of %d bytes", growing[0], growing[1])
+		require.False(t, raw.growsCopy(growing[1], growing[0]), "want: the driver leaves the filesystem of a raw copy alone")
 	}
 }
 

@@ -22,7 +22,12 @@ const (
 // GetCapacity returns how many more bytes can be provisioned from a pool (CSI v1.13,
 // GetCapacity).
 func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
-	parameters, p, err := s.choosePool(request.GetParameters())
+	parameters, err := s.parseParameters(request.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+
+	p, err := s.config.Pools.Get(parameters.Pool)
 	if err != nil {
 		return nil, err
 	}

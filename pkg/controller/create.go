@@ -57,40 +57,41 @@ func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*rec
 		return nil, err
 	}
 
-	if err := s.askClaim(ctx, wanted); err != nil {
+	parameters, err := s.askClaim(ctx, wanted)
+	if err != nil {
 		return nil, err
 	}
 
 	switch {
 	case wanted.source.SnapshotID != "":
-		return s.restore(ctx, *wanted)
+		return s.restore(ctx, wanted, parameters)
 	case wanted.source.VolumeID != "":
-		return s.clone(ctx, *wanted)
+		return s.clone(ctx, wanted, parameters)
 	default:
-		return s.createEmpty(ctx, wanted)
+		return s.createEmpty(ctx, wanted, s.newVolume(wanted, parameters, wanted.size))
 	}
 }
 
-// newVolume describes the volume.
-func (s *Service) newVolume(wanted *createRequest) *record.Volume {
+// newVolume describes the volume that is made of the request, with the parameters and the size that the claim and
+// the source lead to.
+func (s *Service) newVolume(wanted *createRequest, parameters volume.Parameters, size int64) *record.Volume {
 	fresh := &record.Volume{
-		ID: volume.NewID(), Name: wanted.name, CapacityBytes: wanted.size, DirectByClaim: wanted.directByClaim, Source: wanted.source,
+		ID: volume.NewID(), Name: wanted.name, CapacityBytes: size, Source: wanted.source,
+		DirectByClaim: parameters.DirectAssign && !wanted.parameters.DirectAssign,
 		Properties: &record.Properties{
-			Parameters: wanted.parameters, Capabilities: wanted.capabilities, Mutable: wanted.mutable, Segments: s.segments,
+			Parameters: parameters, Capabilities: wanted.capabilities, Mutable: wanted.mutable, Segments: s.segments,
 		},
 		Phase: record.PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
 	}
 
-	if wanted.parameters.Backing == volume.BackingDirectory {
+	if parameters.Backing == volume.BackingDirectory {
 		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.Directories.Support().Limited)
 	}
 
 	return fresh
 }
 
-func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (_ *record.Volume, err error) {
-	fresh := s.newVolume(wanted)
-
+func (s *Service) createEmpty(ctx context.Context, wanted *createRequest, fresh *record.Volume) (_ *record.Volume, err error) {
 	s.creating.Store(fresh.ID, nil)
 	defer s.creating.Delete(fresh.ID)
 
@@ -103,7 +104,7 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (_ *re
 
 		fresh = fresh.Clone()
 		fresh.Phase = record.PhaseReady
-	} else if err := s.catalog.CheckCapacity(ctx, wanted.pool, wanted.size); err != nil {
+	} else if err := s.catalog.CheckCapacity(ctx, wanted.pool, fresh.CapacityBytes); err != nil {
 		// Before an image is made; record checks again.
 		return nil, err
 	}
@@ -179,13 +180,13 @@ func allocateNew(fresh *record.Volume, p *pool.Pool) error {
 	return p.SetMutable(fresh.ID, fresh.Mutable)
 }
 
-// askClaim lets the claim, too, ask for direct assignment. Only a volume that is
-// about to be made asks: from then on its record says what the answer was
+// askClaim returns the parameters of the request, with direct assignment if the claim asks for it. Only a volume
+// that is about to be made asks: from then on its record says what the answer was
 // (Volume.DirectByClaim), whatever the claim says later. Errors are those of
 // Config.DirectByClaim, and INVALID_ARGUMENT.
-func (s *Service) askClaim(ctx context.Context, wanted *createRequest) error {
+func (s *Service) askClaim(ctx context.Context, wanted *createRequest) (volume.Parameters, error) {
 	if s.config.DirectByClaim == nil || wanted.parameters.DirectAssign {
-		return nil
+		return wanted.parameters, nil
 	}
 
 	claim := wanted.claim
@@ -193,12 +194,12 @@ func (s *Service) askClaim(ctx context.Context, wanted *createRequest) error {
 		s.config.Log.WarnContext(ctx, "the call names no claim whose annotations could be read; "+
 			"run the provisioner with --extra-create-metadata", "volume", wanted.name, "annotation", volume.KeySkipHostmount)
 
-		return nil
+		return wanted.parameters, nil
 	}
 
 	asks, err := s.config.DirectByClaim(ctx, claim.namespace, claim.name)
 	if err != nil || !asks {
-		return err
+		return wanted.parameters, err
 	}
 
 	parameters, err := wanted.parameters.WithDirectAssign()
@@ -207,11 +208,9 @@ func (s *Service) askClaim(ctx context.Context, wanted *createRequest) error {
 	}
 
 	if err != nil {
-		return rpc.Invalid("claim %s/%s asks with its annotation %s for what its volume can't have: %w",
+		err = rpc.Invalid("claim %s/%s asks with its annotation %s for what its volume can't have: %w",
 			claim.namespace, claim.name, volume.KeySkipHostmount, err)
 	}
 
-	wanted.parameters, wanted.directByClaim = parameters, true
-
-	return nil
+	return parameters, err
 }

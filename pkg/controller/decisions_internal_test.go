@@ -67,7 +67,7 @@ func TestParseCapability(t *testing.T) {
 
 			s := &parser{config: Config{Shared: test.shared, Capabilities: advertised}}
 
-			_, err := s.parseCapability(test.capability, test.parameters)
+			_, err := s.parseCapabilities([]*csi.VolumeCapability{test.capability}, test.parameters)
 			if test.refused {
 				require.ErrorIs(t, err, volume.ErrCapability)
 

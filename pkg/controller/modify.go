@@ -14,8 +14,7 @@ import (
 func (s *Service) ControllerModifyVolume(
 	ctx context.Context, request *csi.ControllerModifyVolumeRequest,
 ) (*csi.ControllerModifyVolumeResponse, error) {
-	found, err := s.catalog.FindVolume(request.GetVolumeId())
-	if err != nil {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return nil, err
 	}
 
@@ -24,6 +23,11 @@ func (s *Service) ControllerModifyVolume(
 	}
 
 	mutable, err := s.parseMutable(request.GetMutableParameters())
+	if err != nil {
+		return nil, err
+	}
+
+	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/changes"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -44,19 +43,6 @@ func checkName(name string) error {
 	}
 
 	return nil
-}
-
-// choosePool reads the parameters and finds the pool that they name. Errors:
-// INVALID_ARGUMENT, UNAVAILABLE while the pool cannot be used.
-func (p *parser) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
-	parameters, err := p.parseParameters(given)
-	if err != nil {
-		return volume.Parameters{}, nil, err
-	}
-
-	chosen, err := p.config.Pools.Get(parameters.Pool)
-
-	return parameters, chosen, err
 }
 
 // parseParameters reads the parameters. Errors: INVALID_ARGUMENT.
@@ -93,40 +79,37 @@ func (p *parser) parseMutable(given map[string]string) (volume.Mutable, error) {
 	return mutable, nil
 }
 
-// checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
-// have.
-func (p *parser) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
-	parsed, err := p.parseCapability(given, to.Parameters)
-	if err != nil || to.IsRaw() {
-		return err
-	}
-
-	return to.Parameters.CheckFSType(parsed)
-}
-
-// parseCapability refuses a capability that a volume with these parameters
-// can't have, with volume.ErrCapability.
-func (p *parser) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
+// parseCapability refuses, with volume.ErrCapability, a capability that no volume can have.
+func (p *parser) parseCapability(given *csi.VolumeCapability) (volume.Capability, error) {
 	parsed, err := volume.ParseCapability(given)
 	if err != nil {
 		return volume.Capability{}, err
 	}
 
-	if err := p.config.Capabilities.CheckAccessMode(parsed); err != nil {
-		return volume.Capability{}, err
-	}
-
-	return parsed, parameters.CheckCapability(parsed, p.config.Shared)
+	return parsed, p.config.Capabilities.CheckAccessMode(parsed)
 }
 
+// checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
+// have.
+func (p *parser) checkCapability(wanted volume.Capability, to *record.Volume) error {
+	err := to.Parameters.CheckCapability(wanted, p.config.Shared)
+	if err != nil || to.IsRaw() {
+		return err
+	}
+
+	return to.Parameters.CheckFSType(wanted)
+}
+
+// parseCapabilities refuses, with volume.ErrCapability, capabilities that no volume with these parameters can
+// have together.
 func (p *parser) parseCapabilities(
 	given []*csi.VolumeCapability, parameters volume.Parameters,
 ) (capabilities []volume.Capability, err error) {
 	fsType := ""
 
 	for _, each := range given {
-		parsed, err := p.parseCapability(each, parameters)
-		if err != nil {
+		parsed, err := p.parseCapability(each)
+		if err := cmp.Or(err, parameters.CheckCapability(parsed, p.config.Shared)); err != nil {
 			return nil, err
 		}
 

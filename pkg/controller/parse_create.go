@@ -14,7 +14,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
-// createRequest is a validated CreateVolumeRequest.
+// createRequest is a valid CreateVolumeRequest. It does not change: what the claim and the source add is in the
+// record of the volume alone.
 type createRequest struct {
 	name         string
 	size         int64
@@ -27,45 +28,28 @@ type createRequest struct {
 	source       record.Source
 	// fsNamed: the request names the filesystem. Otherwise a copy has that of its source.
 	fsNamed bool
-	// claim is the PersistentVolumeClaim that the volume is for; either part is empty if the CO does not
-	// set them. It may request direct assignment, which then is in parameters too.
-	claim         struct{ namespace, name string }
-	directByClaim bool
+	claim   claim
 	// consistency is the consistency required of a clone.
 	consistency volume.Consistency
 }
 
-//nolint:cyclop,funlen // one check after the other
+// claim is the PersistentVolumeClaim that a volume is for; either part is empty if the CO does not set them.
+type claim struct{ namespace, name string }
+
+// parseCreate reads all of a request. Errors: INVALID_ARGUMENT, OUT_OF_RANGE, UNAVAILABLE while the pool cannot be
+// used.
 func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
-	if err := checkName(request.GetName()); err != nil {
+	source, badSource := p.parseSource(request.GetVolumeContentSource())
+	parameters, badParameters := p.parseParameters(request.GetParameters())
+	mutable, badMutable := p.parseMutable(request.GetMutableParameters())
+
+	if err := cmp.Or(checkName(request.GetName()), badSource, badParameters, badMutable, p.changes.CheckMutable(parameters, mutable),
+		record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), p.hasTopology())); err != nil {
 		return nil, err
 	}
 
 	if len(request.GetVolumeCapabilities()) == 0 {
 		return nil, rpc.Invalid("volume_capabilities are missing")
-	}
-
-	source, err := p.parseSource(request.GetVolumeContentSource())
-	if err != nil {
-		return nil, err
-	}
-
-	parameters, chosen, err := p.choosePool(request.GetParameters())
-	if err != nil {
-		return nil, err
-	}
-
-	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), p.hasTopology()); err != nil {
-		return nil, err
-	}
-
-	mutable, err := p.parseMutable(request.GetMutableParameters())
-	if err != nil {
-		return nil, err
-	}
-
-	if err := p.changes.CheckMutable(parameters, mutable); err != nil {
-		return nil, err
 	}
 
 	capabilities, err := p.parseCapabilities(request.GetVolumeCapabilities(), parameters)
@@ -84,28 +68,25 @@ func (p *parser) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, 
 	}
 
 	size, err := p.sizeAsked(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
+	err = cmp.Or(err, checkContext(parameters, source))
+
+	if source.IsZero() || fsNamed {
+		err = cmp.Or(err, checkMkfs(parameters))
+	}
+
 	if err != nil {
 		return nil, err
 	}
 
-	wanted := &createRequest{
+	chosen, err := p.config.Pools.Get(parameters.Pool)
+
+	return &createRequest{
 		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
 		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
 		mutable: mutable, pool: chosen, source: source, fsNamed: fsNamed,
 		consistency: volume.CloneConsistency(request.GetParameters()),
-	}
-	wanted.claim.namespace = request.GetParameters()[volume.KeyClaimNamespace]
-	wanted.claim.name = request.GetParameters()[volume.KeyClaimName]
-
-	if err := wanted.checkContext(); err != nil {
-		return nil, err
-	}
-
-	if source.IsZero() || fsNamed {
-		err = wanted.checkMkfs()
-	}
-
-	return wanted, err
+		claim:       claim{request.GetParameters()[volume.KeyClaimNamespace], request.GetParameters()[volume.KeyClaimName]},
+	}, err
 }
 
 // parseSource reads volume_content_source. Errors: INVALID_ARGUMENT.
@@ -138,9 +119,9 @@ func (p *parser) parseSource(given *csi.VolumeContentSource) (record.Source, err
 
 // checkContext refuses parameters whose volume_context is longer than the spec allows a map to be:
 // a CO could not pass it on.
-func (w *createRequest) checkContext() error {
+func checkContext(parameters volume.Parameters, source record.Source) error {
 	bytes := 0
-	for key, value := range (&record.Volume{Properties: &record.Properties{Parameters: w.parameters}, Source: w.source}).Context() {
+	for key, value := range (&record.Volume{Properties: &record.Properties{Parameters: parameters}, Source: source}).Context() {
 		bytes += len(key) + len(value)
 	}
 
@@ -155,8 +136,8 @@ func (w *createRequest) checkContext() error {
 const maxMapBytes = 4096
 
 // checkMkfs refuses what would make a volume that no node can ever format.
-func (w *createRequest) checkMkfs() error {
-	if err := filesystem.CheckOptions(w.parameters.FSType, strings.Fields(w.parameters.MkfsOptions)); err != nil {
+func checkMkfs(parameters volume.Parameters) error {
+	if err := filesystem.CheckOptions(parameters.FSType, strings.Fields(parameters.MkfsOptions)); err != nil {
 		return rpc.Invalid("parameters: %s: %w", volume.KeyMkfsOptions, err)
 	}
 

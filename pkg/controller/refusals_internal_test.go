@@ -149,6 +149,63 @@ func TestRefusedSnapshots(t *testing.T) {
 	s.requireSound()
 }
 
+// TestInvalidRequestsOfUnknownVolumes: what is wrong in any state is refused before the volume is looked up.
+func TestInvalidRequestsOfUnknownVolumes(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, without("PUBLISH_READONLY", "SINGLE_NODE_MULTI_WRITER"))
+	ctx, id := t.Context(), newID(t)
+	mib := &csi.CapacityRange{RequiredBytes: mib}
+	good, incomplete := capabilityWith(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, ""), &csi.VolumeCapability{}
+	unadvertised := capabilityWith(csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, "")
+	attach := func(wanted *csi.VolumeCapability, readonly bool) error {
+		_, err := s.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
+			VolumeId: id, NodeId: "unknown", VolumeCapability: wanted, Readonly: readonly,
+		})
+
+		return err
+	}
+	expand := func(to *csi.CapacityRange, wanted *csi.VolumeCapability) error {
+		_, err := s.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: to, VolumeCapability: wanted})
+
+		return err
+	}
+	modify := func(mutable map[string]string) error {
+		_, err := s.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: mutable})
+
+		return err
+	}
+	validate := func(wanted ...*csi.VolumeCapability) error {
+		_, err := s.ValidateVolumeCapabilities(ctx, &csi.ValidateVolumeCapabilitiesRequest{VolumeId: id, VolumeCapabilities: wanted})
+
+		return err
+	}
+
+	for name, test := range map[string]struct {
+		err  error
+		want codes.Code
+	}{
+		"attach":                           {attach(good, false), codes.NotFound},
+		"attach, incomplete":               {attach(incomplete, false), codes.InvalidArgument},
+		"attach, not advertised":           {attach(unadvertised, false), codes.InvalidArgument},
+		"attach, read-only":                {attach(good, true), codes.InvalidArgument},
+		"expand":                           {expand(mib, good), codes.NotFound},
+		"expand, without a capability":     {expand(mib, nil), codes.NotFound},
+		"expand, without a size":           {expand(nil, good), codes.InvalidArgument},
+		"expand, incomplete":               {expand(mib, incomplete), codes.InvalidArgument},
+		"expand, not advertised":           {expand(mib, unadvertised), codes.InvalidArgument},
+		"modify":                           {modify(map[string]string{volume.KeyReadIOPS: "10"}), codes.NotFound},
+		"modify, nothing":                  {modify(nil), codes.InvalidArgument},
+		"modify, an unknown parameter":     {modify(map[string]string{"colour": "red"}), codes.InvalidArgument},
+		"validate":                         {validate(good), codes.NotFound},
+		"validate, not advertised":         {validate(unadvertised), codes.NotFound},
+		"validate, one that is incomplete": {validate(good, incomplete), codes.InvalidArgument},
+		"validate, nothing":                {validate(), codes.InvalidArgument},
+	} {
+		rpccode.Require(t, test.err, test.want, "%s", name)
+	}
+}
+
 // TestDefaultsOfTheConfiguration: what New makes of it.
 func TestDefaultsOfTheConfiguration(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ type origin struct {
 }
 
 // restore creates the volume of a snapshot, which cannot be deleted meanwhile.
-func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Volume, error) {
+func (s *Service) restore(ctx context.Context, wanted *createRequest, parameters volume.Parameters) (*record.Volume, error) {
 	snapshot, release, err := s.copies.LockSnapshot(wanted.source.SnapshotID)
 	if err != nil {
 		return nil, err
@@ -36,21 +36,22 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 		return nil, err
 	}
 
-	if err := s.inherit(&wanted, origin{
+	parameters, size, err := s.inherit(wanted, parameters, origin{
 		name: "snapshot " + snapshot.ID, sizeBytes: snapshot.SizeBytes, parameters: snapshot.Parameters, raw: snapshot.Raw,
 		checkGrowth: func(bytes int64) error { return objects.CheckGrowth(from, snapshot.Object(), bytes) },
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 
-	fresh := s.newVolume(&wanted)
+	fresh := s.newVolume(wanted, parameters, size)
 
 	return fresh, s.copies.Restore(ctx, fresh, wanted.pool, from, snapshot)
 }
 
 // clone makes the volume of another, of which it holds the operation until the
 // copy is taken.
-func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volume, error) {
+func (s *Service) clone(ctx context.Context, wanted *createRequest, parameters volume.Parameters) (*record.Volume, error) {
 	source, err := s.catalog.FindVolume(wanted.source.VolumeID)
 	if err != nil {
 		return nil, err
@@ -61,27 +62,26 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 		return nil, err
 	}
 
-	if err := s.inherit(&wanted, origin{
+	parameters, size, err := s.inherit(wanted, parameters, origin{
 		name: "volume " + source.ID, sizeBytes: source.CapacityBytes, parameters: source.Parameters, raw: source.IsRaw(),
 		checkGrowth: func(bytes int64) error { return s.use.CheckGrowth(from, source, bytes) },
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 
-	fresh := s.newVolume(&wanted)
+	fresh := s.newVolume(wanted, parameters, size)
 
 	return fresh, s.copies.Clone(ctx, fresh, wanted.pool, source.ID, wanted.consistency)
 }
 
-// inherit lets the volume have what the source has and the request leaves open,
-// and refuses what can't be made of the source. Errors: INVALID_ARGUMENT,
+// inherit returns the parameters, given by the request and the claim, and the size of the copy: it has what the
+// source has and the request leaves open. It refuses what can't be made of the source. Errors: INVALID_ARGUMENT,
 // OUT_OF_RANGE.
-func (s *Service) inherit(w *createRequest, from origin) (err error) {
-	differs := func(key string, has, asked any) error {
-		return rpc.Invalid("volume_content_source: %s has %s %v, and a volume with %v can't be made of it", from.name, key, has, asked)
+func (p *parser) inherit(w *createRequest, given volume.Parameters, from origin) (inherited volume.Parameters, size int64, err error) {
+	differs := func(key string, has, asked any) (volume.Parameters, int64, error) {
+		return given, 0, rpc.Invalid("volume_content_source: %s has %s %v, and a volume with %v can't be made of it", from.name, key, has, asked)
 	}
-
-	given := &w.parameters
 
 	switch {
 	case from.parameters.Backing != given.Backing:
@@ -95,8 +95,8 @@ func (s *Service) inherit(w *createRequest, from origin) (err error) {
 		return differs("filesystem", from.parameters.FSType, given.FSType)
 	}
 
-	if err := w.checkMkfs(); err != nil {
-		return err
+	if err := checkMkfs(given); err != nil {
+		return given, 0, err
 	}
 
 	required, limit := w.asked.GetRequiredBytes(), w.asked.GetLimitBytes()
@@ -107,21 +107,21 @@ func (s *Service) inherit(w *createRequest, from origin) (err error) {
 	}
 
 	if asked > 0 && asked < from.sizeBytes {
-		return rpc.Errorf(codes.OutOfRange, "capacity_range: %s has %d bytes, more than %s %d; a copy can't be smaller",
+		return given, 0, rpc.Errorf(codes.OutOfRange, "capacity_range: %s has %d bytes, more than %s %d; a copy can't be smaller",
 			from.name, from.sizeBytes, named, asked)
 	}
 
-	w.size, err = s.sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},
-		minimumBytes(*given, w.capabilities))
-	if err != nil || !w.growsCopyOf(from.sizeBytes) {
-		return err
+	size, err = p.sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},
+		minimumBytes(given, w.capabilities))
+	if err == nil && w.growsCopy(from.sizeBytes, size) {
+		err = from.checkGrowth(size)
 	}
 
-	return from.checkGrowth(w.size)
+	return given, size, err
 }
 
-// growsCopyOf reports whether the driver is to grow the filesystem of a copy of so many bytes. That of a
-// copy for raw block access it leaves alone.
-func (w *createRequest) growsCopyOf(sourceBytes int64) bool {
-	return w.size > sourceBytes && slices.ContainsFunc(w.capabilities, func(c volume.Capability) bool { return !c.Block })
+// growsCopy reports whether the driver is to grow the filesystem of a copy. That of a copy for raw block access
+// it leaves alone.
+func (w *createRequest) growsCopy(sourceBytes, bytes int64) bool {
+	return bytes > sourceBytes && slices.ContainsFunc(w.capabilities, func(c volume.Capability) bool { return !c.Block })
 }

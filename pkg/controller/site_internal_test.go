@@ -67,9 +67,9 @@ func newSite(t *testing.T, change ...func(*Config)) *site {
 }
 
 // without has the controller not have a capability.
-func without(name string) func(*Config) {
+func without(names ...string) func(*Config) {
 	return func(c *Config) {
-		set, err := capability.Without(name)
+		set, err := capability.Without(names...)
 		if err == nil {
 			c.Capabilities = set
 		}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -16,8 +17,13 @@ import (
 func (s *Service) ValidateVolumeCapabilities(
 	_ context.Context, request *csi.ValidateVolumeCapabilitiesRequest,
 ) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-	if len(request.GetVolumeCapabilities()) == 0 {
-		return nil, rpc.Invalid("volume_capabilities are missing")
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return nil, err
+	}
+
+	wanted, unsupported, err := s.parseValidated(request.GetVolumeCapabilities())
+	if err != nil {
+		return nil, err
 	}
 
 	found, err := s.catalog.FindVolume(request.GetVolumeId())
@@ -41,15 +47,12 @@ func (s *Service) ValidateVolumeCapabilities(
 		return notConfirmed("the volume has another volume_context")
 	}
 
-	for _, each := range request.GetVolumeCapabilities() {
-		err := s.checkCapability(each, found)
-		if errors.Is(err, volume.ErrIncomplete) {
-			return nil, rpc.Invalid("volume_capabilities: %w", err)
-		}
+	for _, each := range wanted {
+		unsupported = cmp.Or(unsupported, s.checkCapability(each, found))
+	}
 
-		if err != nil {
-			return notConfirmed(err.Error())
-		}
+	if unsupported != nil {
+		return notConfirmed(unsupported.Error())
 	}
 
 	mutable, err := s.parseMutable(request.GetMutableParameters())
@@ -65,6 +68,25 @@ func (s *Service) ValidateVolumeCapabilities(
 			MutableParameters:  request.GetMutableParameters(),
 		},
 	}, nil
+}
+
+// parseValidated returns why no volume has one of the capabilities as unsupported. Error: INVALID_ARGUMENT for one
+// that lacks a part.
+func (p *parser) parseValidated(given []*csi.VolumeCapability) (wanted []volume.Capability, unsupported, err error) {
+	if len(given) == 0 {
+		return nil, nil, rpc.Invalid("volume_capabilities are missing")
+	}
+
+	for _, each := range given {
+		parsed, err := p.parseCapability(each)
+		if errors.Is(err, volume.ErrIncomplete) {
+			return nil, nil, rpc.Invalid("volume_capabilities: %w", err)
+		}
+
+		wanted, unsupported = append(wanted, parsed), cmp.Or(unsupported, err)
+	}
+
+	return wanted, unsupported, nil
 }
 
 func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, error) {

@@ -71,7 +71,7 @@ func specMutants() []regression {
 			breaks: "a contradictory topology requirement is accepted", tests: in("test/driver/create", "TestTopology"),
 		},
 		{
-			name: "spec/SL-1-long-map", in: "controller.createRequest.checkContext",
+			name: "spec/SL-1-long-map", in: "controller.checkContext",
 			old: `if bytes > maxMapBytes {`, new: `if bytes > 2*maxMapBytes {`,
 			breaks: "a volume gets a volume_context that no call takes", tests: in(conformance, errorTables),
 		},
