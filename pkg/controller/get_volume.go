@@ -6,6 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
@@ -13,6 +14,10 @@ import (
 func (s *Service) ControllerGetVolume(
 	ctx context.Context, request *csi.ControllerGetVolumeRequest,
 ) (*csi.ControllerGetVolumeResponse, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return nil, err
+	}
+
 	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err

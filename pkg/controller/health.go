@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
 // ControllerGetVolumeHealth returns the cached health of one volume's pool object
@@ -11,6 +13,10 @@ import (
 func (s *Service) ControllerGetVolumeHealth(
 	ctx context.Context, request *csi.ControllerGetVolumeHealthRequest,
 ) (*csi.ControllerGetVolumeHealthResponse, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return nil, err
+	}
+
 	found, err := s.catalog.FindVolume(request.GetVolumeId())
 	if err != nil {
 		return nil, err

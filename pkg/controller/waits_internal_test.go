@@ -233,9 +233,9 @@ func TestSnapshotLocks(t *testing.T) {
 		release()
 	}
 
-	for id, want := range map[string]codes.Code{"": codes.InvalidArgument, "../x": codes.InvalidArgument, s.firstVolume(): codes.NotFound} {
+	for _, id := range []string{"", "../x", s.firstVolume()} {
 		_, _, err := s.copies.LockSnapshot(id)
-		rpccode.Require(t, err, want)
+		rpccode.Require(t, err, codes.NotFound)
 
 		// The lock of what does not exist is not left.
 		free, err := s.copies.Locks.TryLock(id)

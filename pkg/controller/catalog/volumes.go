@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -12,13 +11,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// FindVolume returns a volume that exists for the CO. Errors: INVALID_ARGUMENT for
-// an impossible id, NOT_FOUND.
+// FindVolume returns a volume that exists for the CO. Error: NOT_FOUND.
 func (c *Catalog) FindVolume(id string) (*record.Volume, error) {
-	if err := rpc.CheckVolumeID(id); err != nil {
-		return nil, err
-	}
-
 	found, ok := c.ReadyVolume(id)
 	if !ok {
 		return nil, volumeMissing(id)

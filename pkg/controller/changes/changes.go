@@ -14,7 +14,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
@@ -236,11 +235,12 @@ func (c *Changes) CheckMutable(parameters volume.Parameters, mutable volume.Muta
 	}
 
 	if name := mutable.NeedsDevice(); name != "" && !parameters.Backing.HasDevice() {
-		return rpc.Invalid("mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument,
+			"mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
 	}
 
 	if err := c.Node.CheckSupported(mutable); err != nil {
-		return rpc.Invalid("mutable_parameters: %w", err)
+		return errdefs.Errorf(errdefs.ErrInvalidArgument, "mutable_parameters: %w", err)
 	}
 
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/objects"
@@ -54,13 +53,8 @@ func (m *Machine) Remove(ctx context.Context, group *record.Group, gone ...*reco
 }
 
 // LockSnapshot returns a snapshot that is ready, and prevents its deletion until
-// release is called. Errors: INVALID_ARGUMENT for an impossible id,
-// NOT_FOUND, ABORTED while it is being copied or deleted.
+// release is called. Errors: NOT_FOUND, ABORTED while it is being copied or deleted.
 func (m *Machine) LockSnapshot(id string) (found *record.Snapshot, release func(), err error) {
-	if err := rpc.CheckID("snapshot_id", id); err != nil {
-		return nil, nil, err
-	}
-
 	release, err = m.Locks.TryRLock(id)
 	if err != nil {
 		return nil, nil, err
