@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
 // Backing is the volumes of a pool with one backing.
@@ -16,6 +17,23 @@ type Backing interface {
 	Grow(id string, growth Growth) error
 	// Sync makes the name and the size of the volume durable. Errors: ErrMissing.
 	Sync(id string) error
+	// Capacity returns the size of an image, or the size limit of a directory, and false for one without a
+	// limit. Errors: ErrMissing.
+	Capacity(id string) (bytes int64, limited bool, err error)
+	// EnsureSize returns ErrTruncated for an image with fewer bytes. It has the limit of a directory count
+	// all files in it, and sets the limit again that an interruption has left unset, if the volume is
+	// limited. Errors: ErrMissing.
+	EnsureSize(id string, bytes int64, limited bool) error
+	// SizeLimit returns what limits the directory of a new volume; it is empty for an image.
+	SizeLimit() volume.SizeLimit
+	// CheckGrowth returns filesystem.ErrGrowLimit if the object's own filesystem, if it has one, cannot
+	// become as large. Errors: ErrMissing.
+	CheckGrowth(object Object, bytes int64) error
+	// CheckDetached returns ErrInUse if the volume is attached, here or on another node: also if nothing but
+	// a mount in another mount namespace keeps its device. A missing volume is no error.
+	CheckDetached(ctx context.Context, id string) error
+	// MountsIn returns what is mounted in the directory of an object: it is not the object's.
+	MountsIn(object Object) ([]mount.Point, error)
 	// AllocatedBytes returns the space of a volume in the pool. For a directory without a size limit it
 	// takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
 	AllocatedBytes(ctx context.Context, id string) (int64, error)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -97,7 +98,7 @@ func (d *Directories) noteEvaded(id string, evaded bool, err error) error {
 
 // within calls do with the root of a volume's directory. Errors: ErrMissing, do's.
 func (d *Directories) within(id string, do func(directory *os.File) error) error {
-	directory, err := d.Open(id)
+	directory, err := d.Open(directoryOf(id))
 	if err != nil {
 		return err
 	}
@@ -149,11 +150,44 @@ func (d *Directories) Sync(id string) error {
 	return d.syncDirectory(d.root)
 }
 
-// Open opens the root of a directory-backed volume without following a symlink. Errors:
-// ErrMissing.
-func (d *Directories) Open(id string) (*os.File, error) {
-	return d.open(Object{ID: id, Backing: volume.BackingDirectory}, os.O_RDONLY)
+// Capacity returns the size limit of the volume's directory, false for one without. Errors: ErrMissing.
+func (d *Directories) Capacity(id string) (bytes int64, limited bool, err error) {
+	counted, limited, err := d.Quota(id)
+
+	return counted.LimitBytes, limited, err
 }
+
+// EnsureSize has the size limit of the volume's directory count all files in it, and sets a lost one
+// again. Errors: ErrMissing.
+func (d *Directories) EnsureSize(id string, bytes int64, limited bool) error {
+	if _, err := d.Size(directoryOf(id)); err != nil {
+		return err
+	}
+
+	_, has, err := d.Quota(id)
+	if err != nil || has || !limited {
+		return err
+	}
+
+	return d.Limit(id, bytes)
+}
+
+// SizeLimit returns what limits the directory of a new volume.
+func (d *Directories) SizeLimit() volume.SizeLimit { return volume.SizeLimitOf(d.Support().Limited) }
+
+// CheckGrowth returns nil: a directory is in the filesystem of its pool.
+func (*Directories) CheckGrowth(Object, int64) error { return nil }
+
+// CheckDetached returns nil: a directory has no device.
+func (*Directories) CheckDetached(context.Context, string) error { return nil }
+
+// MountsIn is that of Backing.
+func (d *Directories) MountsIn(object Object) ([]mount.Point, error) {
+	return mount.ListBeneath(d.ObjectPath(object))
+}
+
+// directoryOf is the volume in its pool.
+func directoryOf(id string) Object { return Object{ID: id, Backing: volume.BackingDirectory} }
 
 // Quota returns the limit of a volume's directory and its usage, as the kernel counts it.
 // It takes the same time for any number of files, and counts what has evaded the limit. It returns false if the size of the directory is

@@ -14,8 +14,10 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -207,8 +209,46 @@ func (i *Images) sync(id string, file *os.File) error {
 	return i.syncDirectory(i.root)
 }
 
-// CheckDetached returns ErrInUse if the volume's image is attached, here or on another node: also if
-// nothing but a mount in another mount namespace keeps its device. A missing image is no error.
+// Capacity returns the size of the volume's image. Errors: ErrMissing.
+func (i *Images) Capacity(id string) (bytes int64, limited bool, err error) {
+	bytes, err = i.Size(Object{ID: id, Backing: volume.BackingImage})
+
+	return bytes, true, err
+}
+
+// EnsureSize returns ErrTruncated for an image with fewer bytes. Errors: ErrMissing.
+func (i *Images) EnsureSize(id string, bytes int64, _ bool) error {
+	size, _, err := i.Capacity(id)
+	if err == nil && size < bytes {
+		err = fmt.Errorf("volume %s: %w", id, ErrTruncated)
+	}
+
+	return err
+}
+
+// SizeLimit is empty: an image ends at its size.
+func (*Images) SizeLimit() volume.SizeLimit { return "" }
+
+// CheckGrowth returns filesystem.ErrGrowLimit if the filesystem on an image cannot become as large.
+// Errors: ErrMissing.
+func (i *Images) CheckGrowth(object Object, bytes int64) error {
+	image, err := i.open(object, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	if err := filesystem.CheckGrowth(image, bytes); err != nil {
+		return fmt.Errorf("%s: %w", object, err)
+	}
+
+	return nil
+}
+
+// MountsIn returns none: nothing can be mounted in a file.
+func (*Images) MountsIn(Object) ([]mount.Point, error) { return nil, nil }
+
+// CheckDetached is that of Backing, by the lock of the image.
 func (i *Images) CheckDetached(ctx context.Context, id string) error {
 	image, err := i.Open(id, os.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/internal/pool/tree"
 )
@@ -42,12 +41,14 @@ type form struct {
 	fileType          fs.FileMode
 	// openFlag has the kernel refuse what is of another type.
 	openFlag int
+	// emptyInodes is how many inodes one without data has, 0 if their number does not show that.
+	emptyInodes int64
 }
 
 // forms are those of images and of directories.
 var forms = [...]form{
 	{backing: volume.BackingImage, directory: layout.Images, suffix: layout.ImageSuffix},
-	{backing: volume.BackingDirectory, directory: layout.Directories, fileType: fs.ModeDir, openFlag: unix.O_DIRECTORY},
+	{backing: volume.BackingDirectory, directory: layout.Directories, fileType: fs.ModeDir, openFlag: unix.O_DIRECTORY, emptyInodes: 1},
 }
 
 func (o Object) form() form {
@@ -60,6 +61,11 @@ func (o Object) form() form {
 
 // fileName is the object's name in its directory.
 func (o Object) fileName() string { return o.ID + o.form().suffix }
+
+// IsEmpty reports whether an object with that usage has no data.
+func (o Object) IsEmpty(usage tree.Usage) bool {
+	return usage.Bytes == 0 || usage.Inodes == o.form().emptyInodes
+}
 
 // directory is the name of the pool's directory that contains the object.
 func (o Object) directory() string {
@@ -185,8 +191,8 @@ func (o *objects) Stat(id string, backing volume.Backing) (fs.FileInfo, error) {
 	return o.lstat(Object{ID: id, Backing: backing})
 }
 
-// Size returns the size of the object's image, and 0 for a directory that exists. It opens nothing: 3 µs. Errors:
-// ErrMissing, also if the file is of another type.
+// Size returns the size of the object's image, and 0 for a directory that exists. It opens nothing: 3 µs.
+// Errors: ErrMissing, also if the file is of another type.
 func (o *objects) Size(object Object) (int64, error) {
 	info, err := o.lstat(object)
 	if err != nil {
@@ -203,22 +209,6 @@ func (o *objects) Size(object Object) (int64, error) {
 	}
 
 	return info.Size(), nil
-}
-
-// CheckGrowth returns filesystem.ErrGrowLimit if the filesystem of an image cannot become as large.
-// Errors: ErrMissing.
-func (o *objects) CheckGrowth(object Object, bytes int64) error {
-	image, err := o.open(object, os.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer image.Close()
-
-	if err := filesystem.CheckGrowth(image, bytes); err != nil {
-		return fmt.Errorf("%s: %w", object, err)
-	}
-
-	return nil
 }
 
 // Usage measures what has the name of an object, whatever it is. For a directory

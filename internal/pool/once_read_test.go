@@ -140,7 +140,7 @@ var onceReads = map[string]syscallfault.Operation{
 		return syscallfault.Differs("current", true, current)
 	}),
 	"detached image":   inPool(func(ctx context.Context, p *pool.Pool) error { return p.Images.CheckDetached(ctx, onceID) }),
-	"growth of a copy": inPool(func(_ context.Context, p *pool.Pool) error { return p.CheckGrowth(imageOf(onceID), 2*onceBytes) }),
+	"growth of a copy": inPool(func(_ context.Context, p *pool.Pool) error { return p.Images.CheckGrowth(imageOf(onceID), 2*onceBytes) }),
 	"empty orphans": inPool(func(ctx context.Context, p *pool.Pool) error {
 		removed, err := p.RemoveEmptyOrphan(ctx, pool.Object{ID: onceCopyID, Backing: volume.BackingImage})
 		if err != nil {

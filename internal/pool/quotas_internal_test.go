@@ -417,7 +417,7 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	p, _ := newQuotaPool(t)
 	require.NoError(t, os.WriteFile(p.VolumePath(quotaOtherID, volume.BackingDirectory), []byte("a file"), 0o600))
 
-	_, err := p.Directories.Open(quotaOtherID)
+	_, err := p.Open(directoryOf(quotaOtherID))
 	require.ErrorIs(t, err, unix.ENOTDIR)
 	require.NotErrorIs(t, err, ErrMissing)
 
@@ -452,6 +452,6 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 
 	require.NoDirExists(t, p.VolumePath(quotaID, volume.BackingDirectory))
 
-	_, err = p.Directories.Open(quotaID)
+	_, err = p.Open(directoryOf(quotaID))
 	require.ErrorIs(t, err, ErrMissing)
 }

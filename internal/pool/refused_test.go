@@ -74,7 +74,7 @@ var byID = map[string]struct {
 		return err
 	}},
 	"check the growth of an image": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error {
-		return p.CheckGrowth(imageOf(id), mebi)
+		return p.Images.CheckGrowth(imageOf(id), mebi)
 	}},
 	"copy an image": {pool.ErrMissing, func(_ context.Context, p *pool.Pool, id string) error {
 		_, err := p.NewCopy(p, imageOf(id), onceTarget(volume.BackingImage, true), pool.CopyOptions{})

@@ -394,7 +394,7 @@ func TestCheckMounts(t *testing.T) {
 	snapshotID := s.snapshot("snapshot", directory.ID)
 
 	require.NoError(t, objects.CheckMounts(p, directory))
-	require.NoError(t, objects.CheckMounts(nil, pool.Object{Backing: volume.BackingImage}), "nothing is mounted in an image")
+	require.NoError(t, objects.CheckMounts(p, pool.Object{ID: directory.ID, Backing: volume.BackingImage}), "nothing is mounted in an image")
 	require.NoError(t, os.Remove(p.ObjectPath(directory)))
 	require.NoError(t, objects.CheckMounts(p, directory), "nothing is mounted in what is gone")
 

@@ -75,20 +75,15 @@ func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*rec
 // newVolume describes the volume that is made of the request, with the parameters and the size that the claim and
 // the source lead to.
 func (s *Service) newVolume(wanted *createRequest, parameters volume.Parameters, size int64) *record.Volume {
-	fresh := &record.Volume{
+	return &record.Volume{
 		ID: volume.NewID(), Name: wanted.name, CapacityBytes: size, Source: wanted.source,
 		DirectByClaim: parameters.DirectAssign && !wanted.parameters.DirectAssign,
 		Properties: &record.Properties{
 			Parameters: parameters, Capabilities: wanted.capabilities, Mutable: wanted.mutable, Segments: s.segments,
 		},
 		Phase: record.PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
+		SizeLimit: wanted.pool.Backing(parameters.Backing).SizeLimit(),
 	}
-
-	if parameters.Backing == volume.BackingDirectory {
-		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.Directories.Support().Limited)
-	}
-
-	return fresh
 }
 
 func (s *Service) createEmpty(ctx context.Context, wanted *createRequest, fresh *record.Volume) (_ *record.Volume, err error) {

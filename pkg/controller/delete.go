@@ -8,7 +8,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -72,13 +71,13 @@ func (s *Service) checkDeletable(ctx context.Context, p *pool.Pool, v *record.Vo
 		return err
 	}
 
-	if v.Parameters.Backing == volume.BackingDirectory {
-		return objects.CheckMounts(p, v.Object())
+	if err := objects.CheckMounts(p, v.Object()); err != nil {
+		return err
 	}
 
 	// A loop device that has the image would keep its space in use, without a name, for as long as another
 	// mount namespace has the volume mounted.
-	err := p.Images.CheckDetached(ctx, v.ID)
+	err := p.Backing(v.Parameters.Backing).CheckDetached(ctx, v.ID)
 	if errors.Is(err, pool.ErrInUse) {
 		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))
 	}

@@ -101,9 +101,9 @@ func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi
 		return err
 	}
 
-	object := pool.Object{ID: v.ObjectID(), Backing: v.Parameters.Backing}
+	backing := stored.Backing(v.Parameters.Backing)
 
-	size, limited, err := sizeOf(stored, object)
+	size, limited, err := backing.Capacity(v.ObjectID())
 	if err != nil || !limited || asked.GetRequiredBytes() <= size {
 		return err
 	}
@@ -117,28 +117,15 @@ func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi
 	}
 
 	// A guest may have what is published: the host does not read that.
-	if guest := v.IsDirect() && len(v.Publications) > 0; v.Parameters.Backing.HasFilesystem() && !v.Capability.Block && !guest {
-		if err := stored.CheckGrowth(object, wanted); err != nil {
+	if guest := v.IsDirect() && len(v.Publications) > 0; !v.Capability.Block && !guest {
+		if err := backing.CheckGrowth(v.Object(), wanted); err != nil {
 			return err
 		}
 	}
 
 	growth := pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick}
 
-	return stored.Backing(object.Backing).Grow(object.ID, growth)
-}
-
-// sizeOf returns the size of an image or the limit of a directory, and false for one without a limit.
-func sizeOf(stored *pool.Pool, object pool.Object) (int64, bool, error) {
-	if object.Backing == volume.BackingImage {
-		size, err := stored.Size(object)
-
-		return size, true, err
-	}
-
-	counted, limited, err := stored.Directories.Quota(object.ID)
-
-	return counted.LimitBytes, limited, err
+	return backing.Grow(v.ObjectID(), growth)
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.

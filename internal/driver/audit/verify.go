@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
@@ -228,7 +227,7 @@ func (c *comparison) orphan(ctx context.Context, p *pool.Inspection, here object
 		found.Reason += fmt.Sprintf(": it has it as a %s in pool %q", describe(there.object), there.pool)
 	}
 
-	switch empty := usage.Bytes == 0 || here.Backing == volume.BackingDirectory && usage.Inodes == 1; {
+	switch empty := here.IsEmpty(usage); {
 	case empty && !here.Snapshot:
 		found.Fix = "remove it, since it holds no data; so does the next start of the driver"
 	case !here.Backing.HasFilesystem():

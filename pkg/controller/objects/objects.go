@@ -5,12 +5,9 @@
 package objects
 
 import (
-	"errors"
 	"fmt"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -42,28 +39,16 @@ func Enlarge(found, larger *record.Volume, p *pool.Pool) error {
 	return p.Backing(larger.Parameters.Backing).Grow(larger.ID, growth)
 }
 
-// CheckGrowth returns OUT_OF_RANGE if the filesystem of an image cannot become as large. An image that
+// CheckGrowth returns OUT_OF_RANGE if the object's own filesystem cannot become as large. An object that
 // is missing is reported by what grows or copies it.
 func CheckGrowth(p *pool.Pool, object pool.Object, bytes int64) error {
-	if object.Backing == volume.BackingDirectory {
-		return nil
-	}
-
-	if err := p.CheckGrowth(object, bytes); !errors.Is(err, pool.ErrMissing) {
-		return err
-	}
-
-	return nil
+	return errdefs.Ignore(p.Backing(object.Backing).CheckGrowth(object, bytes), pool.ErrMissing)
 }
 
 // CheckMounts returns FAILED_PRECONDITION while something is mounted below an
 // object's directory: what is mounted there is not the object's.
 func CheckMounts(p *pool.Pool, object pool.Object) error {
-	if object.Backing != volume.BackingDirectory {
-		return nil
-	}
-
-	found, err := mount.ListBeneath(p.ObjectPath(object))
+	found, err := p.Backing(object.Backing).MountsIn(object)
 	if err != nil {
 		return fmt.Errorf("%s: %w", object, err)
 	}

@@ -65,7 +65,7 @@ func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detach
 		return nil, err
 	}
 
-	directory, err := stored.Directories.Open(v.ObjectID())
+	directory, err := stored.Open(v.Object())
 	if err != nil {
 		return nil, err
 	}

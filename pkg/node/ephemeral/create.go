@@ -158,8 +158,11 @@ func (v *Volumes) create(ctx context.Context, r *staged.Inline, stored *pool.Poo
 // old image until the new one is complete: if this is interrupted, the image is deleted and
 // never read again.
 func (v *Volumes) store(ctx context.Context, r *staged.Inline, stored *pool.Pool) error {
-	if !r.Parameters.Backing.HasFilesystem() {
-		return stored.Directories.Create(string(r.ContentID), r.SizeBytes, false)
+	object, thick := r.Object(), r.Parameters.Provisioning == volume.Thick
+
+	backing := stored.Backing(object.Backing)
+	if err := backing.Create(object.ID, r.SizeBytes, thick); err != nil || !object.Backing.HasFilesystem() {
+		return err
 	}
 
 	made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)
@@ -167,16 +170,10 @@ func (v *Volumes) store(ctx context.Context, r *staged.Inline, stored *pool.Pool
 		return err
 	}
 
-	thick := r.Parameters.Provisioning == volume.Thick
-	if err := stored.Images.Create(string(r.ContentID), r.SizeBytes, thick); err != nil {
-		return err
-	}
-
-	path := stored.VolumePath(string(r.ContentID), volume.BackingImage)
-	if err := v.config.Ways.Filesystems.Make(ctx, r.StagedVolume(), stored, made, path); err != nil {
+	if err := v.config.Ways.Filesystems.Make(ctx, r.StagedVolume(), stored, made, stored.ObjectPath(object)); err != nil {
 		return fmt.Errorf("format as %s: %w", made.Name(), err)
 	}
 
 	// mkfs may have zeroed blocks of a thick image by punching holes.
-	return stored.Images.Create(string(r.ContentID), r.SizeBytes, thick)
+	return backing.Create(object.ID, r.SizeBytes, thick)
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -22,7 +20,7 @@ func (v *Volumes) remove(ctx context.Context, r *staged.Inline) error {
 
 	object := r.Object()
 	if unavailable == nil {
-		if err := checkMounts(stored.ObjectPath(object), r.Parameters.Backing); err != nil {
+		if err := checkMounts(stored, object); err != nil {
 			return err
 		}
 	}
@@ -66,12 +64,8 @@ func (v *Volumes) remove(ctx context.Context, r *staged.Inline) error {
 
 // checkMounts returns FAILED_PRECONDITION while something is mounted below the
 // directory of a volume: what is mounted there is not the volume's.
-func checkMounts(directory string, backing volume.Backing) error {
-	if backing != volume.BackingDirectory {
-		return nil
-	}
-
-	found, err := mount.ListBeneath(directory)
+func checkMounts(stored *pool.Pool, object pool.Object) error {
+	found, err := stored.Backing(object.Backing).MountsIn(object)
 	if err != nil {
 		return err
 	}

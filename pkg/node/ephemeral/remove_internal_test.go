@@ -71,7 +71,10 @@ func TestRemoveRefuses(t *testing.T) {
 	err = v.remove(t.Context(), directory("default"))
 	errtext.Require(t, err, "is mounted at /proc, in the volume's directory")
 	rpccode.Require(t, err, codes.FailedPrecondition)
-	require.NoError(t, checkMounts(path, volume.BackingImage), "want: nothing is mounted in an image")
+
+	image := directory("default").Object()
+	image.Backing = volume.BackingImage
+	require.NoError(t, checkMounts(ephemeral, image), "want: nothing is mounted in an image")
 
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, os.Symlink(path, path))
