@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 )
 
 // Status is the severity of a condition; greater is worse.
@@ -156,6 +158,15 @@ type Entry struct {
 // NewEntry returns an entry with the reason's status.
 func NewEntry(reason Reason, message string) Entry {
 	return Entry{Status: reason.Status(), Reason: reason, Message: message}
+}
+
+// lostBackings are the reasons of volumes whose image or directory is not in place.
+var lostBackings = map[volume.Backing]Reason{volume.BackingImage: BackingFileMissing, volume.BackingDirectory: VolumeNotFound}
+
+// LostBacking returns the entry of a volume whose image or directory is not in place, for which how says
+// what has happened to it.
+func LostBacking(backing volume.Backing, how string) Entry {
+	return NewEntry(lostBackings[backing], "its "+string(backing)+" "+how)
 }
 
 // normalize sorts the worst first, and merges entries with the same reason: the spec

@@ -206,27 +206,24 @@ func TestVolumesOfASilentPool(t *testing.T) {
 func TestStorageFindings(t *testing.T) {
 	t.Parallel()
 
-	const size = 100
-
 	for name, test := range map[string]struct {
-		backing volume.Backing
-		seen    stored
-		there   bool
-		want    []health.Reason
+		backing   volume.Backing
+		evadedFor time.Duration
+		failure   error
+		want      []health.Reason
 	}{
-		"image":                  {volume.BackingImage, stored{sizeBytes: size}, true, nil},
-		"larger image":           {volume.BackingImage, stored{sizeBytes: size + 1}, true, nil},
-		"shorter image":          {volume.BackingImage, stored{sizeBytes: size - 1}, true, []health.Reason{health.BackingFileTruncated}},
-		"missing image":          {volume.BackingImage, stored{}, false, []health.Reason{health.BackingFileMissing}},
-		"directory":              {volume.BackingDirectory, stored{}, true, nil},
-		"missing directory":      {volume.BackingDirectory, stored{}, false, []health.Reason{health.VolumeNotFound}},
-		"directory with evasion": {volume.BackingDirectory, stored{evadedFor: 1}, true, []health.Reason{health.SizeLimitEvaded}},
+		"image":                  {volume.BackingImage, 0, nil, nil},
+		"shorter image":          {volume.BackingImage, 0, pool.ErrTruncated, []health.Reason{health.BackingFileTruncated}},
+		"missing image":          {volume.BackingImage, 0, pool.ErrMissing, []health.Reason{health.BackingFileMissing}},
+		"directory":              {volume.BackingDirectory, 0, nil, nil},
+		"missing directory":      {volume.BackingDirectory, 0, pool.ErrMissing, []health.Reason{health.VolumeNotFound}},
+		"directory with evasion": {volume.BackingDirectory, 1, nil, []health.Reason{health.SizeLimitEvaded}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			v := &record.Volume{CapacityBytes: size, Properties: &record.Properties{Parameters: volume.Parameters{Backing: test.backing}}}
-			require.Equal(t, test.want, reasons(storageFindings(v, test.seen, test.there)))
+			v := &record.Volume{Properties: &record.Properties{Parameters: volume.Parameters{Backing: test.backing}}}
+			require.Equal(t, test.want, reasons(storageFindings(v, test.evadedFor, test.failure)))
 		})
 	}
 }

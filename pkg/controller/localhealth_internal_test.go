@@ -7,10 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
-	"github.com/touchstone-csi/touchstone/internal/pool/quota"
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // monitoredNode is a local node with the conditions of a monitor.
@@ -99,42 +96,4 @@ func reasonsOf(record *health.Record) []health.Reason {
 	slices.Sort(reasons)
 
 	return reasons
-}
-
-// fakeLimits is the limit of one directory.
-type fakeLimits struct {
-	limited            bool
-	quotaErr, limitErr error
-	limit              int64
-}
-
-func (l *fakeLimits) Quota(string) (quota.Usage, bool, error) {
-	return quota.Usage{}, l.limited, l.quotaErr
-}
-
-func (l *fakeLimits) Limit(_ string, bytes int64) error {
-	l.limit = bytes
-
-	return l.limitErr
-}
-
-// TestLostLimitsAreSetAgain: of the directories that are to have one.
-func TestLostLimitsAreSetAgain(t *testing.T) {
-	t.Parallel()
-
-	for name, test := range map[string]struct {
-		limits  fakeLimits
-		kind    volume.SizeLimit
-		want    int64
-		failure error
-	}{
-		"it is lost":    {fakeLimits{}, volume.SizeByQuota, 7, nil},
-		"it is there":   {fakeLimits{limited: true}, volume.SizeByQuota, 0, nil},
-		"there is none": {fakeLimits{}, volume.SizeLimitOf(false), 0, nil},
-		"it is unknown": {fakeLimits{quotaErr: errBroken}, volume.SizeByQuota, 0, errBroken},
-		"it is not set": {fakeLimits{limitErr: errBroken}, volume.SizeByQuota, 7, errBroken},
-	} {
-		require.ErrorIs(t, keepLimit(&record.Volume{CapacityBytes: 7, SizeLimit: test.kind}, &test.limits), test.failure, name)
-		require.Equal(t, test.want, test.limits.limit, "want: the limit is set if it is lost, %s", name)
-	}
 }

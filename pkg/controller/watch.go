@@ -13,7 +13,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
-	"github.com/touchstone-csi/touchstone/internal/pool/quota"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
@@ -117,12 +116,12 @@ func (w *Watch) probe(ctx context.Context, id string) (health.Observation, error
 			return w.unreachableObservation(v), nil
 		}
 
-		seen, err := w.observe(ctx, v)
-		if err != nil && !errors.Is(err, pool.ErrMissing) {
+		evadedFor, err := w.observe(ctx, v)
+		if err != nil && !errors.Is(err, pool.ErrMissing) && !errors.Is(err, pool.ErrTruncated) {
 			return health.Observation{}, err
 		}
 
-		entries := storageFindings(v, seen, err == nil)
+		entries := storageFindings(v, evadedFor, err)
 
 		// Bytes are there before a record says so, and for as long as it does: only
 		// what a record said then and says now has to be there.
@@ -131,7 +130,7 @@ func (w *Watch) probe(ctx context.Context, id string) (health.Observation, error
 				w.node.Truncated(id)
 			}
 
-			return health.Observation{Entries: entries, Again: seen.evadedFor}, nil
+			return health.Observation{Entries: entries, Again: evadedFor}, nil
 		}
 	}
 }
@@ -149,50 +148,24 @@ func (w *Watch) unreachableObservation(v *record.Volume) health.Observation {
 	return health.Observation{Entries: entries}
 }
 
-// stored is what was observed of a volume's pool object.
-type stored struct {
-	sizeBytes int64
-	// evadedFor is for how long it is reported that files of a directory have evaded its size limit.
-	evadedFor time.Duration
-}
-
-// observe observes the volume's pool object, and has the size limit of a directory count all files in
-// it. A semaphore for each pool limits the goroutines that block where a pool does not answer.
-func (w *Watch) observe(ctx context.Context, v *record.Volume) (stored, error) {
+// observe observes the volume's pool object, and returns for how long it is reported that files of a
+// directory have evaded its size limit. A semaphore for each pool limits the goroutines that block where a
+// pool does not answer. Errors: pool.ErrMissing, pool.ErrTruncated.
+func (w *Watch) observe(ctx context.Context, v *record.Volume) (evadedFor time.Duration, err error) {
 	p, err := w.catalog.PoolOf(v)
 	if err != nil {
-		return stored{}, err
+		return 0, err
 	}
 
 	release, err := w.probes.Acquire(ctx, p.Name())
 	if err != nil {
-		return stored{}, fmt.Errorf("volume %s: %w", v.ID, err)
+		return 0, fmt.Errorf("volume %s: %w", v.ID, err)
 	}
 	defer release()
 
-	size, err := p.Size(v.Object())
-	if err == nil && v.Parameters.Backing == volume.BackingDirectory {
-		err = keepLimit(v, p.Directories)
-	}
+	err = p.Backing(v.Parameters.Backing).EnsureSize(v.ID, v.CapacityBytes, v.SizeLimit == volume.SizeByQuota)
 
-	return stored{sizeBytes: size, evadedFor: p.Directories.LimitEvadedFor(v.ID)}, err
-}
-
-// limits are those of the directories of a pool.
-type limits interface {
-	Quota(id string) (quota.Usage, bool, error)
-	Limit(id string, bytes int64) error
-}
-
-// keepLimit has the size limit of the volume's directory count all files in it, and sets the limit again
-// that an interruption has left unset.
-func keepLimit(v *record.Volume, of limits) error {
-	_, limited, err := of.Quota(v.ID)
-	if err != nil || limited || v.SizeLimit != volume.SizeByQuota {
-		return err
-	}
-
-	return of.Limit(v.ID, v.CapacityBytes)
+	return p.Directories.LimitEvadedFor(v.ID), err
 }
 
 func (w *Watch) unreachable(poolName string) bool {
@@ -205,19 +178,16 @@ func (w *Watch) unreachable(poolName string) bool {
 	return known.Has(health.PoolUnreachable)
 }
 
-// storageFindings compares what was observed of the volume's pool object with its record.
-func storageFindings(v *record.Volume, seen stored, there bool) []health.Entry {
+// storageFindings returns what observe has found of the volume's pool object, by its results.
+func storageFindings(v *record.Volume, evadedFor time.Duration, failure error) []health.Entry {
 	switch {
-	case !there && v.Parameters.Backing == volume.BackingDirectory:
-		return []health.Entry{health.NewEntry(health.VolumeNotFound,
-			fmt.Sprintf("its directory is not in pool %q; put it back, or restore a backup", v.Parameters.Pool))}
-	case !there:
-		return []health.Entry{health.NewEntry(health.BackingFileMissing,
-			fmt.Sprintf("its image is not in pool %q; put it back, or restore a backup", v.Parameters.Pool))}
-	case v.Parameters.Backing == volume.BackingImage && seen.sizeBytes < v.CapacityBytes:
+	case errors.Is(failure, pool.ErrMissing):
+		return []health.Entry{health.LostBacking(v.Parameters.Backing,
+			fmt.Sprintf("is not in pool %q; put it back, or restore a backup", v.Parameters.Pool))}
+	case errors.Is(failure, pool.ErrTruncated):
 		return []health.Entry{health.NewEntry(health.BackingFileTruncated,
 			fmt.Sprintf("its image in pool %q is shorter than the volume's %d bytes", v.Parameters.Pool, v.CapacityBytes))}
-	case seen.evadedFor > 0:
+	case evadedFor > 0:
 		return []health.Entry{health.NewEntry(health.SizeLimitEvaded, pool.LimitEvaded)}
 	default:
 		return nil

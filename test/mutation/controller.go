@@ -206,9 +206,9 @@ func controllerMutants() []regression {
 			breaks: "the CO does not have the node grow the filesystem", tests: in("test/driver/staging", "TestExpansionsRequireTheNode"),
 		},
 		{
-			name: "controller/truncated-image-is-healthy", in: "controller.storageFindings",
-			old:    `seen.sizeBytes < v.CapacityBytes:`,
-			new:    `seen.sizeBytes == 0:`,
+			name: "pool/truncated-image-is-healthy", in: "pool.Images.EnsureSize",
+			old:    `size < bytes {`,
+			new:    `size == 0 {`,
 			breaks: "an image that lost its end is not reported", tests: in("test/driver/health", "TestHealthOfBackingFiles"),
 		},
 		{

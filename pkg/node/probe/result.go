@@ -47,14 +47,7 @@ func (f *findings) addShutDown() {
 
 func (f *findings) addLostBacking(backing volume.Backing, how, remedy string) {
 	f.unsettled = true
-
-	if backing == volume.BackingImage {
-		f.add(health.BackingFileMissing, "its image "+how+"; "+remedy)
-
-		return
-	}
-
-	f.add(health.VolumeNotFound, "its directory "+how+"; "+remedy)
+	f.entries = append(f.entries, health.LostBacking(backing, how+"; "+remedy))
 }
 
 // addSuspicion adds what was observed since the last check, unless data is known to be lost.
