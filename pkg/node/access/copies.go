@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -36,10 +37,16 @@ func finishUUIDChange(ctx context.Context, v *staged.Volume, used filesystem.Fil
 	return used.SetUUID(ctx, device.Path, found)
 }
 
-// finishCopyForReaders does at the first staging of a copy what a read-only mount cannot do: it
+// finishCopyForReaders does at the first staging of a copy for readers what a read-only mount cannot do: it
 // replays the log that was copied, gives the filesystem a UUID of its own, and grows it to an
 // image larger than its source. The new UUID marks that this is done.
-func (f *Filesystems) finishCopyForReaders(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) error {
+func (f *Filesystems) finishCopyForReaders(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) (err error) {
+	if !v.Copy || !v.MountOptions().ReadOnly() || len(v.Publications) > 0 {
+		return nil
+	}
+
+	defer errdefs.Wrapf(&err, "prepare a copy for read-only mounting")
+
 	image, err := f.config.Pools.OpenImage(v, os.O_RDONLY)
 	if err != nil {
 		return err

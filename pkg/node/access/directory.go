@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -20,25 +19,22 @@ import (
 type Directory struct{ *Targets }
 
 // Stage binds the directory to the staging path, unless a driver that has lost its records did.
-func (d *Directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Target) error {
+func (d *Directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Target) (err error) {
 	if mounted, err := d.IsStaged(v); mounted || err != nil {
 		return err
 	}
 
-	made, err := d.makeStaging(v, staging)
+	if err := d.UnmountAllLayers(v, staging); err != nil {
+		return err
+	}
+
+	made, err := staging.MakeDir(stagingMode)
 	if err != nil {
 		return err
 	}
 
-	err = d.bindStaging(v, staging)
-	if err != nil && made {
-		err = errors.Join(err, staging.Remove())
-	}
+	defer func() { err = removeAfter(err, made, staging) }()
 
-	return err
-}
-
-func (d *Directory) bindStaging(v *staged.Volume, staging *mount.Target) error {
 	detached, err := d.tree(v, v.MountOptions())
 	if err != nil {
 		return err

@@ -27,6 +27,16 @@ type Filesystems struct {
 	templates filesystem.Templates
 }
 
+// Of returns the filesystem of the volume. Error: INVALID_ARGUMENT for an unknown one.
+func (f *Filesystems) Of(v *staged.Volume) (filesystem.Filesystem, error) {
+	fs, err := filesystem.ByName(v.FSType(), f.config.Run)
+	if err != nil {
+		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
+	}
+
+	return fs, nil
+}
+
 // FormatIfBlank makes the filesystem of a volume whose image is empty, and reports whether it
 // did. An image with other data is never formatted.
 func (f *Filesystems) FormatIfBlank(ctx context.Context, v *staged.Volume, wanted filesystem.Filesystem) (bool, error) {

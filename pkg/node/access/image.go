@@ -29,60 +29,38 @@ type Image struct {
 	growths     growths
 }
 
-// Stage formats an empty image, checks the filesystem of another one, grows it to the size
-// of its device, and mounts it. A driver that has lost its records may have mounted it already.
-func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
-	err := m.stage(ctx, v, staging)
-	if err != nil {
-		m.config.Checker.RecordFailure(ctx, v, err)
-	}
+// Stage makes the filesystem of a blank image, attaches the device, checks a filesystem that is not new,
+// grows it to the device, and mounts it. A driver that has lost its records may have mounted it already.
+func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Target) (err error) {
+	defer func() {
+		if err != nil {
+			m.config.Checker.RecordFailure(ctx, v, err)
+		}
+	}()
 
-	return err
-}
-
-func (m *Image) stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
 	if mounted, err := m.IsStaged(v); mounted || err != nil {
 		return cmp.Or(err, m.config.Devices.RecordMounted(v))
 	}
 
-	made, err := m.makeStaging(v, staging)
+	fs, err := m.filesystems.Of(v)
 	if err != nil {
 		return err
 	}
 
-	err = m.mount(ctx, v, staging)
-	if err != nil && made {
-		err = errors.Join(err, staging.Remove())
-	}
-
-	return err
-}
-
-// mount has the steps of a staging.
-func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Target) (err error) {
-	options := v.MountOptions()
-
-	if len(v.Publications) == 0 {
-		// An earlier unstaging may have been interrupted.
-		if err := m.config.Devices.DetachLeft(ctx, v); err != nil {
-			return err
-		}
-	}
-
-	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
+	made, err := m.makeStaging(ctx, v, staging)
 	if err != nil {
-		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
+		return err
 	}
+
+	defer func() { err = removeAfter(err, made, staging) }()
 
 	formatted, err := m.filesystems.FormatIfBlank(ctx, v, fs)
 	if err != nil {
 		return err
 	}
 
-	if v.Copy && options.ReadOnly() && len(v.Publications) == 0 {
-		if err := m.filesystems.finishCopyForReaders(ctx, v, fs); err != nil {
-			return fmt.Errorf("prepare a copy for read-only mounting: %w", err)
-		}
+	if err := m.filesystems.finishCopyForReaders(ctx, v, fs); err != nil {
+		return err
 	}
 
 	attached, err := m.attach(ctx, v)
@@ -97,7 +75,7 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 		return err
 	}
 
-	tree, err := mountDevice(ctx, fs, attached, options)
+	tree, err := mountDevice(ctx, fs, attached, v.MountOptions())
 	if err != nil {
 		return err
 	}
@@ -115,19 +93,27 @@ func (m *Image) mount(ctx context.Context, v *staged.Volume, staging *mount.Targ
 	return tree.Attach(staging)
 }
 
-// prepareDevice records the device that is about to be mounted, and grows the filesystem on it to its size.
-// It first checks one that is not new, and reports whether it did.
+// makeStaging ends what an interrupted unstaging has left, and makes the staging path unless it exists, which
+// it reports.
+func (m *Image) makeStaging(ctx context.Context, v *staged.Volume, staging *mount.Target) (made bool, err error) {
+	if err := m.UnmountAllLayers(v, staging); err != nil {
+		return false, err
+	}
+
+	if len(v.Publications) == 0 {
+		if err := m.config.Devices.DetachLeft(ctx, v); err != nil {
+			return false, err
+		}
+	}
+
+	return staging.MakeDir(stagingMode)
+}
+
+// prepareDevice grows the filesystem on a device that is about to be mounted to its size. It first checks one
+// that is not new, and reports whether it did.
 func (m *Image) prepareDevice(
 	ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, attached *loop.Device, formatted bool,
 ) (bool, error) {
-	if err := m.config.Devices.Record(v, attached); err != nil {
-		return false, err
-	}
-
-	if err := m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
-		return false, err
-	}
-
 	// If publications outlived the staging, the filesystem is mounted, and was checked then.
 	checked := !formatted && !v.SharedByReaders() && len(v.Publications) == 0
 
@@ -142,14 +128,26 @@ func (m *Image) prepareDevice(
 	}
 }
 
-// attach attaches the device that is mounted.
+// attach attaches the device that is mounted, and records it.
 func (m *Image) attach(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
 	attached, err := m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
 	if errors.Is(err, loop.ErrImageLocked) && m.config.Devices.DetachForgotten(ctx, v) == nil {
-		return m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
+		attached, err = m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
 	}
 
-	return attached, err
+	if err != nil {
+		return nil, err
+	}
+
+	if err := m.config.Devices.Record(v, attached); err != nil {
+		return nil, m.release(ctx, v, attached, err)
+	}
+
+	if err := m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
+		return nil, m.release(ctx, v, attached, err)
+	}
+
+	return attached, nil
 }
 
 // release closes the device of a staging that ended with err. If it failed, the device is gone afterwards,

@@ -76,13 +76,13 @@ func (t *Targets) publishStaged(ctx context.Context, way Access, v *staged.Volum
 	return t.bind(ctx, way, v, p, source, target)
 }
 
-// makeStaging makes the staging path empty, and reports whether it made the path.
-func (t *Targets) makeStaging(v *staged.Volume, staging *mount.Target) (made bool, err error) {
-	if err := t.UnmountAllLayers(v, staging); err != nil {
-		return false, err
+// removeAfter removes a staging path that was made for a staging that ended with err.
+func removeAfter(err error, made bool, staging *mount.Target) error {
+	if err != nil && made {
+		return errors.Join(err, staging.Remove())
 	}
 
-	return staging.MakeDir(stagingMode)
+	return err
 }
 
 // SetGroup gives the files of the tree to the group of the capability. The tree is still

@@ -3,8 +3,6 @@ package direct
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -25,9 +23,9 @@ func (d *Access) stage(ctx context.Context, v *staged.Volume) error {
 		return err
 	}
 
-	made, err := filesystem.ByName(v.FSType(), d.config.Run)
+	made, err := d.config.Shared.Filesystems.Of(v)
 	if err != nil {
-		return errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
+		return err
 	}
 
 	if err := d.Guard.checkNotAttached(v); err != nil {
