@@ -11,7 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
@@ -23,71 +23,97 @@ import (
 func (s *Service) NodeExpandVolume(
 	ctx context.Context, request *csi.NodeExpandVolumeRequest,
 ) (*csi.NodeExpandVolumeResponse, error) {
-	if _, err := s.config.parseExpansion(request, s.usedAt); err != nil {
+	wanted, err := parseExpansion(request)
+	if err != nil {
 		return nil, err
 	}
 
-	id, path, answer := request.GetVolumeId(), plain(request.GetVolumePath()), &csi.NodeExpandVolumeResponse{}
+	if _, err := wanted.find(&s.config, s.volumes); err != nil {
+		return nil, err
+	}
 
-	defer s.prober.ProbeAfterOperation(id)
+	defer s.prober.ProbeAfterOperation(wanted.volumeID)
 
-	return run(ctx, &s.config, id, "size", "NodeExpandVolume", request, answer, func(ctx context.Context) (err error) {
-		defer errdefs.Wrapf(&err, "expand volume %s at %s", id, path)
+	call := operation.VolumeCall(wanted.volumeID, "size", "NodeExpandVolume", request)
+	doing := fmt.Sprintf("expand volume %s at %s", wanted.volumeID, wanted.path)
+	answer := &csi.NodeExpandVolumeResponse{}
 
-		answer.CapacityBytes, err = s.expand(ctx, id, path, request.GetCapacityRange())
+	return run(ctx, &s.config, call, doing, answer, func(ctx context.Context) (err error) {
+		answer.CapacityBytes, err = s.lifecycle.expand(ctx, wanted)
 
 		return err
 	})
 }
 
-// parseExpansion parses a request, refuses what is invalid, and returns the volume that usedAt finds.
-func (c *Config) parseExpansion(
-	request *csi.NodeExpandVolumeRequest, usedAt func(id, path string) (*staged.Volume, error),
-) (*staged.Volume, error) {
-	id, path := request.GetVolumeId(), plain(request.GetVolumePath())
+// expansion is a request of an expansion.
+type expansion struct {
+	volumeID, path string
+	asked          *csi.CapacityRange
+	// capability is nil where the request has none.
+	capability *volume.Capability
+}
 
-	err := cmp.Or(checkUse(id, path, request.GetStagingTargetPath()), rpc.CheckCapacityRange(request.GetCapacityRange()))
-	if err != nil {
-		return nil, err
+// parseExpansion parses a request, and refuses what is invalid in any state.
+func parseExpansion(request *csi.NodeExpandVolumeRequest) (expansion, error) {
+	wanted := expansion{
+		volumeID: request.GetVolumeId(), path: plain(request.GetVolumePath()), asked: request.GetCapacityRange(),
 	}
 
-	v, err := usedAt(id, path)
+	err := cmp.Or(checkUse(wanted.volumeID, wanted.path, request.GetStagingTargetPath()), rpc.CheckCapacityRange(wanted.asked))
+	if err != nil || request.GetVolumeCapability() == nil {
+		return wanted, err
+	}
+
+	given, err := volume.ParseCapability(request.GetVolumeCapability())
+	if err != nil {
+		return wanted, rpc.Invalid("volume_capability: %w", err)
+	}
+
+	wanted.capability = &given
+
+	return wanted, nil
+}
+
+// find returns the volume in use that can be expanded so.
+func (e expansion) find(config *Config, volumes staged.Volumes) (*staged.Volume, error) {
+	v, err := volumes.At(e.volumeID, e.path)
 	if v != nil {
 		// Of an unknown volume, any path is NOT_FOUND.
-		err = cmp.Or(rpc.CheckAbsolute("volume_path", path), err)
+		err = cmp.Or(rpc.CheckAbsolute("volume_path", e.path), err)
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	if err := checkHas(c, v, request.GetVolumeCapability()); err != nil {
+	if err := checkHas(config, v, e.capability); err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	if v.Ephemeral {
 		return nil, rpc.Errorf(codes.FailedPrecondition,
-			"volume %s is an inline ephemeral one and keeps its size; recreate the pod with another %s", id, volume.KeySize)
+			"volume %s is an inline ephemeral one and keeps its size; recreate the pod with another %s", e.volumeID, volume.KeySize)
 	}
 
 	return v, nil
 }
 
-func (s *Service) expand(ctx context.Context, id, path string, asked *csi.CapacityRange) (int64, error) {
-	v, err := s.usedAt(id, path)
+// expand grows what the volume is stored in, where no controller does it, its device and its filesystem.
+func (l *lifecycle) expand(ctx context.Context, wanted expansion) (int64, error) {
+	v, err := l.volumes.At(wanted.volumeID, wanted.path)
 	if err != nil {
 		return 0, err
 	}
 
-	if err := s.ways.CheckLength(v); err != nil {
+	if err := l.ways.CheckLength(v); err != nil {
 		return 0, err
 	}
 
-	if err := growStored(&s.config, s.pools, v, asked); err != nil {
+	if err := growStored(l.config, l.pools, v, wanted.asked); err != nil {
 		return 0, err
 	}
 
-	return s.ways.For(v).Expand(ctx, v, path, asked)
+	return l.ways.For(v).Expand(ctx, v, wanted.path, wanted.asked)
 }
 
 // growStored enlarges the volume's image, or the limit of its directory, where no controller does it.
@@ -129,19 +155,14 @@ func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.
-func checkHas(config *Config, v *staged.Volume, given *csi.VolumeCapability) error {
-	if given == nil {
+func checkHas(config *Config, v *staged.Volume, wanted *volume.Capability) error {
+	if wanted == nil {
 		return nil
-	}
-
-	wanted, err := volume.ParseCapability(given)
-	if err != nil {
-		return err
 	}
 
 	if wanted.Block != v.Capability.Block {
 		return fmt.Errorf("%w: it is not staged for this access type", volume.ErrCapability)
 	}
 
-	return checkCapability(config, v, wanted)
+	return checkCapability(config, v, *wanted)
 }

@@ -37,18 +37,3 @@ func volumeHealth(
 
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: record.VolumeHealth(id)}, nil
 }
-
-// NodeGetStorageHealth returns the conditions of the pools and of the state store (CSI v1.13, NodeGetStorageHealth).
-func (s *Service) NodeGetStorageHealth(
-	context.Context, *csi.NodeGetStorageHealthRequest,
-) (*csi.NodeGetStorageHealthResponse, error) {
-	return storageHealth(s.config.Storage), nil
-}
-
-func storageHealth(storage *health.Monitor) *csi.NodeGetStorageHealthResponse {
-	if storage == nil {
-		return &csi.NodeGetStorageHealthResponse{}
-	}
-
-	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(storage.All())}
-}

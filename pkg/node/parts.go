@@ -15,7 +15,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
-	"github.com/touchstone-csi/touchstone/pkg/node/remount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
@@ -38,12 +37,7 @@ type parts struct {
 	checker *fsck.Checker
 	prober  *probe.Prober
 	own     *ownOperations
-	// persistent is connected with the service, which stages and publishes.
-	persistent *remount.Mounts
 }
-
-// Persistent are the persistent mounts on this node.
-func (p *parts) Persistent() *remount.Mounts { return p.persistent }
 
 // newParts returns the parts, and the configuration of the ways in which volumes are used.
 func newParts(config *Config, runtimes kata.Runtimes) (*parts, access.Config) {
@@ -111,10 +105,6 @@ func (p *parts) stagedNow(id string) (*staged.Volume, bool, error) {
 	isStaged, err := p.ways.For(v).IsStaged(v)
 
 	return v, isStaged, err
-}
-
-func (p *parts) isPublished(v *staged.Volume, at staged.Publication) (bool, error) {
-	return p.ways.For(v).IsPublished(v, at)
 }
 
 // openRoot opens the root of a staged volume's filesystem, nil where it is not mounted.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
@@ -22,7 +21,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // TestOwnStaging is which stagings are the driver's, and which of them end with their last publication.
@@ -70,16 +68,6 @@ func TestCheckAllowed(t *testing.T) {
 	require.NoError(t, checkAllowed(dirs, filepath.Join(dir, "target")))
 	require.NoError(t, checkAllowed(dirs, filepath.Join(dir, "missing", "target")), "nothing can be there")
 	require.Error(t, checkAllowed(dirs, "/elsewhere/target"), "want: another directory is refused")
-}
-
-func TestCheckUsedAt(t *testing.T) {
-	t.Parallel()
-
-	v := &staged.Volume{VolumeID: "a", StagingPath: "/staging", Publications: []staged.Publication{{TargetPath: "/target"}}}
-
-	for path, want := range map[string]codes.Code{"/staging": codes.OK, "/target": codes.OK, "/other": codes.NotFound, "": codes.NotFound} {
-		rpccode.Require(t, checkUsedAt(v, path), want, "path %q", path)
-	}
 }
 
 // TestIncompleteConfig refuses what a node cannot run without, and sets the defaults of the rest.
@@ -157,9 +145,15 @@ func TestRegisterRecords(t *testing.T) {
 func TestStorageHealth(t *testing.T) {
 	t.Parallel()
 
-	require.Empty(t, storageHealth(nil).GetBackendHealth(), "want: nothing is known without a monitor")
+	a := &answers{}
+	none, err := a.NodeGetStorageHealth(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, none.GetBackendHealth(), "want: nothing is known without a monitor")
 
 	monitor := health.New(health.Config{Name: "storage", Log: slog.New(slog.DiscardHandler)})
 	monitor.Set("pool", health.Observation{Entries: []health.Entry{health.NewEntry(health.PoolUnreachable, "gone")}}, time.Now())
-	require.Len(t, storageHealth(monitor).GetBackendHealth(), 1, "want: the condition of the pool")
+	a.config.Storage = monitor
+	one, err := a.NodeGetStorageHealth(t.Context(), nil)
+	require.NoError(t, err)
+	require.Len(t, one.GetBackendHealth(), 1, "want: the condition of the pool")
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/remount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -37,31 +37,14 @@ func (s *Service) NodePublishVolume(
 		return nil, err
 	}
 
-	id := request.GetVolumeId()
+	defer s.prober.ProbeAfterOperation(wanted.volumeID)
 
-	defer s.prober.ProbeAfterOperation(id)
+	call := operation.VolumeCall(wanted.volumeID, wanted.TargetPath, "NodePublishVolume", request)
+	doing := fmt.Sprintf("publish volume %s at %s", wanted.volumeID, wanted.TargetPath)
 
-	return run(ctx, &s.config, id, wanted.TargetPath, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{},
-		func(ctx context.Context) error {
-			stagingPath, err := s.stagingOf(ctx, request)
-			if err == nil {
-				err = s.publish(ctx, id, stagingPath, wanted)
-			}
-
-			if errors.Is(err, errNotStaged) {
-				err = errors.Join(s.checkExists(ctx, id), err)
-			}
-
-			if err != nil {
-				err = errors.Join(err, s.unstageLast(ctx, id))
-
-				return fmt.Errorf("publish volume %s at %s: %w", id, wanted.TargetPath, err)
-			}
-
-			s.prober.StagedOrPublished(id)
-
-			return nil
-		})
+	return run(ctx, &s.config, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
+		return s.lifecycle.publish(ctx, wanted)
+	})
 }
 
 // publishEphemeral is NodePublishVolume of an inline ephemeral volume, which it creates.
@@ -77,58 +60,95 @@ func (s *Service) publishEphemeral(
 
 	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
 
-	return run(ctx, &s.config, wanted.VolumeID, target, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{},
-		func(ctx context.Context) (err error) {
-			defer errdefs.Wrapf(&err, "publish ephemeral volume %s at %s", wanted.VolumeID, target)
+	call := operation.VolumeCall(wanted.VolumeID, target, "NodePublishVolume", request)
+	doing := fmt.Sprintf("publish ephemeral volume %s at %s", wanted.VolumeID, target)
 
-			return s.ephemeral.Publish(ctx, wanted)
-		})
+	return run(ctx, &s.config, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
+		return s.ephemeral.Publish(ctx, wanted)
+	})
 }
 
-// stages reports whether the CO stages the volume of the request.
-func (c *Config) stages(request *csi.NodePublishVolumeRequest) bool {
-	return c.Capabilities.Has(capability.StageUnstageVolume) && !volume.IsEphemeral(request.GetVolumeContext())
+// publishing is a request of a publication.
+type publishing struct {
+	staged.Publication
+
+	volumeID, stagingPath string
+	// own is the volume that is staged first, nil where the CO stages it. Inline means that it is an inline
+	// ephemeral one of a Simulated.
+	own    *staged.Volume
+	inline bool
 }
 
 // parsePublish parses a request, and refuses what is invalid in any state.
 func (c *Config) parsePublish(
 	request *csi.NodePublishVolumeRequest, checkPath func(field, path string) error,
-) (staged.Publication, error) {
+) (publishing, error) {
 	id, target := request.GetVolumeId(), request.GetTargetPath()
 
 	err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("target_path", target), checkPath("target_path", target))
 	if err != nil {
-		return staged.Publication{}, err
+		return publishing{}, err
 	}
 
-	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
+	given, err := volume.ParseCapability(request.GetVolumeCapability())
 	if err != nil {
-		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
+		return publishing{}, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	if !volume.IsID(id) {
-		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
+		return publishing{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
 	}
 
-	if request.GetStagingTargetPath() == "" && c.stages(request) {
-		return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
-			"staging_target_path is missing; stage the volume first and pass its path on")
+	wanted := publishing{
+		volumeID: id, stagingPath: plain(request.GetStagingTargetPath()), inline: volume.IsEphemeral(request.GetVolumeContext()),
+		Publication: staged.Publication{
+			TargetPath: plain(target), Capability: given,
+			ReadOnly: request.GetReadonly() || given.ReaderOnly(),
+			Pod:      cgroup.PodUID(target, request.GetVolumeContext()),
+		},
 	}
 
-	return staged.Publication{
-		TargetPath: plain(target), Capability: wanted,
-		ReadOnly: request.GetReadonly() || wanted.ReaderOnly(),
-		Pod:      cgroup.PodUID(target, request.GetVolumeContext()),
-	}, c.Capabilities.CheckMountGroup(wanted)
+	switch {
+	case wanted.inline:
+		wanted.own, err = newEphemeral(request)
+	case !c.Capabilities.Has(capability.StageUnstageVolume):
+		wanted.own, err = parseVolume(request)
+	case wanted.stagingPath == "":
+		err = rpc.Errorf(codes.FailedPrecondition, "staging_target_path is missing; stage the volume first and pass its path on")
+	}
+
+	return wanted, cmp.Or(err, c.Capabilities.CheckMountGroup(given))
 }
 
-func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted staged.Publication) error {
-	v, err := s.stagedUse(id, stagingPath)
+// publish publishes the volume for a CO, and stages it first where that is not the CO's to do.
+func (l *lifecycle) publish(ctx context.Context, wanted publishing) error {
+	stagingPath, err := l.stagingOf(ctx, wanted)
+	if err == nil {
+		err = l.Publish(ctx, wanted.volumeID, stagingPath, wanted.Publication)
+	}
+
+	if errors.Is(err, errNotStaged) {
+		err = errors.Join(l.checkExists(ctx, wanted.volumeID), err)
+	}
+
+	if err != nil {
+		return errors.Join(err, l.unstageLast(ctx, wanted.volumeID))
+	}
+
+	l.prober.StagedOrPublished(wanted.volumeID)
+
+	return nil
+}
+
+// Publish publishes the volume that is staged at the path, unless it is published already. It is recorded before
+// anything is mounted.
+func (l *lifecycle) Publish(ctx context.Context, id, stagingPath string, wanted staged.Publication) error {
+	v, err := l.stagedUse(id, stagingPath)
 	if err != nil {
 		return err
 	}
 
-	if v, err = s.prune(v); err != nil {
+	if v, err = l.prune(v); err != nil {
 		return err
 	}
 
@@ -137,18 +157,18 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 			return err
 		}
 
-		return s.ways.For(v).Republish(ctx, v, existing)
+		return l.ways.For(v).Republish(ctx, v, existing)
 	}
 
-	if err := checkPublishable(&s.config, v, wanted); err != nil {
+	if err := checkPublishable(l.config, v, wanted); err != nil {
 		return err
 	}
 
-	if err := s.checkUsable(v); err != nil {
+	if err := l.checkUsable(v); err != nil {
 		return err
 	}
 
-	target, err := s.config.Dirs.Target(wanted.TargetPath)
+	target, err := l.config.Dirs.Target(wanted.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -158,7 +178,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 	defer target.Close()
 
-	if err := s.ways.Targets.UnmountAllLayers(v, target); err != nil {
+	if err := l.ways.Targets.UnmountAllLayers(v, target); err != nil {
 		return err
 	}
 
@@ -172,38 +192,38 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	published := v.Clone()
 	published.Publications = append(published.Publications, wanted)
 
-	if err := s.volumes.Record(ctx, published); err != nil {
+	if err := l.volumes.Record(ctx, published); err != nil {
 		return err
 	}
 
-	if err := s.publishRecorded(ctx, published, wanted, target); err != nil {
-		return errors.Join(err, s.ways.For(v).Unpublish(v, wanted, nil), s.volumes.Staged.PutLazily(v),
-			s.devices.DetachUnusedReader(ctx, v))
+	if err := l.publishRecorded(ctx, published, wanted, target); err != nil {
+		return errors.Join(err, l.ways.For(v).Unpublish(v, wanted, nil), l.volumes.Staged.PutLazily(v),
+			l.devices.DetachUnusedReader(ctx, v))
 	}
 
-	return s.config.Point.At(ctx, operation.VolumePublished, id)
+	return l.config.Point.At(ctx, operation.VolumePublished, id)
 }
 
-func (s *Service) publishRecorded(ctx context.Context, v *staged.Volume, wanted staged.Publication, target *mount.Target) error {
-	if err := s.config.Point.At(ctx, operation.PublicationRecorded, v.VolumeID); err != nil {
+func (l *lifecycle) publishRecorded(ctx context.Context, v *staged.Volume, wanted staged.Publication, target *mount.Target) error {
+	if err := l.config.Point.At(ctx, operation.PublicationRecorded, v.VolumeID); err != nil {
 		return err
 	}
 
-	return s.ways.For(v).Publish(ctx, v, wanted, target)
+	return l.ways.For(v).Publish(ctx, v, wanted, target)
 }
 
 // checkUsable returns an error for a staged volume that no pod could use.
-func (s *Service) checkUsable(v *staged.Volume) error {
-	if _, err := s.pools.Of(v); err != nil {
+func (l *lifecycle) checkUsable(v *staged.Volume) error {
+	if _, err := l.pools.Of(v); err != nil {
 		return err
 	}
 
-	return s.ways.CheckNotShutDown(v)
+	return l.ways.CheckNotShutDown(v)
 }
 
 // stagedUse returns the record of a volume that really is staged there.
-func (s *Service) stagedUse(id, stagingPath string) (*staged.Volume, error) {
-	v, isStaged, err := s.stagedNow(id)
+func (l *lifecycle) stagedUse(id, stagingPath string) (*staged.Volume, error) {
+	v, isStaged, err := l.stagedNow(id)
 
 	switch {
 	case err != nil:
@@ -221,8 +241,8 @@ func (s *Service) stagedUse(id, stagingPath string) (*staged.Volume, error) {
 var errNotStaged = rpc.Errorf(codes.FailedPrecondition, "it is not staged; call NodeStageVolume first")
 
 // checkExists returns NOT_FOUND if no pool has the volume.
-func (s *Service) checkExists(ctx context.Context, id string) error {
-	exists, err := s.prober.IsStored(ctx, id)
+func (l *lifecycle) checkExists(ctx context.Context, id string) error {
+	exists, err := l.prober.IsStored(ctx, id)
 	if err != nil || exists {
 		return nil //nolint:nilerr // it may exist
 	}
@@ -303,20 +323,20 @@ func (s *Service) NodeUnpublishVolume(
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return run(ctx, &s.config, id, target, "NodeUnpublishVolume", request, &csi.NodeUnpublishVolumeResponse{},
-		func(ctx context.Context) (err error) {
-			defer errdefs.Wrapf(&err, "unpublish volume %s from %s", id, target)
+	call := operation.VolumeCall(id, target, "NodeUnpublishVolume", request)
+	doing := fmt.Sprintf("unpublish volume %s from %s", id, target)
 
-			return s.unpublish(ctx, id, target)
-		})
+	return run(ctx, &s.config, call, doing, &csi.NodeUnpublishVolumeResponse{}, func(ctx context.Context) error {
+		return s.lifecycle.unpublish(ctx, id, target)
+	})
 }
 
-func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
-	if _, found := s.volumes.Inline.At(id, targetPath); found {
-		return s.ephemeral.Unpublish(ctx, id, targetPath)
+func (l *lifecycle) unpublish(ctx context.Context, id, targetPath string) error {
+	if _, found := l.volumes.Inline.At(id, targetPath); found {
+		return l.ephemeral.Unpublish(ctx, id, targetPath)
 	}
 
-	target, err := s.config.Dirs.Target(targetPath)
+	target, err := l.config.Dirs.Target(targetPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -325,47 +345,47 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 		defer target.Close()
 	}
 
-	if err := s.persistent.End(ctx, id, targetPath); err != nil {
+	if err := remount.End(ctx, l.volumes.Staged, l.prober, id, targetPath); err != nil {
 		return err
 	}
 
-	v, known := s.volumes.Staged.Get(id)
+	v, known := l.volumes.Staged.Get(id)
 	if known {
 		if publication, published := v.PublicationAt(targetPath); published {
-			return s.endPublication(ctx, v, publication, target)
+			return l.endPublication(ctx, v, publication, target)
 		}
 	}
 
 	if target != nil {
-		if found, err := s.ephemeral.RemoveUnrecorded(ctx, id, target); found || err != nil {
+		if found, err := l.ephemeral.RemoveUnrecorded(ctx, id, target); found || err != nil {
 			return err
 		}
 
-		if err := s.unmountUnrecorded(id, v, target); err != nil {
+		if err := l.unmountUnrecorded(id, v, target); err != nil {
 			return err
 		}
 	}
 
-	return errors.Join(s.direct.Assignments.RemoveUnrecorded(ctx, id, targetPath), s.unstageLast(ctx, id))
+	return errors.Join(l.direct.Assignments.RemoveUnrecorded(ctx, id, targetPath), l.unstageLast(ctx, id))
 }
 
 // endPublication removes a recorded publication, and its record last.
-func (s *Service) endPublication(ctx context.Context, v *staged.Volume, publication staged.Publication, target *mount.Target) error {
-	if err := s.ways.For(v).Unpublish(v, publication, target); err != nil {
+func (l *lifecycle) endPublication(ctx context.Context, v *staged.Volume, publication staged.Publication, target *mount.Target) error {
+	if err := l.ways.For(v).Unpublish(v, publication, target); err != nil {
 		return err
 	}
 
 	left := v.WithoutPublication(publication.TargetPath)
-	if err := s.devices.DetachUnusedReader(ctx, left); err != nil {
+	if err := l.devices.DetachUnusedReader(ctx, left); err != nil {
 		return err
 	}
 
-	return errors.Join(s.volumes.Staged.PutLazily(left), s.unstageLast(ctx, v.VolumeID))
+	return errors.Join(l.volumes.Staged.PutLazily(left), l.unstageLast(ctx, v.VolumeID))
 }
 
 // unmountUnrecorded unmounts a publication that has no record, if the mount is certainly the
 // volume's. V is nil if the volume has no record at all.
-func (s *Service) unmountUnrecorded(id string, v *staged.Volume, target *mount.Target) error {
+func (l *lifecycle) unmountUnrecorded(id string, v *staged.Volume, target *mount.Target) error {
 	if v != nil && v.StagingPath == target.Path() {
 		return nil // the mount is the staging
 	}
@@ -376,13 +396,13 @@ func (s *Service) unmountUnrecorded(id string, v *staged.Volume, target *mount.T
 	}
 
 	for _, lost := range access.UnrecordedVolumes(id) {
-		isVolume, err := s.observe.IsMountOf(lost, point)
+		isVolume, err := l.observe.IsMountOf(lost, point)
 		if err != nil {
 			return err
 		}
 
 		if isVolume {
-			return s.ways.Targets.UnmountAllLayers(lost, target)
+			return l.ways.Targets.UnmountAllLayers(lost, target)
 		}
 	}
 

@@ -28,7 +28,7 @@ func (s *Service) Recover(ctx context.Context) error {
 
 	for _, v := range s.volumes.Staged.All() {
 		// A volume that fails does not keep the others from being used.
-		if err := s.reconcile(ctx, v); err != nil {
+		if err := s.lifecycle.reconcile(ctx, v); err != nil {
 			s.config.Log.Error("cannot recover a staged volume", "volume", v.VolumeID, "error", err)
 		}
 	}
@@ -81,54 +81,54 @@ const recoveryDetachLimit = time.Second
 
 // reconcile removes from the record what does not exist any more, and the record with the
 // staging.
-func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
-	pruned, err := s.prune(v)
+func (l *lifecycle) reconcile(ctx context.Context, v *staged.Volume) error {
+	pruned, err := l.prune(v)
 	if err != nil {
 		return err
 	}
 
-	if len(pruned.Publications) == 0 && s.config.endsUnpublished(pruned) {
-		return s.unstageLast(ctx, v.VolumeID)
+	if len(pruned.Publications) == 0 && l.config.endsUnpublished(pruned) {
+		return l.unstageLast(ctx, v.VolumeID)
 	}
 
-	isStaged, err := s.ways.For(pruned).IsStaged(pruned)
+	isStaged, err := l.ways.For(pruned).IsStaged(pruned)
 	if err != nil {
 		return err
 	}
 
 	if isStaged {
 		if pruned.IsMountedImage() && !pruned.SharedByReaders() {
-			s.checker.RecordMounted(ctx, pruned)
+			l.checker.RecordMounted(ctx, pruned)
 		}
 
-		if err := s.devices.RecordMounted(pruned); err != nil {
+		if err := l.devices.RecordMounted(pruned); err != nil {
 			return err
 		}
 	}
 
 	if len(pruned.Publications) > 0 || isStaged {
 		// A publication that was interrupted may have left its device.
-		return errors.Join(s.devices.DetachUnusedReader(ctx, pruned), s.direct.Assignments.Restore(pruned))
+		return errors.Join(l.devices.DetachUnusedReader(ctx, pruned), l.direct.Assignments.Restore(pruned))
 	}
 
-	s.config.Log.Info("a volume is not staged any more", "volume", v.VolumeID, "stagingPath", v.StagingPath)
+	l.config.Log.Info("a volume is not staged any more", "volume", v.VolumeID, "stagingPath", v.StagingPath)
 
 	// A program that keeps its device must not keep the driver from its start.
 	waiting, cancel := context.WithTimeout(ctx, recoveryDetachLimit)
 	defer cancel()
 
-	if err := s.devices.DetachAll(waiting, v); err != nil {
+	if err := l.devices.DetachAll(waiting, v); err != nil {
 		return err
 	}
 
-	return s.forget(v)
+	return l.forget(v)
 }
 
 // prune removes the publications that do not exist any more from the record, and returns the
 // record with the others.
-func (s *Service) prune(v *staged.Volume) (*staged.Volume, error) {
+func (l *lifecycle) prune(v *staged.Volume) (*staged.Volume, error) {
 	for _, publication := range v.Publications {
-		published, err := s.ways.For(v).IsPublished(v, publication)
+		published, err := l.ways.For(v).IsPublished(v, publication)
 		if err != nil {
 			return nil, err
 		}
@@ -137,14 +137,14 @@ func (s *Service) prune(v *staged.Volume) (*staged.Volume, error) {
 			continue
 		}
 
-		s.config.Log.Info("a volume is not published any more", "volume", v.VolumeID, "target", publication.TargetPath)
+		l.config.Log.Info("a volume is not published any more", "volume", v.VolumeID, "target", publication.TargetPath)
 
-		if err := s.ways.For(v).Unpublish(v, publication, nil); err != nil {
+		if err := l.ways.For(v).Unpublish(v, publication, nil); err != nil {
 			return nil, err
 		}
 
 		v = v.WithoutPublication(publication.TargetPath)
-		if err := s.volumes.Staged.PutLazily(v); err != nil {
+		if err := l.volumes.Staged.PutLazily(v); err != nil {
 			return nil, err
 		}
 	}
@@ -164,21 +164,21 @@ func (s *Service) isPublication(volumeID, targetPath string) bool {
 
 // forget deletes the record of a volume that is not in use here any more, unless the next start publishes
 // it again, and resets the queue of a device that another program has detached.
-func (s *Service) forget(v *staged.Volume) error {
-	s.tuner.ResetQueues(v.VolumeID)
+func (l *lifecycle) forget(v *staged.Volume) error {
+	l.tuner.ResetQueues(v.VolumeID)
 
 	if len(v.Persistent) > 0 {
-		return s.volumes.Staged.PutLazily(v.Unused())
+		return l.volumes.Staged.PutLazily(v.Unused())
 	}
 
-	return s.volumes.Staged.DeleteLazily(v.VolumeID)
+	return l.volumes.Staged.DeleteLazily(v.VolumeID)
 }
 
 // leave deletes the record of a volume that was unstaged, and then its last observation: in
 // this order, so that a probe that is running does not restore the observation. A volume
 // whose staging fails keeps its observation.
-func (s *Service) leave(record *staged.Volume) error {
-	defer s.prober.Observations().Forget(record.VolumeID)
+func (l *lifecycle) leave(record *staged.Volume) error {
+	defer l.prober.Observations().Forget(record.VolumeID)
 
-	return s.forget(record)
+	return l.forget(record)
 }

@@ -9,9 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/protobuf/proto"
-
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/health"
@@ -106,13 +103,15 @@ type Config struct {
 // Service is the CSI Node service (CSI v1.13, Node Service RPC). It is safe
 // for concurrent use.
 type Service struct {
-	csi.UnimplementedNodeServer
+	answers
 	*parts
 
-	config    Config
+	lifecycle *lifecycle
 	ephemeral *ephemeral.Volumes
-	stats     *stats.Reader
-	local     *LocalNode
+	// persistent are published again at each start.
+	persistent *remount.Mounts
+	stats      *stats.Reader
+	local      *LocalNode
 }
 
 // New returns a service that keeps its records in the store, which must not be
@@ -129,7 +128,7 @@ func New(config Config) (*Service, error) {
 
 	p, common := newParts(&config, runtimes)
 	s := &Service{
-		parts: p, config: config,
+		parts: p, answers: answers{config: config},
 		ephemeral: ephemeral.New(ephemeral.Config{
 			Config: common, Records: p.volumes.Inline, Ways: p.ways, Prober: p.prober, Operations: config.Operations,
 			Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,
@@ -141,11 +140,11 @@ func New(config Config) (*Service, error) {
 	}
 	s.stats = stats.New(stats.Config{
 		Ways: p.ways, Assignments: p.direct.Assignments, Observer: p.observe, Prober: p.prober, Dirs: config.Dirs,
-		Capabilities: config.Capabilities, InUse: s.usedAt,
+		Capabilities: config.Capabilities, Volumes: p.volumes,
 	})
+	s.lifecycle = &lifecycle{parts: p, config: &s.config, ephemeral: s.ephemeral}
 	s.persistent = remount.New(remount.Config{
-		Volumes: p.volumes.Staged, Dirs: config.Dirs, Prober: p.prober, Do: p.own.run,
-		IsPublished: p.isPublished, Stage: s.stage, Publish: s.publish, Log: config.Log,
+		Volumes: p.volumes.Staged, Dirs: config.Dirs, Prober: p.prober, Do: p.own.run, Lifecycle: s.lifecycle, Log: config.Log,
 	})
 	config.Admission.Register(s.ephemeral)
 
@@ -216,36 +215,8 @@ func (s *Service) Checker() *fsck.Checker { return s.checker }
 // Assignments are those of direct volumes on this node.
 func (s *Service) Assignments() *direct.Assignments { return s.direct.Assignments }
 
+// Persistent are the persistent mounts on this node.
+func (s *Service) Persistent() *remount.Mounts { return s.persistent }
+
 // Local returns the node as a controller in this process uses it.
 func (s *Service) Local() *LocalNode { return s.local }
-
-// NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,
-// NodeGetInfo).
-func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return nodeInfo(&s.config), nil
-}
-
-func nodeInfo(config *Config) *csi.NodeGetInfoResponse {
-	info := &csi.NodeGetInfoResponse{NodeId: config.NodeID, MaxVolumesPerNode: config.MaxVolumesPerNode}
-	if len(config.Segments) > 0 {
-		info.AccessibleTopology = &csi.Topology{Segments: config.Segments}
-	}
-
-	return info
-}
-
-// NodeGetCapabilities answers with what is not disabled (CSI v1.13,
-// NodeGetCapabilities).
-func (s *Service) NodeGetCapabilities(
-	context.Context, *csi.NodeGetCapabilitiesRequest,
-) (*csi.NodeGetCapabilitiesResponse, error) {
-	return &csi.NodeGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Node()}, nil
-}
-
-// run runs change as the operation of a call on the object of the volume, and returns the answer.
-func run[T any](
-	ctx context.Context, config *Config, id, object, method string, request proto.Message, answer T, change func(context.Context) error,
-) (T, error) {
-	return operation.DoLogged(ctx, config.Log, config.Operations, operation.VolumeCall(id, object, method, request),
-		func(ctx context.Context) (T, error) { return answer, change(ctx) })
-}

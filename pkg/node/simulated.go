@@ -10,8 +10,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
+	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -20,32 +20,24 @@ import (
 // opens none of the paths of a request and needs no privilege, so that the tests of a CO run
 // anywhere. It is also the LocalNode of the controller in its process, and safe for concurrent use.
 type Simulated struct {
-	csi.UnimplementedNodeServer
+	answers
 
-	config  Config
-	volumes *staged.Records[*staged.Volume]
+	volumes staged.Volumes
 }
 
 // NewSimulated returns a service that keeps its records in the store, which must not be open yet.
 func NewSimulated(config Config) *Simulated {
-	return &Simulated{config: config, volumes: staged.NewVolumes(config.Store)}
+	return &Simulated{
+		answers: answers{config: config},
+		volumes: staged.Volumes{Staged: staged.NewVolumes(config.Store), Inline: staged.NewInlineRecords(config.Store)},
+	}
 }
 
 // Recover reads the records.
 func (s *Simulated) Recover(context.Context) error {
-	s.volumes.Load()
+	s.volumes.Staged.Load()
 
 	return nil
-}
-
-// NodeGetInfo answers as Service does (CSI v1.13, NodeGetInfo).
-func (s *Simulated) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return nodeInfo(&s.config), nil
-}
-
-// NodeGetCapabilities answers with what is not disabled (CSI v1.13, NodeGetCapabilities).
-func (s *Simulated) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
-	return &csi.NodeGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Node()}, nil
 }
 
 // NodeStageVolume records the staging (CSI v1.13, NodeStageVolume).
@@ -55,16 +47,14 @@ func (s *Simulated) NodeStageVolume(ctx context.Context, request *csi.NodeStageV
 		return nil, err
 	}
 
-	return run(ctx, &s.config, wanted.VolumeID, "stage", "NodeStageVolume", request, &csi.NodeStageVolumeResponse{},
-		func(ctx context.Context) (err error) {
-			defer errdefs.Wrapf(&err, "stage volume %s at %s", wanted.VolumeID, wanted.StagingPath)
+	call := operation.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request)
+	doing := fmt.Sprintf("stage volume %s at %s", wanted.VolumeID, wanted.StagingPath)
 
-			return s.stage(ctx, wanted)
-		})
+	return run(ctx, &s.config, call, doing, &csi.NodeStageVolumeResponse{}, func(ctx context.Context) error { return s.stage(ctx, wanted) })
 }
 
 func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
-	if current, known := s.volumes.Get(wanted.VolumeID); known {
+	if current, known := s.volumes.Staged.Get(wanted.VolumeID); known {
 		return checkSameStaging(current, wanted)
 	}
 
@@ -76,7 +66,7 @@ func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
 		return err
 	}
 
-	return s.volumes.Put(ctx, wanted)
+	return s.volumes.Staged.Put(ctx, wanted)
 }
 
 // size returns the size of the volume's image, 0 for a directory. Error: NOT_FOUND.
@@ -96,19 +86,21 @@ func (s *Simulated) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnst
 		return nil, err
 	}
 
-	return run(ctx, &s.config, id, "stage", "NodeUnstageVolume", request, &csi.NodeUnstageVolumeResponse{},
-		func(context.Context) error {
-			v, known := s.volumes.Get(id)
-			if !known || v.StagingPath != path {
-				return nil
-			}
+	call := operation.VolumeCall(id, "stage", "NodeUnstageVolume", request)
+	doing := fmt.Sprintf("unstage volume %s from %s", id, path)
 
-			if err := checkUnpublished(v); err != nil {
-				return fmt.Errorf("unstage volume %s from %s: %w", id, path, err)
-			}
+	return run(ctx, &s.config, call, doing, &csi.NodeUnstageVolumeResponse{}, func(context.Context) error {
+		v, known := s.volumes.Staged.Get(id)
+		if !known || v.StagingPath != path {
+			return nil
+		}
 
-			return s.volumes.DeleteLazily(id)
-		})
+		if err := checkUnpublished(v); err != nil {
+			return err
+		}
+
+		return s.volumes.Staged.DeleteLazily(id)
+	})
 }
 
 // NodePublishVolume records the publication (CSI v1.13, NodePublishVolume). Without
@@ -119,45 +111,37 @@ func (s *Simulated) NodePublishVolume(ctx context.Context, request *csi.NodePubl
 		return nil, err
 	}
 
-	id := request.GetVolumeId()
+	call := operation.VolumeCall(wanted.volumeID, wanted.TargetPath, "NodePublishVolume", request)
+	doing := fmt.Sprintf("publish volume %s at %s", wanted.volumeID, wanted.TargetPath)
 
-	return run(ctx, &s.config, id, wanted.TargetPath, "NodePublishVolume", request, &csi.NodePublishVolumeResponse{},
-		func(ctx context.Context) (err error) {
-			defer errdefs.Wrapf(&err, "publish volume %s at %s", id, wanted.TargetPath)
+	return run(ctx, &s.config, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
+		v, err := s.stagingOf(wanted)
+		if err != nil {
+			return err
+		}
 
-			v, err := s.stagingOf(request)
-			if err != nil {
-				return err
-			}
-
-			return s.publish(ctx, v, wanted)
-		})
+		return s.publish(ctx, v, wanted.Publication)
+	})
 }
 
 // stagingOf returns the record of the staged volume, or a new one where the CO does not stage it.
-func (s *Simulated) stagingOf(request *csi.NodePublishVolumeRequest) (*staged.Volume, error) {
-	current, known := s.volumes.Get(request.GetVolumeId())
+func (s *Simulated) stagingOf(wanted publishing) (*staged.Volume, error) {
+	current, known := s.volumes.Staged.Get(wanted.volumeID)
 
 	switch {
-	case known && s.config.stages(request) && current.StagingPath != plain(request.GetStagingTargetPath()):
-		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", current.StagingPath, request.GetStagingTargetPath())
+	case known && wanted.own == nil && current.StagingPath != wanted.stagingPath:
+		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", current.StagingPath, wanted.stagingPath)
 	case known:
 		return current, nil
-	case volume.IsEphemeral(request.GetVolumeContext()):
-		return newEphemeral(request)
-	case s.config.stages(request):
+	case wanted.own == nil:
 		return nil, errNotStaged
+	case wanted.inline:
+		return wanted.own, nil
 	}
 
-	fresh, err := parseUnstaged(request, request.GetTargetPath())
-	if err != nil {
-		return nil, err
-	}
+	_, err := s.size(wanted.own)
 
-	fresh.StagingPath = ""
-	_, err = s.size(fresh)
-
-	return fresh, err
+	return wanted.own, err
 }
 
 func newEphemeral(request *csi.NodePublishVolumeRequest) (*staged.Volume, error) {
@@ -183,7 +167,7 @@ func (s *Simulated) publish(ctx context.Context, v *staged.Volume, wanted staged
 	published := v.Clone()
 	published.Publications = append(published.Publications, wanted)
 
-	return s.volumes.Put(ctx, published)
+	return s.volumes.Staged.Put(ctx, published)
 }
 
 // NodeUnpublishVolume forgets the publication (CSI v1.13, NodeUnpublishVolume).
@@ -195,20 +179,22 @@ func (s *Simulated) NodeUnpublishVolume(
 		return nil, err
 	}
 
-	return run(ctx, &s.config, id, target, "NodeUnpublishVolume", request, &csi.NodeUnpublishVolumeResponse{},
-		func(context.Context) error {
-			v, known := s.volumes.Get(id)
-			if !known {
-				return nil
-			}
+	call := operation.VolumeCall(id, target, "NodeUnpublishVolume", request)
+	doing := fmt.Sprintf("unpublish volume %s from %s", id, target)
 
-			left := v.WithoutPublication(target)
-			if left.StagingPath == "" && len(left.Publications) == 0 {
-				return s.volumes.DeleteLazily(id)
-			}
+	return run(ctx, &s.config, call, doing, &csi.NodeUnpublishVolumeResponse{}, func(context.Context) error {
+		v, known := s.volumes.Staged.Get(id)
+		if !known {
+			return nil
+		}
 
-			return s.volumes.PutLazily(left)
-		})
+		left := v.WithoutPublication(target)
+		if left.StagingPath == "" && len(left.Publications) == 0 {
+			return s.volumes.Staged.DeleteLazily(id)
+		}
+
+		return s.volumes.Staged.PutLazily(left)
+	})
 }
 
 // NodeGetVolumeStats answers with the volume's size, of which nothing is used (CSI v1.13,
@@ -220,7 +206,7 @@ func (s *Simulated) NodeGetVolumeStats(
 }
 
 func (s *Simulated) usage(_ context.Context, id, path string) ([]*csi.VolumeUsage, *health.Record, error) {
-	v, err := s.usedAt(id, path)
+	v, err := s.volumes.At(id, path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -230,26 +216,21 @@ func (s *Simulated) usage(_ context.Context, id, path string) ([]*csi.VolumeUsag
 	return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size, Available: size}}, nil, err
 }
 
-// usedAt returns the record of a volume that is staged or published at the path.
-func (s *Simulated) usedAt(id, path string) (*staged.Volume, error) {
-	v, known := s.volumes.Get(id)
-	if !known {
-		return nil, errNotInUse(id)
-	}
-
-	return v, checkUsedAt(v, path)
-}
-
 // NodeExpandVolume answers with the size that the controller has given the volume (CSI v1.13,
 // NodeExpandVolume).
 func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
-	v, err := s.config.parseExpansion(request, s.usedAt)
+	wanted, err := parseExpansion(request)
+	if err != nil {
+		return nil, err
+	}
+
+	v, err := wanted.find(&s.config, s.volumes)
 	if err != nil {
 		return nil, err
 	}
 
 	size, err := s.size(v)
-	if limit := request.GetCapacityRange().GetLimitBytes(); err == nil && limit > 0 && size > limit {
+	if limit := wanted.asked.GetLimitBytes(); err == nil && limit > 0 && size > limit {
 		err = rpc.Errorf(codes.OutOfRange, "expand volume %s: it has %d bytes already, more than limit_bytes %d", v.VolumeID, size, limit)
 	}
 
@@ -265,17 +246,12 @@ func (s *Simulated) NodeGetVolumeHealth(
 	ctx context.Context, request *csi.NodeGetVolumeHealthRequest,
 ) (*csi.NodeGetVolumeHealthResponse, error) {
 	return volumeHealth(ctx, request, func(_ context.Context, id string) (*health.Record, error) {
-		if _, known := s.volumes.Get(id); !known {
-			return nil, errNotInUse(id)
+		if _, known := s.volumes.Staged.Get(id); !known {
+			return nil, staged.NotInUseError(id)
 		}
 
 		return nil, nil // it is healthy
 	})
-}
-
-// NodeGetStorageHealth answers as Service does (CSI v1.13, NodeGetStorageHealth).
-func (s *Simulated) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
-	return storageHealth(s.config.Storage), nil
 }
 
 // Serves reports whether nodeID is the ID of this node.
@@ -283,7 +259,7 @@ func (s *Simulated) Serves(nodeID string) bool { return nodeID == s.config.NodeI
 
 // InUse returns where the volume is published, or else staged.
 func (s *Simulated) InUse(volumeID string) (path string, used bool, err error) {
-	v, known := s.volumes.Get(volumeID)
+	v, known := s.volumes.Staged.Get(volumeID)
 
 	switch {
 	case !known:

@@ -13,7 +13,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -32,36 +31,43 @@ func (s *Service) NodeStageVolume(
 
 	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
 
-	return run(ctx, &s.config, wanted.VolumeID, "stage", "NodeStageVolume", request, &csi.NodeStageVolumeResponse{},
-		func(ctx context.Context) error {
-			if err := s.stage(ctx, wanted); err != nil {
-				return fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
-			}
+	call := operation.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request)
+	doing := fmt.Sprintf("stage volume %s at %s", wanted.VolumeID, wanted.StagingPath)
 
-			s.prober.StagedOrPublished(wanted.VolumeID)
-
-			return nil
-		})
+	return run(ctx, &s.config, call, doing, &csi.NodeStageVolumeResponse{}, func(ctx context.Context) error {
+		return s.lifecycle.stage(ctx, wanted)
+	})
 }
 
 // parseStaging parses a request, and refuses what is invalid in any state.
 func (c *Config) parseStaging(
 	request *csi.NodeStageVolumeRequest, checkPath func(field, path string) error,
 ) (*staged.Volume, error) {
-	wanted, err := parseStage(request)
+	path := request.GetStagingTargetPath()
+	if err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("staging_target_path", path)); err != nil {
+		return nil, err
+	}
+
+	wanted, err := parseVolume(request)
 	if err != nil {
 		return nil, err
 	}
+
+	wanted.StagingPath = plain(path)
 
 	return wanted, cmp.Or(checkPath("staging_target_path", wanted.StagingPath), c.Capabilities.CheckMountGroup(wanted.Capability))
 }
 
-func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
-	err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("staging_target_path", request.GetStagingTargetPath()))
-	if err != nil {
-		return nil, err
-	}
+// volumeRequest is what the requests of a staging, and of a publication that begins with one, say of a volume.
+type volumeRequest interface {
+	GetVolumeId() string
+	GetVolumeCapability() *csi.VolumeCapability
+	GetVolumeContext() map[string]string
+	GetPublishContext() map[string]string
+}
 
+// parseVolume returns the volume of a staging, without its path.
+func parseVolume(request volumeRequest) (*staged.Volume, error) {
 	capability, err := volume.ParseCapability(request.GetVolumeCapability())
 	if err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
@@ -89,15 +95,26 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 	}
 
 	return &staged.Volume{
-		VolumeID: request.GetVolumeId(), StagingPath: plain(request.GetStagingTargetPath()),
-		Capability: capability, Parameters: parameters, Slot: slot,
+		VolumeID: request.GetVolumeId(), Capability: capability, Parameters: parameters, Slot: slot,
 		ReadOnly: request.GetPublishContext()[volume.KeyReadOnly] == "true",
 		Copy:     request.GetVolumeContext()[volume.KeyCopy] == "true",
 	}, nil
 }
 
-func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
-	current, isStaged, err := s.stagedNow(wanted.VolumeID)
+// stage is Stage for a CO, which uses the volume again then.
+func (l *lifecycle) stage(ctx context.Context, wanted *staged.Volume) error {
+	if err := l.Stage(ctx, wanted); err != nil {
+		return err
+	}
+
+	l.prober.StagedOrPublished(wanted.VolumeID)
+
+	return nil
+}
+
+// Stage stages the volume, unless it is staged already. It is recorded before anything is attached or mounted.
+func (l *lifecycle) Stage(ctx context.Context, wanted *staged.Volume) error {
+	current, isStaged, err := l.stagedNow(wanted.VolumeID)
 	if err != nil {
 		return err
 	}
@@ -106,11 +123,11 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		return checkSameStaging(current, wanted)
 	}
 
-	if err := checkCapability(&s.config, wanted, wanted.Capability); err != nil {
+	if err := checkCapability(l.config, wanted, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
-	staging, err := s.config.Dirs.Target(wanted.StagingPath)
+	staging, err := l.config.Dirs.Target(wanted.StagingPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the staging directory: %w", err)
 	}
@@ -120,46 +137,46 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	}
 	defer staging.Close()
 
-	if err := s.pools.CheckStored(wanted); err != nil {
-		defer s.prober.StagingFailed(wanted, err)
+	if err := l.pools.CheckStored(wanted); err != nil {
+		defer l.prober.StagingFailed(wanted, err)
 
 		return err
 	}
 
-	if wanted, err = s.keepPublications(wanted); err != nil {
+	if wanted, err = l.keepPublications(wanted); err != nil {
 		return err
 	}
 
-	if err := s.volumes.Record(ctx, wanted); err != nil {
+	if err := l.volumes.Record(ctx, wanted); err != nil {
 		return err
 	}
 
 	if len(wanted.Publications) == 0 {
 		// Observations of an earlier attachment do not apply to the new one.
-		s.prober.Observations().Forget(wanted.VolumeID)
+		l.prober.Observations().Forget(wanted.VolumeID)
 	}
 
-	if err := s.stageRecorded(ctx, wanted, staging); err != nil {
-		defer s.prober.StagingFailed(wanted, err)
+	if err := l.stageRecorded(ctx, wanted, staging); err != nil {
+		defer l.prober.StagingFailed(wanted, err)
 
-		return errors.Join(err, s.forgetUnstaged(wanted))
+		return errors.Join(err, l.forgetUnstaged(wanted))
 	}
 
-	return s.config.Point.At(ctx, operation.VolumeStaged, wanted.VolumeID)
+	return l.config.Point.At(ctx, operation.VolumeStaged, wanted.VolumeID)
 }
 
-func (s *Service) stageRecorded(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
-	if err := s.config.Point.At(ctx, operation.StagingRecorded, v.VolumeID); err != nil {
+func (l *lifecycle) stageRecorded(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
+	if err := l.config.Point.At(ctx, operation.StagingRecorded, v.VolumeID); err != nil {
 		return err
 	}
 
 	if v.Parameters.Backing.HasDevice() && !v.IsDirect() {
-		if err := s.direct.Guard.CheckNotAssigned(v); err != nil {
+		if err := l.direct.Guard.CheckNotAssigned(v); err != nil {
 			return err
 		}
 	}
 
-	return s.ways.For(v).Stage(ctx, v, staging)
+	return l.ways.For(v).Stage(ctx, v, staging)
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
@@ -195,32 +212,32 @@ func checkSameStaging(current, wanted *staged.Volume) error {
 
 // forgetUnstaged deletes the record of a volume that could not be staged, unless it has publications, or a
 // device, that the next attempt has to find.
-func (s *Service) forgetUnstaged(wanted *staged.Volume) error {
-	current, known := s.volumes.Staged.Get(wanted.VolumeID)
+func (l *lifecycle) forgetUnstaged(wanted *staged.Volume) error {
+	current, known := l.volumes.Staged.Get(wanted.VolumeID)
 	if !known || len(current.Publications) > 0 {
 		return nil
 	}
 
-	left, err := s.devices.IsLeft(current)
+	left, err := l.devices.IsLeft(current)
 	if left || err != nil {
 		return err
 	}
 
 	// The kernel has detached the device with its last user, and another program may get its number.
-	s.prober.Observations().DetachAll(current.VolumeID)
+	l.prober.Observations().DetachAll(current.VolumeID)
 
-	return s.forget(current)
+	return l.forget(current)
 }
 
 // keepPublications takes over publications that outlived their staging, which another
 // program has unmounted, persistent ones, and the device that the volume may still have.
-func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
-	current, known := s.volumes.Staged.Get(wanted.VolumeID)
+func (l *lifecycle) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
+	current, known := l.volumes.Staged.Get(wanted.VolumeID)
 	if !known {
 		return wanted, nil
 	}
 
-	left, err := s.prune(current)
+	left, err := l.prune(current)
 	if err != nil {
 		return nil, err
 	}
@@ -248,25 +265,25 @@ func (s *Service) NodeUnstageVolume(
 
 	defer s.prober.ProbeAfterOperation(id)
 
-	return run(ctx, &s.config, id, "stage", "NodeUnstageVolume", request, &csi.NodeUnstageVolumeResponse{},
-		func(ctx context.Context) (err error) {
-			defer errdefs.Wrapf(&err, "unstage volume %s from %s", id, path)
+	call := operation.VolumeCall(id, "stage", "NodeUnstageVolume", request)
+	doing := fmt.Sprintf("unstage volume %s from %s", id, path)
 
-			return s.unstage(ctx, id, path)
-		})
+	return run(ctx, &s.config, call, doing, &csi.NodeUnstageVolumeResponse{}, func(ctx context.Context) error {
+		return s.lifecycle.unstage(ctx, id, path)
+	})
 }
 
-func (s *Service) unstage(ctx context.Context, id, path string) error {
-	v, known := s.volumes.Staged.Get(id)
+func (l *lifecycle) unstage(ctx context.Context, id, path string) error {
+	v, known := l.volumes.Staged.Get(id)
 	if !known {
-		return s.unstageUnknown(ctx, id, path)
+		return l.unstageUnknown(ctx, id, path)
 	}
 
 	if v.StagingPath != path {
-		return checkAllowed(s.config.Dirs, path)
+		return checkAllowed(l.config.Dirs, path)
 	}
 
-	v, err := s.prune(v)
+	v, err := l.prune(v)
 	if err != nil {
 		return err
 	}
@@ -275,15 +292,15 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 		return err
 	}
 
-	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
+	if err := l.ways.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 
-	if err := s.config.Point.At(ctx, operation.VolumeUnstaged, id); err != nil {
+	if err := l.config.Point.At(ctx, operation.VolumeUnstaged, id); err != nil {
 		return err
 	}
 
-	return s.leave(v)
+	return l.leave(v)
 }
 
 func checkUnpublished(v *staged.Volume) error {
@@ -296,19 +313,19 @@ func checkUnpublished(v *staged.Volume) error {
 }
 
 // unstageUnknown unmounts a volume that the records were lost of.
-func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
-	if err := s.direct.Guard.CheckNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
+func (l *lifecycle) unstageUnknown(ctx context.Context, id, path string) error {
+	if err := l.direct.Guard.CheckNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
 		return err
 	}
 
-	if err := checkAllowed(s.config.Dirs, path); err != nil {
+	if err := checkAllowed(l.config.Dirs, path); err != nil {
 		return err
 	}
 
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		v := &staged.Volume{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
 
-		mounted, err := s.observe.IsMountedAt(v, path)
+		mounted, err := l.observe.IsMountedAt(v, path)
 		if err != nil {
 			return err
 		}
@@ -317,16 +334,16 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 			continue
 		}
 
-		if v, err = s.devices.Identify(v); err != nil {
+		if v, err = l.devices.Identify(v); err != nil {
 			return err
 		}
 
 		// So that unstage knows it, and a device that stays is found again.
-		if err := s.volumes.Staged.PutLazily(v); err != nil {
+		if err := l.volumes.Staged.PutLazily(v); err != nil {
 			return err
 		}
 
-		return s.unstage(ctx, id, path)
+		return l.unstage(ctx, id, path)
 	}
 
 	return nil

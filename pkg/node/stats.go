@@ -5,12 +5,10 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/health"
-	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // NodeGetVolumeStats returns the bytes and inodes of the volume's filesystem, or the size of
@@ -50,32 +48,4 @@ func (c *Config) volumeStats(
 // relative volume_path is left to the caller: no volume is at one, which is NOT_FOUND.
 func checkUse(id, path, stagingPath string) error {
 	return cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("volume_path", path), rpc.CheckAbsolute("staging_target_path", stagingPath))
-}
-
-// usedAt returns the volume's record if it is staged or published at the path. Error:
-// NOT_FOUND.
-func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
-	if found, ok := s.volumes.Inline.At(id, path); ok {
-		return found.StagedVolume(), nil
-	}
-
-	v, known := s.volumes.Staged.Get(id)
-	if !known {
-		return nil, errNotInUse(id)
-	}
-
-	return v, checkUsedAt(v, path)
-}
-
-func errNotInUse(id string) error {
-	return rpc.Errorf(codes.NotFound, "volume %s is not in use on this node", id)
-}
-
-// checkUsedAt returns NOT_FOUND unless the volume is staged or published at the path.
-func checkUsedAt(v *staged.Volume, path string) error {
-	if _, published := v.PublicationAt(path); !published && path != v.StagingPath {
-		return rpc.Errorf(codes.NotFound, "volume %s is not at %s", v.VolumeID, path)
-	}
-
-	return nil
 }

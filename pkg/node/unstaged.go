@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
-
 	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -51,52 +49,41 @@ func (c *Config) removeOwnStaging(v *staged.Volume) error {
 
 // stagingOf returns where the volume is staged that a publication is wanted of,
 // and stages it first where that is not the CO's to do.
-func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeRequest) (string, error) {
-	if s.config.stages(request) {
-		return plain(request.GetStagingTargetPath()), nil
+func (l *lifecycle) stagingOf(ctx context.Context, wanted publishing) (string, error) {
+	if wanted.own == nil {
+		return wanted.stagingPath, nil
 	}
 
 	// It may be staged at the CO's path, from before the capability was disabled.
-	if current, isStaged, err := s.stagedNow(request.GetVolumeId()); err != nil {
+	if current, isStaged, err := l.stagedNow(wanted.volumeID); err != nil {
 		return "", err
 	} else if isStaged {
 		return current.StagingPath, nil
 	}
 
-	own, err := parseUnstaged(request, s.config.ownStagingPath(request.GetVolumeId()))
-	if err != nil {
-		return "", err
-	}
-
-	if err := os.MkdirAll(s.config.StagingDir, ownStagingMode); err != nil {
+	if err := os.MkdirAll(l.config.StagingDir, ownStagingMode); err != nil {
 		return "", fmt.Errorf("make the directory in which volumes are staged: %w", err)
 	}
 
-	return own.StagingPath, s.stage(ctx, own)
-}
+	wanted.own.StagingPath = l.config.ownStagingPath(wanted.volumeID)
 
-// parseUnstaged parses a publication's request as that of the staging at the path.
-func parseUnstaged(request *csi.NodePublishVolumeRequest, path string) (*staged.Volume, error) {
-	return parseStage(&csi.NodeStageVolumeRequest{
-		VolumeId: request.GetVolumeId(), StagingTargetPath: path, VolumeCapability: request.GetVolumeCapability(),
-		VolumeContext: request.GetVolumeContext(), PublishContext: request.GetPublishContext(),
-	})
+	return wanted.own.StagingPath, l.Stage(ctx, wanted.own)
 }
 
 // unstageLast undoes what stagingOf has done, once no publication is left.
-func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
-	v, known := s.volumes.Staged.Get(volumeID)
-	if !known || len(v.Publications) > 0 || !s.config.endsUnpublished(v) {
+func (l *lifecycle) unstageLast(ctx context.Context, volumeID string) error {
+	v, known := l.volumes.Staged.Get(volumeID)
+	if !known || len(v.Publications) > 0 || !l.config.endsUnpublished(v) {
 		return nil
 	}
 
-	if err := s.ways.For(v).Unstage(ctx, v); err != nil {
+	if err := l.ways.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 
-	if err := s.config.removeOwnStaging(v); err != nil {
+	if err := l.config.removeOwnStaging(v); err != nil {
 		return err
 	}
 
-	return s.leave(v)
+	return l.leave(v)
 }

@@ -24,7 +24,7 @@ func nodeMutants() []regression {
 			tests:  in("test/driver/publishing", "TestAccessModes"),
 		},
 		{
-			name: "node/missing-parent-is-not-found", in: "node.Service.publish",
+			name: "node/missing-parent-is-not-found", in: "node.lifecycle.Publish",
 			old:    `rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent`,
 			new:    `rpc.Errorf(codes.NotFound, "the CO must make the target's parent`,
 			breaks: "a CO that has not made the target's parent gets NOT_FOUND, as if the volume were missing",
@@ -135,8 +135,8 @@ func nodeMutants() []regression {
 			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLifecycle"),
 		},
 		{
-			name: "node/readers-device-kept", in: "node.Service.endPublication",
-			old: `	if err := s.devices.DetachUnusedReader(ctx, left); err != nil {
+			name: "node/readers-device-kept", in: "node.lifecycle.endPublication",
+			old: `	if err := l.devices.DetachUnusedReader(ctx, left); err != nil {
 		return err
 	}
 `,
@@ -144,20 +144,20 @@ func nodeMutants() []regression {
 			breaks: "the second device of read-only publications is left", tests: in("test/driver/publishing", "TestReadOnlyBesideWritable"),
 		},
 		{
-			name: "node/failed-staging-stays-recorded", in: "node.Service.stage",
-			old:    `return errors.Join(err, s.forgetUnstaged(wanted))`,
+			name: "node/failed-staging-stays-recorded", in: "node.lifecycle.Stage",
+			old:    `return errors.Join(err, l.forgetUnstaged(wanted))`,
 			new:    `return err`,
 			breaks: "a volume whose staging failed counts as in use",
 			tests:  in("test/driver/staging", "TestAFailedStagingIsForgotten"),
 		},
 		{
-			name: "node/staged-before-recorded", in: "node.Service.stage",
-			old: `	if err := s.volumes.Record(ctx, wanted); err != nil {
+			name: "node/staged-before-recorded", in: "node.lifecycle.Stage",
+			old: `	if err := l.volumes.Record(ctx, wanted); err != nil {
 		return err
 	}
 
 	if len(wanted.Publications) == 0 {`,
-			new: `	defer func() { _ = s.volumes.Record(ctx, wanted) }()
+			new: `	defer func() { _ = l.volumes.Record(ctx, wanted) }()
 
 	if len(wanted.Publications) == 0 {`,
 			breaks: "a driver that is killed while it stages leaves a mount without a record",

@@ -9,8 +9,8 @@ const (
 func specMutants() []regression {
 	return []regression{
 		{
-			name: "spec/NPVE-4-unknown-volume", in: "node.Service.NodePublishVolume",
-			old: `errors.Join(s.checkExists(ctx, id), err)`, new: `errors.Join(nil, err)`,
+			name: "spec/NPVE-4-unknown-volume", in: "node.lifecycle.publish",
+			old: `errors.Join(l.checkExists(ctx, wanted.volumeID), err)`, new: `errors.Join(nil, err)`,
 			breaks: "NodePublishVolume of an unknown volume is FAILED_PRECONDITION", tests: in(conformance, errorTables),
 		},
 		{
@@ -28,10 +28,8 @@ func specMutants() []regression {
 		},
 		{
 			name: "spec/NPVE-7-staging-path-missing", in: "node.Config.parsePublish",
-			old: `return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
-			"staging_target_path`,
-			new: `return staged.Publication{}, rpc.Errorf(codes.InvalidArgument,
-			"staging_target_path`,
+			old:    `rpc.Errorf(codes.FailedPrecondition, "staging_target_path`,
+			new:    `rpc.Errorf(codes.InvalidArgument, "staging_target_path`,
 			breaks: "a missing staging path has another code", tests: in(conformance, errorTables),
 		},
 		{
@@ -41,7 +39,7 @@ func specMutants() []regression {
 		},
 		{
 			name: "spec/NEVE-1-exceeds-capabilities", in: "node.checkHas",
-			old: `return checkCapability(config, v, wanted)`, new: `return nil`,
+			old: `return checkCapability(config, v, *wanted)`, new: `return nil`,
 			breaks: "NodeExpandVolume takes a capability that the volume does not have", tests: in(conformance, errorTables),
 		},
 		{

@@ -183,21 +183,21 @@ func randomRowMutants() []regression {
 			breaks: "secrets reach the log", tests: in("internal/driver", "TestSecretsAndMountFlagsNeverReachTheLog"),
 		},
 		{
-			name: "spec/NGVSE-2,NGVSE-4,NGVS-3-anywhere", in: "node.checkUsedAt",
-			old: `!published && path != v.StagingPath`, new: `!published && path == ""`,
+			name: "spec/NGVSE-2,NGVSE-4,NGVS-3-anywhere", in: "staged.Volumes.At",
+			old: `!published && path != found.StagingPath`, new: `!published && path == ""`,
 			breaks: "statistics are given for a path where the volume is not", tests: in("test/conformance", "TestErrorTables"),
 		},
 		{
-			name: "spec/NSVE-4-unknown-volume", in: "node.parseStage",
+			name: "spec/NSVE-4-unknown-volume", in: "node.parseVolume",
 			old: `	if !volume.IsID(request.GetVolumeId()) {
 		return nil, rpc.Errorf(codes.NotFound,`, new: `	if !volume.IsID(request.GetVolumeId()) {
 		return nil, rpc.Errorf(codes.FailedPrecondition,`,
 			breaks: "staging a volume that cannot exist has another code", tests: in("test/conformance", "TestErrorTables"),
 		},
 		{
-			name: "spec/NUV-7,NUV-8-unstage-twice", in: "node.Service.unstage",
+			name: "spec/NUV-7,NUV-8-unstage-twice", in: "node.lifecycle.unstage",
 			old: `	if !known {
-		return s.unstageUnknown(ctx, id, path)
+		return l.unstageUnknown(ctx, id, path)
 	}`, new: `	if !known {
 		return rpc.Errorf(codes.NotFound, "volume %s is not staged", id)
 	}`,

@@ -36,12 +36,14 @@ func publishOnce(directory string) (run, end func() error, err error) {
 	n := &node{records: staged.NewVolumes(store), dir: filepath.Join(directory, "kubelet"), failed: map[string]error{}}
 	n.Mounts = remount.New(remount.Config{
 		Volumes: n.records, Dirs: dirs, Prober: n, Log: log,
-		IsPublished: func(*staged.Volume, staged.Publication) (bool, error) { return false, nil },
+		Lifecycle: lifecycle{
+			isPublished: func(staged.Publication) (bool, error) { return false, nil },
+			stage:       func(*staged.Volume) error { return nil },
+			publish:     func(string, staged.Publication) error { return nil },
+		},
 		Do: func(ctx context.Context, _, _ string, do func(context.Context) error) error {
 			return do(ctx)
 		},
-		Stage:   func(context.Context, *staged.Volume) error { return nil },
-		Publish: func(context.Context, string, string, staged.Publication) error { return nil },
 	})
 
 	err = store.Open(context.Background())

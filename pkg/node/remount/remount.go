@@ -1,8 +1,8 @@
 // Package remount publishes volumes again at a start of the driver, where their publication is persistent:
 // the CO that published them, a person, does not repeat its calls.
 //
-// It decides what has to be published, in which order, and when not. How a volume is staged and published
-// are functions of the service.
+// It decides what has to be published, in which order, and when not. How a volume is staged and published is
+// package node's (Lifecycle).
 package remount
 
 import (
@@ -30,14 +30,19 @@ type Config struct {
 	Volumes *staged.Records[*staged.Volume]
 	Dirs    *mount.AllowedDirs
 	Prober  Prober
-	// IsPublished reports whether the volume is mounted at the target path.
-	IsPublished func(*staged.Volume, staged.Publication) (bool, error)
+	// Lifecycle stages and publishes the volumes.
+	Lifecycle Lifecycle
 	// Do runs a function as an operation on a volume, which ends with ctx.
-	Do func(ctx context.Context, volumeID, method string, do func(context.Context) error) error
-	// Stage and Publish stage and publish a volume, in an operation on it.
-	Stage   func(context.Context, *staged.Volume) error
-	Publish func(ctx context.Context, volumeID, stagingPath string, wanted staged.Publication) error
-	Log     *slog.Logger
+	Do  func(ctx context.Context, volumeID, method string, do func(context.Context) error) error
+	Log *slog.Logger
+}
+
+// Lifecycle stages and publishes volumes, in an operation on them (package node).
+type Lifecycle interface {
+	// IsPublished reports whether the volume is mounted at the target path.
+	IsPublished(v *staged.Volume, at staged.Publication) (bool, error)
+	Stage(ctx context.Context, v *staged.Volume) error
+	Publish(ctx context.Context, volumeID, stagingPath string, wanted staged.Publication) error
 }
 
 // Prober is what the mounts are reported to (package probe).
@@ -62,7 +67,7 @@ func New(config Config) *Mounts { return &Mounts{config} }
 func (m *Mounts) Set(ctx context.Context, request persistent.Request) error {
 	return m.config.Do(ctx, request.VolumeID, "set persistent", func(ctx context.Context) error {
 		if !request.Persistent {
-			return m.End(ctx, request.VolumeID, request.TargetPath)
+			return End(ctx, m.config.Volumes, m.config.Prober, request.VolumeID, request.TargetPath)
 		}
 
 		if v, known := m.config.Volumes.Get(request.VolumeID); known {
@@ -78,15 +83,15 @@ func (m *Mounts) Set(ctx context.Context, request persistent.Request) error {
 
 // End ends that the publication at the target path is persistent, before the volume is unpublished: after that
 // no start may publish it again. The caller is in an operation on the volume.
-func (m *Mounts) End(ctx context.Context, volumeID, targetPath string) error {
-	v, known := m.config.Volumes.Get(volumeID)
+func End(ctx context.Context, volumes *staged.Records[*staged.Volume], prober Prober, volumeID, targetPath string) error {
+	v, known := volumes.Get(volumeID)
 	if !known || !v.IsPersistentAt(targetPath) {
 		return nil
 	}
 
-	m.config.Prober.NotWanted(v.VolumeID)
+	prober.NotWanted(v.VolumeID)
 
-	return m.config.Volumes.Put(ctx, v.WithoutPersistent(targetPath))
+	return volumes.Put(ctx, v.WithoutPersistent(targetPath))
 }
 
 // PublishAll makes the persistent mounts of a pool's volumes that are missing. One that fails is logged, is a
@@ -134,7 +139,7 @@ func (m *Mounts) PublishAll(ctx context.Context, poolName string) {
 }
 
 func (m *Mounts) publish(ctx context.Context, v *staged.Volume, wanted staged.Publication) error {
-	published, err := m.config.IsPublished(v, wanted)
+	published, err := m.config.Lifecycle.IsPublished(v, wanted)
 	if published || err != nil {
 		return err
 	}
@@ -149,11 +154,11 @@ func (m *Mounts) publish(ctx context.Context, v *staged.Volume, wanted staged.Pu
 		return err
 	}
 
-	if err := m.config.Stage(ctx, v.Unused()); err != nil {
+	if err := m.config.Lifecycle.Stage(ctx, v.Unused()); err != nil {
 		return err
 	}
 
-	if err := m.config.Publish(ctx, v.VolumeID, v.StagingPath, wanted); err != nil {
+	if err := m.config.Lifecycle.Publish(ctx, v.VolumeID, v.StagingPath, wanted); err != nil {
 		return err
 	}
 

@@ -63,8 +63,19 @@ func newNode(t *testing.T) *node {
 
 	n.Mounts = remount.New(remount.Config{
 		Volumes: n.records, Dirs: dirs, Prober: n, Log: slog.New(slog.DiscardHandler),
-		IsPublished: func(_ *staged.Volume, p staged.Publication) (bool, error) {
-			return filepath.Base(p.TargetPath) == "mounted", n.unknown
+		Lifecycle: lifecycle{
+			isPublished: func(p staged.Publication) (bool, error) { return filepath.Base(p.TargetPath) == "mounted", n.unknown },
+			stage: func(v *staged.Volume) error {
+				require.Empty(t, v.Publications, "want: the staging is the volume's first")
+
+				return n.refused[v.VolumeID]
+			},
+			publish: func(stagingPath string, p staged.Publication) error {
+				require.Equal(t, n.staging(), stagingPath, "want: it is staged where it was")
+				n.published = append(n.published, p.TargetPath)
+
+				return n.unpublished
+			},
 		},
 		Do: func(ctx context.Context, _, _ string, do func(context.Context) error) error {
 			if n.waits != nil {
@@ -75,20 +86,30 @@ func newNode(t *testing.T) *node {
 
 			return n.ended
 		},
-		Stage: func(_ context.Context, v *staged.Volume) error {
-			require.Empty(t, v.Publications, "want: the staging is the volume's first")
-
-			return n.refused[v.VolumeID]
-		},
-		Publish: func(_ context.Context, _, stagingPath string, p staged.Publication) error {
-			require.Equal(t, n.staging(), stagingPath, "want: it is staged where it was")
-			n.published = append(n.published, p.TargetPath)
-
-			return n.unpublished
-		},
 	})
 
 	return n
+}
+
+// lifecycle stands in for the service.
+type lifecycle struct {
+	isPublished func(at staged.Publication) (bool, error)
+	stage       func(v *staged.Volume) error
+	publish     func(stagingPath string, wanted staged.Publication) error
+}
+
+func (l lifecycle) IsPublished(_ *staged.Volume, at staged.Publication) (bool, error) {
+	return l.isPublished(at)
+}
+
+func (l lifecycle) Stage(_ context.Context, v *staged.Volume) error { return l.stage(v) }
+
+func (l lifecycle) Publish(_ context.Context, _, stagingPath string, wanted staged.Publication) error {
+	return l.publish(stagingPath, wanted)
+}
+
+func (n *node) end(ctx context.Context, id, target string) error {
+	return remount.End(ctx, n.records, n, id, target)
 }
 
 func (n *node) StagingFailed(v *staged.Volume, cause error) { n.failed[v.VolumeID] = cause }
@@ -171,7 +192,7 @@ func TestSetReportsThatNothingIsStored(t *testing.T) {
 	n.closeStore()
 	require.Error(t, n.Set(t.Context(), other), "want: what is not stored is not persistent")
 	require.Error(t, n.Set(t.Context(), ended), "want: the next start would publish it")
-	require.Error(t, n.End(t.Context(), first, kept.TargetPath), "want: the next start would publish it")
+	require.Error(t, n.end(t.Context(), first, kept.TargetPath), "want: the next start would publish it")
 }
 
 // TestPublishAll makes the mounts that are missing, in the order of their paths, and one that fails keeps no
@@ -186,7 +207,7 @@ func TestPublishAll(t *testing.T) {
 	n.put(t, second, "full")
 	n.keep(t, first)
 	n.keep(t, second)
-	require.NoError(t, n.End(t.Context(), first, filepath.Join(n.dir, "none")))
+	require.NoError(t, n.end(t.Context(), first, filepath.Join(n.dir, "none")))
 	require.NoError(t, os.MkdirAll(filepath.Join(n.dir, "full", "file"), 0o700))
 
 	n.PublishAll(t.Context(), "another")
@@ -210,7 +231,7 @@ func TestPublishAll(t *testing.T) {
 	n.published, n.refused[first] = nil, broken
 	n.PublishAll(t.Context(), "default")
 
-	require.NoError(t, n.End(t.Context(), first, inner))
+	require.NoError(t, n.end(t.Context(), first, inner))
 	require.NoError(t, n.failed[first], "want: a volume that is not wanted has no failure")
 	delete(n.refused, first)
 	n.PublishAll(t.Context(), "default")
@@ -237,7 +258,7 @@ func TestPublishAllReportsEachFailure(t *testing.T) {
 		}, mount.ErrWrongType},
 		"it is forgotten": {func(n *node) { n.waits = func() { require.NoError(t, n.records.DeleteLazily(first)) } }, nil},
 		"it is unpublished": {func(n *node) {
-			n.waits = func() { require.NoError(t, n.End(t.Context(), first, filepath.Join(n.dir, "outer", "inner"))) }
+			n.waits = func() { require.NoError(t, n.end(t.Context(), first, filepath.Join(n.dir, "outer", "inner"))) }
 		}, nil},
 	} {
 		n := newNode(t)

@@ -1,6 +1,10 @@
 package staged
 
-import "context"
+import (
+	"context"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+)
 
 // Volumes are the volumes in use on a node. Their ids are those that the CO uses.
 type Volumes struct {
@@ -33,6 +37,30 @@ func (v Volumes) Get(id string) (volume *Volume, record Record, ok bool) {
 	volume = inline.StagedVolume()
 
 	return volume, inline, true
+}
+
+// At returns the volume that is staged or published at the path. Error: NOT_FOUND, with a volume that is in use
+// elsewhere.
+func (v Volumes) At(id, path string) (*Volume, error) {
+	if inline, ok := v.Inline.At(id, path); ok {
+		return inline.StagedVolume(), nil
+	}
+
+	found, known := v.Staged.Get(id)
+	if !known {
+		return nil, NotInUseError(id)
+	}
+
+	if _, published := found.PublicationAt(path); !published && path != found.StagingPath {
+		return found, errdefs.Errorf(errdefs.ErrNotFound, "volume %s is not at %s", id, path)
+	}
+
+	return found, nil
+}
+
+// NotInUseError returns the NOT_FOUND of a volume that has no record on this node.
+func NotInUseError(id string) error {
+	return errdefs.Errorf(errdefs.ErrNotFound, "volume %s is not in use on this node", id)
 }
 
 // IDs returns the ids of these volumes.

@@ -5,9 +5,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
 // TestVolumesInUse are those of both kinds, by the CO's ids and by the names of their objects.
@@ -38,6 +41,23 @@ func TestVolumesInUse(t *testing.T) {
 	_, _, ok := volumes.Get(content)
 	require.False(t, ok, "want: the content's id is none of a volume")
 	require.Equal(t, []string{"csi-1", volumeID}, []string{volumes.OfObject(content), volumes.OfObject(volumeID)})
+
+	for _, use := range []struct {
+		id, path string
+		want     codes.Code
+	}{
+		{volumeID, "/staging", codes.OK},
+		{volumeID, "/b", codes.OK},
+		{volumeID, "/c", codes.NotFound},
+		{volumeID, "", codes.NotFound},
+		{"csi-1", "/a", codes.OK},
+		{"csi-1", "/b", codes.NotFound},
+		{content, "/a", codes.NotFound},
+	} {
+		v, err := volumes.At(use.id, use.path)
+		rpccode.Require(t, rpc.Status(err), use.want, "volume %s at %q", use.id, use.path)
+		require.Equal(t, use.id == volumeID || use.want == codes.OK, v != nil, "want: the volume, if one of that id is in use")
+	}
 
 	for path, want := range map[string]bool{"/a": true, "/b": false} {
 		_, ok = volumes.Inline.At("csi-1", path)

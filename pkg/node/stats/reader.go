@@ -28,8 +28,13 @@ type Config struct {
 	Prober       *probe.Prober
 	Dirs         *mount.AllowedDirs
 	Capabilities capability.Set
-	// InUse returns the volume that is staged or published at the path. Error: NOT_FOUND.
-	InUse func(id, path string) (*staged.Volume, error)
+	Volumes      Volumes
+}
+
+// Volumes are the volumes in use (package staged).
+type Volumes interface {
+	// At returns the volume that is staged or published at the path. Error: NOT_FOUND.
+	At(id, path string) (*staged.Volume, error)
 }
 
 // Reader reads the usage of volumes. It is safe for concurrent use.
@@ -48,7 +53,7 @@ func New(config Config) *Reader { return &Reader{config: config, walks: pool.New
 func (r *Reader) Read(
 	ctx context.Context, id, path string,
 ) (usages []*csi.VolumeUsage, record *health.Record, err error) {
-	v, err := r.config.InUse(id, path)
+	v, err := r.config.Volumes.At(id, path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -146,7 +151,7 @@ func (r *Reader) explain(ctx context.Context, id, path string, failure error) (*
 		return nil, failure
 	}
 
-	if _, err := r.config.InUse(id, path); err != nil || record.Healthy() {
+	if _, err := r.config.Volumes.At(id, path); err != nil || record.Healthy() {
 		return nil, failure
 	}
 

@@ -63,11 +63,11 @@ func TestAVolumeThatIsNotMountedHasNoUsage(t *testing.T) {
 			reader := stats.New(stats.Config{
 				Ways: access.New(access.NewShared(access.Config{Dirs: dirs}), nil), Observer: observe.New(dirs, nil), Prober: probe.New(probe.Config{Memory: probe.NewMemory(), Log: log}),
 				Dirs: dirs, Capabilities: without,
-				InUse: func(id, path string) (*staged.Volume, error) {
+				Volumes: volumes(func(id, path string) (*staged.Volume, error) {
 					require.Equal(t, v.VolumeID+" "+test.path, id+" "+path, "want: the volume and path of the call")
 
 					return v, test.inUse
-				},
+				}),
 			})
 
 			// More often than walks are in the pool at once: what failed is over.
@@ -80,3 +80,8 @@ func TestAVolumeThatIsNotMountedHasNoUsage(t *testing.T) {
 		})
 	}
 }
+
+// volumes stands in for the records.
+type volumes func(id, path string) (*staged.Volume, error)
+
+func (v volumes) At(id, path string) (*staged.Volume, error) { return v(id, path) }

@@ -150,7 +150,7 @@ func TestUnreadableUsage(t *testing.T) {
 		"answers have no condition": {"errors", without, t.Context(), failure, nil, nil},
 		"the caller has left":       {"errors", capability.Set{}, ended, failure, nil, nil},
 	} {
-		reader := New(Config{Prober: prober, Capabilities: test.without, InUse: func(string, string) (*staged.Volume, error) { return nil, test.inUse }})
+		reader := New(Config{Prober: prober, Capabilities: test.without, Volumes: volumeAt{nil, test.inUse}})
 		found, err := reader.explain(test.ctx, test.id, "/path", test.failure)
 		require.Equal(t, test.want, reasons(found), name)
 
@@ -164,7 +164,7 @@ func TestUnreadableUsage(t *testing.T) {
 	known, _ := prober.Monitor().Get("errors")
 	require.Equal(t, []health.Reason{health.IOErrors}, reasons(known), "want: the monitor's record is not changed")
 
-	reader := New(Config{Prober: prober, InUse: func(string, string) (*staged.Volume, error) { return &staged.Volume{}, nil }})
+	reader := New(Config{Prober: prober, Volumes: volumeAt{&staged.Volume{}, nil}})
 	usages, condition, err := reader.Read(t.Context(), "silent", "/path")
 	require.NoError(t, err)
 	require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(condition), "want: a silent volume is not read")
@@ -197,3 +197,11 @@ func TestFilesystemsThatHangAreNotAsked(t *testing.T) {
 		require.ErrorIs(t, err, pool.ErrUnreachable)
 	})
 }
+
+// volumeAt is the answer about each path.
+type volumeAt struct {
+	v   *staged.Volume
+	err error
+}
+
+func (v volumeAt) At(string, string) (*staged.Volume, error) { return v.v, v.err }
