@@ -40,7 +40,7 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 			return nil, err
 		}
 
-		if s.health.conditionOf(made.ID) == nil {
+		if known, _ := s.health.Monitor.Get(made.ID); known == nil {
 			s.health.Monitor.Suspect(made.ID)
 		}
 

@@ -104,16 +104,6 @@ func (t *statuses) make(v *record.Volume, condition *health.Record) *csi.ListVol
 	return made
 }
 
-func describe(v *record.Volume) *csi.Volume {
-	return &csi.Volume{
-		VolumeId:           v.ID,
-		CapacityBytes:      v.CapacityBytes,
-		VolumeContext:      v.Context(),
-		ContentSource:      v.Source.ContentSource(),
-		AccessibleTopology: v.Segments.AccessibleTopology(),
-	}
-}
-
 // encodedContexts caches the encoded volume_context and topology, which volumes of the same
 // parameters share. Encoding these maps again for each volume would take most of the time of a
 // list.

@@ -114,11 +114,6 @@ func (c *Catalog) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 	return nil
 }
 
-// CheckCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
-func (c *Catalog) CheckCapacity(ctx context.Context, p *pool.Pool, bytes int64) error {
-	return c.admission.Admit(ctx, func(check pool.Check) error { return check(p, bytes, false) })
-}
-
 var errConfig = errors.New("bad configuration")
 
 // pools returns the pools of volumes and snapshots.

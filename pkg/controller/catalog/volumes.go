@@ -54,6 +54,11 @@ func (c *Catalog) ReadyVolumes(after string) iter.Seq[*record.Volume] {
 	}
 }
 
+// CheckCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
+func (c *Catalog) CheckCapacity(ctx context.Context, p *pool.Pool, bytes int64) error {
+	return c.admission.Admit(ctx, func(check pool.Check) error { return check(p, bytes, false) })
+}
+
 // RecordVolume stores a volume, which it may change; a new one only if its pool has the capacity.
 func (c *Catalog) RecordVolume(ctx context.Context, v *record.Volume, p *pool.Pool) (err error) {
 	defer errdefs.Wrapf(&err, "record volume %s", v.ID)

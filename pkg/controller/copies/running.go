@@ -152,11 +152,9 @@ func (m *Machine) Await(
 	waiting, leave := context.WithCancel(ctx)
 	defer leave()
 
-	var (
-		made *record.Snapshot
-		err  error
-		done = make(chan struct{})
-	)
+	var made *record.Snapshot
+	var err error
+	done := make(chan struct{})
 
 	go func() {
 		defer close(done)
