@@ -98,9 +98,23 @@ func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (
 // the source may be written meanwhile.
 func (c *Copy) PointInTime() bool { return c.contents.pointInTime() }
 
-// File returns the scratch image, locked and at a path that no other process uses; for a directory
-// it is only the lock file. Abort closes it and removes the path.
-func (c *Copy) File() *os.File { return c.file }
+// ImageCopy is the copy of an image.
+type ImageCopy struct {
+	*Copy
+
+	image *imageCopy
+}
+
+// Image returns the copy of an image, false for that of a directory.
+func (c *Copy) Image() (*ImageCopy, bool) {
+	image, isImage := c.contents.(*imageCopy)
+
+	return &ImageCopy{c, image}, isImage
+}
+
+// File returns the scratch image, locked and at a path that no other process uses. Abort closes it and
+// removes the path.
+func (c *ImageCopy) File() *os.File { return c.file }
 
 // CopyData copies the content of the source. Unless PointInTime is true, the source must not be
 // written meanwhile. CopyData does not sync the copy or make it visible. Errors: ErrNoSpace,

@@ -26,8 +26,11 @@ func TestScratchCopyIsReadAndAborted(t *testing.T) {
 			from := newPool(t, kind, roomy)
 			source := newImage(t, from, 64*mebi)
 
-			making, err := from.NewCopy(from, source, snapshotOf(t, source), pool.CopyOptions{})
+			copied, err := from.NewCopy(from, source, snapshotOf(t, source), pool.CopyOptions{})
 			require.NoError(t, err)
+
+			making, isImage := copied.Image()
+			require.True(t, isImage, "want: the copy of an image")
 			require.NoError(t, making.CopyData(t.Context()))
 
 			path := making.File().Name()

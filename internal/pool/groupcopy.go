@@ -27,9 +27,7 @@ var ErrNoGroupCopy = errdefs.New(errdefs.ErrFailedPrecondition, "the pool can't 
 // RemoveStaleScratch removes.
 type GroupCopy struct {
 	id      string
-	members []*Copy
-	// copies are what the members copy.
-	copies []*imageCopy
+	members []*ImageCopy
 	// stored are the images of the pool.
 	stored *Images
 
@@ -42,7 +40,7 @@ type GroupCopy struct {
 
 // NewGroupCopy prepares a copy of the images that the members are copies of. id is one that no
 // object of the pool has. Errors: ErrNoGroupCopy, ErrInProgress.
-func (p *Pool) NewGroupCopy(id string, members []*Copy) (*GroupCopy, error) {
+func (p *Pool) NewGroupCopy(id string, members []*ImageCopy) (*GroupCopy, error) {
 	g := &GroupCopy{id: id, members: members, stored: p.Images}
 
 	if err := g.prepare(); err != nil {
@@ -58,12 +56,9 @@ func (g *GroupCopy) prepare() error {
 	}
 
 	for _, member := range g.members {
-		image, isImage := member.contents.(*imageCopy)
-		if !isImage || !image.pointInTime() || member.scratch != g.stored.scratch {
+		if !member.PointInTime() || member.scratch != g.stored.scratch {
 			return fmt.Errorf("%s: %w", member.source, ErrNoGroupCopy)
 		}
-
-		g.copies = append(g.copies, image)
 	}
 
 	images, err := g.stored.root.Open(".")
@@ -124,13 +119,13 @@ func (g *GroupCopy) CopyData(ctx context.Context) error {
 	}
 	defer images.Close()
 
-	for i, image := range g.copies {
+	for _, member := range g.members {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 
-		if err := image.cloneFrom(images); err != nil {
-			return g.members[i].failed("copy", err)
+		if err := member.image.cloneFrom(images); err != nil {
+			return member.failed("copy", err)
 		}
 	}
 

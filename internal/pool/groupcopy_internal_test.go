@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
@@ -19,25 +18,29 @@ func TestMembersOfAGroupAreImagesOfItsPool(t *testing.T) {
 	t.Parallel()
 
 	p, _ := newQuotaPool(t)
-	source := Object{ID: quotaID, Backing: volume.BackingImage}
+	source := imageOf(quotaID)
 
 	for name, test := range map[string]struct {
 		scratch *scratch
-		of      contents
+		of      imageCopy
 		want    string
 	}{
-		"an image":                            {p.scratch, &imageCopy{within: true, reflinks: true}, "its filesystem is not btrfs"},
-		"an image of a pool without reflinks": {p.scratch, &imageCopy{within: true}, source.String()},
-		"an image of another pool":            {p.scratch, &imageCopy{reflinks: true}, source.String()},
-		"an image to another pool":            {&scratch{}, &imageCopy{within: true, reflinks: true}, source.String()},
-		"a directory":                         {p.scratch, &treeCopy{snapshots: true}, source.String()},
+		"an image":                            {p.scratch, imageCopy{within: true, reflinks: true}, "its filesystem is not btrfs"},
+		"an image of a pool without reflinks": {p.scratch, imageCopy{within: true}, source.String()},
+		"an image of another pool":            {p.scratch, imageCopy{reflinks: true}, source.String()},
+		"an image to another pool":            {&scratch{}, imageCopy{within: true, reflinks: true}, source.String()},
 	} {
-		member := &Copy{transfer: &transfer{scratch: test.scratch, source: source}, contents: test.of}
-		_, err := p.NewGroupCopy(quotaOtherID, []*Copy{member})
+		member, isImage := (&Copy{transfer: &transfer{scratch: test.scratch, source: source}, contents: &test.of}).Image()
+		require.True(t, isImage, "want: %s", name)
+
+		_, err := p.NewGroupCopy(quotaOtherID, []*ImageCopy{member})
 		require.ErrorIs(t, err, ErrNoGroupCopy, name)
 		errtext.Require(t, err, test.want, name)
 		errtext.Require(t, err, `pool "fake"`, name)
 	}
+
+	_, isImage := (&Copy{contents: &treeCopy{snapshots: true}}).Image()
+	require.False(t, isImage, "want: the copy of a directory is in no group")
 }
 
 // TestAGroupIsCopiedFromTheDirectoryOfItsPool: another one may be mounted there.
@@ -45,9 +48,11 @@ func TestAGroupIsCopiedFromTheDirectoryOfItsPool(t *testing.T) {
 	t.Parallel()
 
 	p, _ := newQuotaPool(t)
-	member := &Copy{transfer: &transfer{scratch: p.scratch, source: Object{ID: quotaOtherID, Backing: volume.BackingImage}}, contents: &imageCopy{}}
-	image := &imageCopy{transfer: member.transfer}
-	g := &GroupCopy{id: quotaID, members: []*Copy{member}, copies: []*imageCopy{image}, stored: p.Images, images: "images"}
+	of := &transfer{scratch: p.scratch, source: imageOf(quotaOtherID)}
+	image := &imageCopy{transfer: of}
+	g := &GroupCopy{
+		id: quotaID, members: []*ImageCopy{{&Copy{transfer: of, contents: image}, image}}, stored: p.Images, images: "images",
+	}
 	taken := filepath.Join(p.Path(), layout.Scratch, quotaID, "images")
 
 	err := g.CopyData(t.Context())

@@ -17,7 +17,7 @@ import (
 )
 
 // groupOf prepares copies of images, and a group copy of them.
-func groupOf(tb testing.TB, p *pool.Pool, sources ...pool.Object) (group *pool.GroupCopy, targets []pool.Object, members []*pool.Copy) {
+func groupOf(tb testing.TB, p *pool.Pool, sources ...pool.Object) (group *pool.GroupCopy, targets []pool.Object, members []*pool.ImageCopy) {
 	tb.Helper()
 
 	for _, source := range sources {
@@ -26,8 +26,11 @@ func groupOf(tb testing.TB, p *pool.Pool, sources ...pool.Object) (group *pool.G
 		info, err := os.Stat(placeOf(p, source))
 		require.NoError(tb, err)
 
-		member, err := p.NewCopy(p, source, target, pool.CopyOptions{SourceBytes: info.Size()})
+		copied, err := p.NewCopy(p, source, target, pool.CopyOptions{SourceBytes: info.Size()})
 		require.NoError(tb, err)
+
+		member, isImage := copied.Image()
+		require.True(tb, isImage, "want: the copy of an image")
 
 		targets, members = append(targets, target), append(members, member)
 	}
@@ -188,10 +191,11 @@ func TestGroupCopyIsRefused(t *testing.T) {
 		"xfs": newPool(t, reflink, 512*mebi), "ext4": newPool(t, plain, 512*mebi), "a directory of a subvolume": openPool(t, bound),
 	} {
 		source := newImage(t, p, 16*mebi)
-		member, err := p.NewCopy(p, source, snapshotOf(t, source), pool.CopyOptions{})
+		copied, err := p.NewCopy(p, source, snapshotOf(t, source), pool.CopyOptions{})
 		require.NoError(t, err, name)
 
-		_, err = p.NewGroupCopy(newID(t), []*pool.Copy{member})
+		member, _ := copied.Image()
+		_, err = p.NewGroupCopy(newID(t), []*pool.ImageCopy{member})
 		require.ErrorIs(t, err, pool.ErrNoGroupCopy, name)
 		require.NoError(t, member.Abort())
 		require.Empty(t, scratchOf(t, p), name)

@@ -22,12 +22,14 @@ const onceGroupID = "01a20000-0000-7000-8000-000000000003"
 
 // onceGroup copies an image as the only one of a group.
 func onceGroup(ctx context.Context, p *pool.Pool) error {
-	member, err := p.NewCopy(p, imageOf(onceID), onceTarget(volume.BackingImage, true), pool.CopyOptions{SourceBytes: onceBytes})
+	copied, err := p.NewCopy(p, imageOf(onceID), onceTarget(volume.BackingImage, true), pool.CopyOptions{SourceBytes: onceBytes})
 	if err != nil {
 		return err
 	}
 
-	group, err := p.NewGroupCopy(onceGroupID, []*pool.Copy{member})
+	member, _ := copied.Image()
+
+	group, err := p.NewGroupCopy(onceGroupID, []*pool.ImageCopy{member})
 	if err == nil {
 		if err = group.Take(); err == nil {
 			err = group.CopyData(ctx)

@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/operation/progress"
 	"github.com/touchstone-csi/touchstone/internal/pool"
@@ -223,9 +222,11 @@ func (t *taking) addCopy(
 	return nil
 }
 
-// isInstantImage reports whether the copy can be one of a pool.GroupCopy, if its filesystem takes any.
-func (c *pendingCopy) isInstantImage() bool {
-	return c.target.Backing == volume.BackingImage && c.copy.PointInTime()
+// instantImage returns the copy as one of a pool.GroupCopy, false if it cannot be, whatever its filesystem.
+func (c *pendingCopy) instantImage() (*pool.ImageCopy, bool) {
+	image, isImage := c.copy.Image()
+
+	return image, isImage && image.PointInTime()
 }
 
 // abort gives back what is not committed.

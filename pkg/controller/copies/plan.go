@@ -76,8 +76,10 @@ func (t *taking) copyTogether(groupID string, written []*pendingCopy) (err error
 	first := written[0]
 
 	for _, each := range written {
+		_, instant := each.instantImage()
+
 		switch {
-		case !each.isInstantImage():
+		case !instant:
 			return inconsistentGroupError(each, fmt.Errorf("%w: it is no image, or can't be copied in an instant", pool.ErrNoGroupCopy))
 		case each.pool != first.pool:
 			return inconsistentGroupError(each, fmt.Errorf("%w: it is in pool %q, and volume %s in pool %q",
@@ -85,11 +87,11 @@ func (t *taking) copyTogether(groupID string, written []*pendingCopy) (err error
 		}
 	}
 
-	var members []*pool.Copy
+	var members []*pool.ImageCopy
 
 	for _, each := range t.copies {
-		if each.pool == first.pool && each.isInstantImage() {
-			t.inGroup, members = append(t.inGroup, each), append(members, each.copy)
+		if image, instant := each.instantImage(); instant && each.pool == first.pool {
+			t.inGroup, members = append(t.inGroup, each), append(members, image)
 		}
 	}
 

@@ -33,13 +33,20 @@ func imageOf(id string) pool.Object { return pool.Object{ID: id, Backing: volume
 
 // newCopy prepares a copy that is never committed: after a crash the next start removes it
 // as a scratch object.
-func (r *run) newCopy() (*pool.Copy, error) {
-	return r.pool.NewCopy(r.pool, imageOf(r.volumeID), imageOf(volume.NewID()), pool.CopyOptions{})
+func (r *run) newCopy() (*pool.ImageCopy, error) {
+	copied, err := r.pool.NewCopy(r.pool, imageOf(r.volumeID), imageOf(volume.NewID()), pool.CopyOptions{})
+	if err != nil {
+		return nil, err
+	}
+
+	image, _ := copied.Image()
+
+	return image, nil
 }
 
 // examineCopy checks a copy, with its log replayed if necessary. A copy that the kernel
 // refuses to mount as corrupted is damaged.
-func (r *run) examineCopy(ctx context.Context, copied *pool.Copy) (filesystem.Verdict, error) {
+func (r *run) examineCopy(ctx context.Context, copied *pool.ImageCopy) (filesystem.Verdict, error) {
 	verdict, err := filesystem.CheckReplayed(func() (filesystem.Verdict, error) {
 		return r.fs.CheckReadOnly(ctx, copied.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	}, func() error { return r.replay(ctx, copied.File()) })

@@ -159,7 +159,7 @@ func (r *run) examineReplayed(ctx context.Context) (verdict filesystem.Verdict, 
 }
 
 // copyMetadata copies the metadata of an image that is not in use and thus not frozen.
-func (r *run) copyMetadata(ctx context.Context, to *pool.Copy) error {
+func (r *run) copyMetadata(ctx context.Context, to *pool.ImageCopy) error {
 	taken, err := r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	if err != nil {
 		return err

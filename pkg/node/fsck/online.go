@@ -85,7 +85,7 @@ func (r *run) whileFrozen(ctx context.Context, do func(context.Context) error) e
 // the metadata, or else the frozen image itself. What has to be done while the filesystem
 // is frozen is rehearsed before: that fills the page cache, and shows whether it takes too
 // long.
-func (r *run) withoutReflink(ctx context.Context, to *pool.Copy) (filesystem.Verdict, error) {
+func (r *run) withoutReflink(ctx context.Context, to *pool.ImageCopy) (filesystem.Verdict, error) {
 	err := r.copyFrozenMetadata(ctx, to)
 	if err == nil {
 		return r.examineCopy(ctx, to)
@@ -105,7 +105,7 @@ func (r *run) withoutReflink(ctx context.Context, to *pool.Copy) (filesystem.Ver
 }
 
 // copyFrozenMetadata makes a copy of the metadata. Error: errTooSlow.
-func (r *run) copyFrozenMetadata(ctx context.Context, to *pool.Copy) error {
+func (r *run) copyFrozenMetadata(ctx context.Context, to *pool.ImageCopy) error {
 	take := func(ctx context.Context, urgent bool) (*filesystem.MetadataCopy, error) {
 		return r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ReadOnlyCheckOptions{Frozen: true, Urgent: urgent})
 	}

@@ -17,7 +17,7 @@ import (
 // probeBacking compares the volume's pool object with what is in use. For an image it holds
 // a slot of the pool: reading the size of a loop device makes the kernel stat the image.
 func (s *probeState) probeBacking(ctx context.Context) error {
-	if s.volume.Parameters.Backing.HasFilesystem() {
+	if s.volume.Parameters.Backing.HasDevice() {
 		release, err := s.prober.pools.Acquire(ctx, s.volume.Parameters.Pool)
 		if err != nil {
 			return err
