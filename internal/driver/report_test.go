@@ -50,7 +50,7 @@ func TestSocketAndPageAgree(t *testing.T) {
 	}, waitLimit, 10*time.Millisecond, "want: the report has the condition and the change")
 
 	volume := report.Volumes[0]
-	require.Equal(t, []any{id, "pvc-1", "default", "directory"}, []any{volume.ID, volume.Name, volume.Pool, volume.Backing})
+	require.Equal(t, []string{id, "pvc-1", "default", "directory"}, []string{volume.ID, volume.Name, volume.Pool, string(volume.Backing)})
 	require.Equal(t, health.VolumeNotFound, volume.Conditions[0].Reason)
 	require.Equal(t, "controller", volume.Conditions[0].View)
 	require.False(t, volume.Conditions[0].Since.IsZero(), "want: the condition says since when")

@@ -1,6 +1,10 @@
 package health
 
-import "time"
+import (
+	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
+)
 
 // Report has the health of all volumes and pools of a driver, as `touchstone ctl
 // volume health -o json` prints it and the status page shows it.
@@ -50,9 +54,9 @@ type VolumeReport struct {
 	Name string `json:"name,omitempty"`
 	Pool string `json:"pool,omitempty"`
 	// FSType is empty for raw block and directories; Backing distinguishes them.
-	FSType        string `json:"fsType,omitempty"`
-	Backing       string `json:"backing,omitempty"`
-	CapacityBytes int64  `json:"capacityBytes,omitempty"`
+	FSType        string         `json:"fsType,omitempty"`
+	Backing       volume.Backing `json:"backing,omitempty"`
+	CapacityBytes int64          `json:"capacityBytes,omitempty"`
 	// AccessMode is the access mode with which this node has staged it.
 	AccessMode string `json:"accessMode,omitempty"`
 	// MountFlags is how many mount flags this node has staged it with; they themselves may hold secrets.

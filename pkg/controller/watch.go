@@ -68,7 +68,7 @@ func (w *Watch) Reports() []health.VolumeReport {
 
 	for v := range w.catalog.ReadyVolumes("") {
 		report := health.VolumeReport{
-			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: string(v.Parameters.Backing),
+			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: v.Parameters.Backing,
 			CapacityBytes: v.CapacityBytes, Conditions: w.conditionOf(v.ID).Reports(healthView),
 		}
 		if v.Parameters.Backing.HasFilesystem() && !v.IsRaw() {

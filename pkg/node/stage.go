@@ -322,7 +322,7 @@ func (l *lifecycle) unstageUnknown(ctx context.Context, id, path string) error {
 		return err
 	}
 
-	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
+	for _, backing := range volume.Backings() {
 		v := &staged.Volume{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
 
 		mounted, err := l.observe.IsMountedAt(v, path)

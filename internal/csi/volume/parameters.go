@@ -25,6 +25,9 @@ const (
 	BackingDirectory Backing = "directory"
 )
 
+// Backings returns both.
+func Backings() []Backing { return []Backing{BackingImage, BackingDirectory} }
+
 // HasDevice reports whether a volume has a block device of its own, which can be assigned, limited and
 // opened as such, and which one node writes at a time.
 func (b Backing) HasDevice() bool { return b == BackingImage }
@@ -230,7 +233,7 @@ func (p Parameters) Check() error {
 	switch {
 	case p.Pool == "":
 		return badValue(KeyPool, p.Pool, "the name of a pool")
-	case p.Backing != BackingImage && p.Backing != BackingDirectory:
+	case !slices.Contains(Backings(), p.Backing):
 		return badValue(KeyBacking, string(p.Backing), "image or directory")
 	case p.Provisioning != Thin && p.Provisioning != Thick:
 		return badValue(KeyProvisioning, string(p.Provisioning), "thin or thick")

@@ -90,7 +90,7 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*staged.Inline, b
 
 	var unknown error
 
-	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
+	for _, backing := range volume.Backings() {
 		for _, name := range v.config.Pools.Ephemeral.Names() {
 			lost := &staged.Inline{
 				VolumeID: id, ContentID: staged.ContentID(content), Parameters: volume.Parameters{Pool: name, Backing: backing},

@@ -180,7 +180,7 @@ func TestReportOfAVolume(t *testing.T) {
 	found := f.Reports()
 	require.Len(t, found, 1, "want: a volume that was checked is reported")
 	require.Equal(t, health.VolumeReport{
-		ID: f.id, Pool: "first", FSType: filesystem.Ext4, Backing: string(volume.BackingImage), CapacityBytes: 1 << 20,
+		ID: f.id, Pool: "first", FSType: filesystem.Ext4, Backing: volume.BackingImage, CapacityBytes: 1 << 20,
 		Conditions: []health.ConditionReport{}, Check: f.config.Checker.Report(f.config.Checker.Get(f.id)),
 	}, found[0])
 
@@ -362,7 +362,9 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 	}
 }
 
-func (f *fixture) path() string { return f.first.VolumePath(f.id, volume.BackingImage) }
+func (f *fixture) path() string {
+	return f.first.ObjectPath(pool.Object{ID: f.id, Backing: volume.BackingImage})
+}
 
 func (f *fixture) truncate(size int64) {
 	f.t.Helper()

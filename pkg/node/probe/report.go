@@ -33,11 +33,11 @@ func (p *Prober) report(id string) health.VolumeReport {
 	report := health.VolumeReport{ID: id, Usage: last.usage, Check: p.config.Checker.Report(view.check)}
 
 	if view.check != nil {
-		report.Pool, report.FSType, report.Backing = view.check.Pool, view.check.FSType, string(volume.BackingImage)
+		report.Pool, report.FSType, report.Backing = view.check.Pool, view.check.FSType, volume.BackingImage
 	}
 
 	if record := view.volume; record != nil {
-		report.Pool, report.Backing, report.Staged = record.Parameters.Pool, string(record.Parameters.Backing), record.StagingPath
+		report.Pool, report.Backing, report.Staged = record.Parameters.Pool, record.Parameters.Backing, record.StagingPath
 		report.AccessMode, report.MountFlags = record.Capability.Mode, len(record.Capability.MountFlags)
 
 		if record.Parameters.Backing.HasFilesystem() && !record.Capability.Block {

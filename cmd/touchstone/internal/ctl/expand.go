@@ -145,7 +145,7 @@ func (e *expansion) onNode(ctx context.Context) (*csi.NodeExpandVolumeResponse, 
 	}
 
 	// Touchstone's image has grown then, and its node does not advertise the expansion.
-	waits := e.known.Staged != "" && e.known.Backing == "image" && !e.caps.HasNodeRPC(csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	waits := e.known.Staged != "" && e.known.Backing.HasDevice() && !e.caps.HasNodeRPC(csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
 
 	switch {
 	case !e.answer.GetNodeExpansionRequired() && waits:

@@ -202,7 +202,7 @@ func setPersistent(ctx context.Context, co *csiclient.Client, claim *csiclient.P
 // capabilityFor returns the capability for a volume: what is not given is as the volume is staged.
 func (f *capabilityFlags) capabilityFor(known health.VolumeReport) (*csi.VolumeCapability, error) {
 	// A volume without a filesystem and without a directory is raw block.
-	if !f.block && known.FSType == "" && known.Backing == "image" {
+	if !f.block && known.FSType == "" && known.Backing.HasFilesystem() {
 		if f.block = true; f.fs != "" || len(f.mountFlags) > 0 {
 			return nil, errRawBlock
 		}

@@ -68,7 +68,7 @@ func (v volume) used() string {
 }
 
 func (v volume) filesystem() string {
-	return cmp.Or(v.known.FSType, map[string]string{"image": "raw block", "directory": "directory"}[v.known.Backing])
+	return cmp.Or(v.known.FSType, map[string]string{"image": "raw block", "directory": "directory"}[string(v.known.Backing)])
 }
 
 func (v volume) condition() string {
