@@ -103,7 +103,7 @@ func TestAnImageThatGrowsWhileItIsFilled(t *testing.T) {
 	for _, size := range []int64{mebi, 2 * mebi} {
 		place := openAt(t, t.TempDir())
 		id := imageOfSize(t, place, mebi, false)
-		image := place.VolumePath(id, volume.BackingImage)
+		image := place.ObjectPath(imageOf(id))
 
 		require.NoError(t, refill(place, id, false, func(path string) error {
 			return errors.Join(os.Truncate(image, size), os.WriteFile(path, []byte("filled"), 0o600), os.Truncate(path, mebi))
@@ -116,7 +116,7 @@ func TestAnImageThatGrowsWhileItIsFilled(t *testing.T) {
 
 		thin, refused := imageOfSize(t, place, mebi, false), errors.New("mkfs fails")
 		require.ErrorIs(t, refill(place, thin, false, func(string) error { return refused }), refused)
-		require.Zero(t, allocatedBytes(t, place.VolumePath(thin, volume.BackingImage)), "want: a failed fill allocates no blocks")
+		require.Zero(t, allocatedBytes(t, place.ObjectPath(imageOf(thin))), "want: a failed fill allocates no blocks")
 	}
 }
 
@@ -171,7 +171,7 @@ func TestFillImageLeavesADeletedVolumeDeleted(t *testing.T) {
 
 	err := refill(place, id, false, func(string) error { return place.Remove(t.Context(), imageOf(id)) })
 	require.ErrorIs(t, err, pool.ErrMissing)
-	require.NoFileExists(t, place.VolumePath(id, volume.BackingImage))
+	require.NoFileExists(t, place.ObjectPath(imageOf(id)))
 }
 
 // TestThickImagesTakeTheirSpaceOnce has pools whose free space is less than the
@@ -190,7 +190,7 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			id := imageOfSize(t, place, size, true)
 			leaveFree(t, place, size/2)
 
-			allocated := func() int64 { return allocatedBytes(t, place.VolumePath(id, volume.BackingImage)) }
+			allocated := func() int64 { return allocatedBytes(t, place.ObjectPath(imageOf(id))) }
 			require.GreaterOrEqual(t, allocated(), int64(size), "want: a thick image has all of its blocks")
 
 			require.NoError(t, place.Images.Create(id, size, true), "again")
@@ -239,7 +239,7 @@ func TestAFailedFillKeepsTheReservation(t *testing.T) {
 
 	refused := errors.New("mkfs fails")
 	require.ErrorIs(t, refill(place, id, true, func(string) error { return refused }), refused)
-	require.GreaterOrEqual(t, allocatedBytes(t, place.VolumePath(id, volume.BackingImage)), int64(size), "want: the failed fill keeps the reserved blocks")
+	require.GreaterOrEqual(t, allocatedBytes(t, place.ObjectPath(imageOf(id))), int64(size), "want: the failed fill keeps the reserved blocks")
 }
 
 // leaveFree fills the pool's filesystem until about that many bytes are free.

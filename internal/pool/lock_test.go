@@ -117,7 +117,7 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 		removed, err := p.RemoveEmptyOrphan(t.Context(), entry)
 		require.NoError(t, err, name)
 		require.False(t, removed, name)
-		require.FileExists(t, p.VolumePath(id, volume.BackingImage), name)
+		require.FileExists(t, p.ObjectPath(imageOf(id)), name)
 		release(t, user)
 	}
 
@@ -128,7 +128,7 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 	removed, err = p.RemoveEmptyOrphan(t.Context(), entry)
 	require.NoError(t, err)
 	require.True(t, removed, "want: the object was removed")
-	require.NoFileExists(t, p.VolumePath(id, volume.BackingImage))
+	require.NoFileExists(t, p.ObjectPath(imageOf(id)))
 }
 
 // release closes a file that is locked. Closed alone, it would be locked still in a
@@ -199,7 +199,7 @@ func TestScratchInUseIsNoLeftover(t *testing.T) {
 		}
 	}
 
-	file := p.VolumePath(id, volume.BackingDirectory)
+	file := p.ObjectPath(directoryOf(id))
 	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
 
 	removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Object{ID: id, Backing: volume.BackingDirectory})

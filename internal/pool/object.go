@@ -162,12 +162,6 @@ func (o *objects) ObjectPath(object Object) string {
 	return filepath.Join(o.path, object.directory(), object.fileName())
 }
 
-// VolumePath returns the absolute path of a volume's image or directory, for messages and for tools
-// that take a path.
-func (o *objects) VolumePath(id string, backing volume.Backing) string {
-	return o.ObjectPath(Object{ID: id, Backing: backing})
-}
-
 // Open opens the image of an object, or the root of its directory, for reading, without following a
 // symlink. Errors: ErrMissing.
 func (o *objects) Open(object Object) (*os.File, error) { return o.open(object, os.O_RDONLY) }

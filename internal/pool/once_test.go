@@ -140,7 +140,7 @@ var onceOperations = map[string]syscallfault.Operation{
 		return err
 	}),
 	"filled image that grows": inPool(func(_ context.Context, p *pool.Pool) error {
-		return refill(p, onceID, false, func(string) error { return os.Truncate(p.VolumePath(onceID, volume.BackingImage), 2*onceBytes) })
+		return refill(p, onceID, false, func(string) error { return os.Truncate(p.ObjectPath(imageOf(onceID)), 2*onceBytes) })
 	}),
 	"growth of a directory": inPool(func(_ context.Context, p *pool.Pool) error {
 		return p.Directories.Grow(onceID, pool.Growth{To: 2 * onceBytes})

@@ -49,7 +49,7 @@ func TestSizeIsOfTheStoredObject(t *testing.T) {
 		{directory, func(path string) error { return os.WriteFile(path, nil, 0o600) }},
 		{directory, func(path string) error { return os.Symlink("/etc", path) }},
 	} {
-		path := opened.VolumePath(id, kind.object.Backing)
+		path := opened.ObjectPath(pool.Object{ID: id, Backing: kind.object.Backing})
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, kind.put(path))
 

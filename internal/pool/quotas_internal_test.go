@@ -97,7 +97,7 @@ func newQuotaPool(t *testing.T) (*Pool, *fakeQuotas) {
 	p.Directories.quotas, p.quotas = f, f
 
 	require.NoError(t, p.Directories.Create(quotaID, 10, false))
-	require.NoError(t, os.WriteFile(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file"), []byte("content"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(p.ObjectPath(directoryOf(quotaID)), "file"), []byte("content"), 0o600))
 
 	f.calls = nil
 
@@ -192,7 +192,7 @@ func TestEachQuotaCallFails(t *testing.T) {
 		},
 		"RemoveEmptyOrphan": {
 			run: func(ctx context.Context, p *Pool) error {
-				require.NoError(t, os.Remove(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file")))
+				require.NoError(t, os.Remove(filepath.Join(p.ObjectPath(directoryOf(quotaID)), "file")))
 
 				_, err := p.RemoveEmptyOrphan(ctx, Object{ID: quotaID, Backing: volume.BackingDirectory})
 
@@ -291,11 +291,11 @@ func TestEvadedLimits(t *testing.T) {
 	cancel()
 
 	f.kind = quota.Project
-	require.NoError(t, os.WriteFile(p.VolumePath(quotaOtherID, volume.BackingDirectory), nil, 0o600))
+	require.NoError(t, os.WriteFile(p.ObjectPath(directoryOf(quotaOtherID)), nil, 0o600))
 
 	_, err = p.Sweep(t.Context())
 	require.ErrorIs(t, err, unix.ENOTDIR, "want: what cannot be swept is reported")
-	require.NoError(t, os.Remove(p.VolumePath(quotaOtherID, volume.BackingDirectory)))
+	require.NoError(t, os.Remove(p.ObjectPath(directoryOf(quotaOtherID))))
 	require.NoError(t, p.Directories.Create(quotaOtherID, 10, false))
 
 	f.calls = nil
@@ -415,7 +415,7 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	t.Parallel()
 
 	p, _ := newQuotaPool(t)
-	require.NoError(t, os.WriteFile(p.VolumePath(quotaOtherID, volume.BackingDirectory), []byte("a file"), 0o600))
+	require.NoError(t, os.WriteFile(p.ObjectPath(directoryOf(quotaOtherID)), []byte("a file"), 0o600))
 
 	_, err := p.Open(directoryOf(quotaOtherID))
 	require.ErrorIs(t, err, unix.ENOTDIR)
@@ -424,9 +424,9 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	removed, err := p.RemoveEmptyOrphan(t.Context(), Object{ID: quotaOtherID, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
 	require.False(t, removed, "want: a file in place of a directory is kept")
-	require.FileExists(t, p.VolumePath(quotaOtherID, volume.BackingDirectory))
+	require.FileExists(t, p.ObjectPath(directoryOf(quotaOtherID)))
 
-	require.NoError(t, os.Symlink("elsewhere", p.VolumePath(quotaOtherID, volume.BackingImage)))
+	require.NoError(t, os.Symlink("elsewhere", p.ObjectPath(imageOf(quotaOtherID))))
 	removed, err = p.RemoveEmptyOrphan(t.Context(), Object{ID: quotaOtherID, Backing: volume.BackingImage})
 	require.NoError(t, err)
 	require.False(t, removed, "want: a symlink in place of an image is kept")
@@ -440,9 +440,9 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 	removed, err = p.Images.removeUnused(quotaID)
 	require.NoError(t, err)
 	require.False(t, removed, "want: an image with data is kept")
-	require.FileExists(t, p.VolumePath(quotaID, volume.BackingImage))
+	require.FileExists(t, p.ObjectPath(imageOf(quotaID)))
 
-	require.NoError(t, os.Remove(filepath.Join(p.VolumePath(quotaID, volume.BackingDirectory), "file")))
+	require.NoError(t, os.Remove(filepath.Join(p.ObjectPath(directoryOf(quotaID)), "file")))
 
 	for range 2 {
 		removed, err = p.RemoveEmptyOrphan(t.Context(), Object{ID: quotaID, Backing: volume.BackingDirectory})
@@ -450,7 +450,7 @@ func TestObjectsOfAnotherTypeAreRefused(t *testing.T) {
 		require.True(t, removed, "want: an empty or a missing directory is removed")
 	}
 
-	require.NoDirExists(t, p.VolumePath(quotaID, volume.BackingDirectory))
+	require.NoDirExists(t, p.ObjectPath(directoryOf(quotaID)))
 
 	_, err = p.Open(directoryOf(quotaID))
 	require.ErrorIs(t, err, ErrMissing)

@@ -204,7 +204,7 @@ func TestOrphansAreCollected(t *testing.T) {
 		require.NoError(t, p.Images.Create(id, mib, false))
 	}
 
-	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
+	require.NoError(t, os.WriteFile(p.ObjectPath(pool.Object{ID: full, Backing: volume.BackingImage}), []byte("content"), 0o600))
 	require.NoError(t, os.WriteFile(p.ObjectPath(pool.Object{ID: unknown, Backing: volume.BackingImage, Snapshot: true}), nil, 0o600))
 	require.NoError(t, p.SetMutable(unknown, volume.Mutable{volume.KeyIOScheduler: "none"}))
 	s.creating.Store(creating, nil)
@@ -212,7 +212,7 @@ func TestOrphansAreCollected(t *testing.T) {
 	require.NoError(t, s.RecoverPool(t.Context(), p))
 
 	for id, want := range map[string]bool{known: true, empty: false, full: true, creating: true} {
-		_, err := os.Stat(p.VolumePath(id, volume.BackingImage))
+		_, err := os.Stat(p.ObjectPath(pool.Object{ID: id, Backing: volume.BackingImage}))
 		require.Equal(t, want, err == nil, "%v", err)
 	}
 

@@ -276,7 +276,7 @@ func TestUnrecordedObjectsAreLogged(t *testing.T) {
 	full, empty, unknown := newID(t), newID(t), newID(t)
 
 	require.NoError(t, p.Images.Create(empty, mib, false))
-	require.NoError(t, os.WriteFile(p.VolumePath(full, volume.BackingImage), []byte("content"), 0o600))
+	require.NoError(t, os.WriteFile(p.ObjectPath(pool.Object{ID: full, Backing: volume.BackingImage}), []byte("content"), 0o600))
 	require.NoError(t, os.WriteFile(p.ObjectPath(pool.Object{ID: unknown, Backing: volume.BackingImage, Snapshot: true}), nil, 0o600))
 
 	before := len(log.String())

@@ -35,7 +35,7 @@ func TestDirectoryProjects(t *testing.T) {
 			defer p.Close()
 
 			id := newID(t)
-			path := p.VolumePath(id, volume.BackingDirectory)
+			path := p.ObjectPath(pool.Object{ID: id, Backing: volume.BackingDirectory})
 
 			// Killed before the directory belonged to a project.
 			require.NoError(t, os.Mkdir(path, directoryMode))
@@ -59,7 +59,7 @@ func TestDirectoryProjects(t *testing.T) {
 
 			// A directory with files that has no project never gets one.
 			other := newID(t)
-			require.NoError(t, os.MkdirAll(filepath.Join(p.VolumePath(other, volume.BackingDirectory), "file"), directoryMode))
+			require.NoError(t, os.MkdirAll(filepath.Join(p.ObjectPath(pool.Object{ID: other, Backing: volume.BackingDirectory}), "file"), directoryMode))
 			require.NoError(t, p.Directories.Create(other, 16*mib, false))
 			requireLimited(t, p, other, 0)
 

@@ -30,7 +30,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			ids, paths := [2]string{newID(t), newID(t)}, [2]string{}
 			for i, id := range ids {
 				require.NoError(t, p.Directories.Create(id, 16*mib, false))
-				paths[i] = p.VolumePath(id, volume.BackingDirectory)
+				paths[i] = p.ObjectPath(pool.Object{ID: id, Backing: volume.BackingDirectory})
 				tenant.Own(t, paths[i])
 			}
 

@@ -92,7 +92,7 @@ func TestFailuresOfEachPhase(t *testing.T) {
 		"take: freezing fails":        script(func(n *fakeNode) { n.freezeErr = errBroken }),
 		"commit: a point fails":       script(func(n *fakeNode) { n.pointErr = errBroken }),
 		"prepare: no image": func(b *bench, source *record.Volume) func() {
-			require.NoError(b.t, os.Remove(b.served().VolumePath(source.ID, volume.BackingImage)))
+			require.NoError(b.t, os.Remove(b.served().ObjectPath(source.Object())))
 
 			return func() { require.NoError(b.t, b.served().Images.Create(source.ID, source.CapacityBytes, false)) }
 		},
@@ -295,7 +295,7 @@ func TestVolumesOfCopies(t *testing.T) {
 	} {
 		b := newBench(t)
 		source := b.create("source")
-		path := b.served().VolumePath(source.ID, volume.BackingImage)
+		path := b.served().ObjectPath(source.Object())
 
 		require.NoError(t, copyInto(b, source, b.describe("copy")), name)
 		require.Equal(t, record.PhaseReady, b.phases()["volume copy"], name)

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/controller/catalog"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -225,7 +224,7 @@ func TestCopiesReportTheirProgress(t *testing.T) {
 
 	b := newBench(t)
 	source := b.create("source")
-	require.NoError(t, os.WriteFile(b.served().VolumePath(source.ID, volume.BackingImage), make([]byte, source.CapacityBytes), 0o600))
+	require.NoError(t, os.WriteFile(b.served().ObjectPath(source.Object()), make([]byte, source.CapacityBytes), 0o600))
 
 	taking := b.taking(nil, b.wanted("taken", source))
 	taking.sources = []*record.Volume{source}

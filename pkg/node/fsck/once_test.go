@@ -156,7 +156,7 @@ func TestEachCallFailsOnce(t *testing.T) {
 					require.NoError(t, err)
 					require.NoError(t, stored.Images.Create(onceID, 16<<20, false))
 
-					image := stored.VolumePath(onceID, volume.BackingImage)
+					image := stored.ObjectPath(pool.Object{ID: onceID, Backing: volume.BackingImage})
 					output, err := child.Command(t, "mkfs.ext4", "-q", "-F", "-b", "1024", image).CombinedOutput()
 					require.NoError(t, err, string(output))
 				},

@@ -127,7 +127,7 @@ func TestAnInterruptedChangeOfTheUUIDIsNotJudged(t *testing.T) {
 	require.NoError(t, stored.Images.Create(blank, 1<<20, false))
 	require.NoError(t, stored.Images.Create(ext4, 1<<20, false))
 
-	image, err := os.OpenFile(stored.VolumePath(ext4, volume.BackingImage), os.O_WRONLY, 0)
+	image, err := os.OpenFile(stored.ObjectPath(pool.Object{ID: ext4, Backing: volume.BackingImage}), os.O_WRONLY, 0)
 	require.NoError(t, err)
 
 	defer image.Close()

@@ -220,7 +220,9 @@ func (f *fixture) newVolume() string {
 	return id
 }
 
-func (f *fixture) imageOf(id string) string { return f.pool.VolumePath(id, volume.BackingImage) }
+func (f *fixture) imageOf(id string) string {
+	return f.pool.ObjectPath(pool.Object{ID: id, Backing: volume.BackingImage})
+}
 
 func (f *fixture) image() string { return f.imageOf(f.id) }
 

@@ -122,7 +122,7 @@ func TestAProbeNowIsRequested(t *testing.T) {
 	require.NoError(t, f.first.Directories.Create(f.id, 0, false))
 	f.run()
 	require.NoError(t, f.monitor.AwaitRelist(t.Context()))
-	require.NoError(t, os.Remove(f.first.VolumePath(f.id, volume.BackingDirectory)))
+	require.NoError(t, os.Remove(f.first.ObjectPath(pool.Object{ID: f.id, Backing: volume.BackingDirectory})))
 
 	// A probe that takes long is answered by the one before.
 	require.EventuallyWithT(t, func(c *assert.CollectT) {

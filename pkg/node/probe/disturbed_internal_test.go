@@ -65,7 +65,7 @@ func (d *disturbed) remount(name string, flags uintptr) {
 func (d *disturbed) stored() string {
 	used := d.kind.record(d.directory)
 
-	return d.used().pool.VolumePath(d.kind.id(), used.Parameters.Backing)
+	return d.used().pool.ObjectPath(used.Object())
 }
 
 func (d *disturbed) used() *onceNode {

@@ -336,7 +336,7 @@ func (k onceKind) prepare(t *testing.T, directory string) {
 	require.NoError(t, err)
 
 	used, devices := k.record(directory), device.Attachments{Numbers: device.Numbers{Staged: device.None, ReadOnly: device.None}}
-	source, fsType, flags := stored.VolumePath(k.id(), used.Parameters.Backing), "", uintptr(unix.MS_BIND)
+	source, fsType, flags := stored.ObjectPath(used.Object()), "", uintptr(unix.MS_BIND)
 
 	if used.Parameters.Backing.HasFilesystem() {
 		require.NoError(t, stored.Images.Create(k.id(), onceBytes, false))
