@@ -147,7 +147,7 @@ func makeDirectory(path string) (*os.Root, error) {
 func (l label) openSubdirectory(name string) (*os.Root, error) {
 	info, err := l.directory.Lstat(name)
 	if err == nil && !info.IsDir() {
-		err = ErrNotDirectory
+		err = fmt.Errorf("%w, and no symlink is followed; make it one, or mount what it is to contain there", ErrNotDirectory)
 	}
 
 	if err != nil {

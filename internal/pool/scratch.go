@@ -96,27 +96,19 @@ func (s *scratch) lock(id string) (*os.File, error) {
 // rename renames a name of scratch into a directory of the pool. A directory that it replaces is then
 // in scratch.
 func (s *scratch) rename(into *os.Root, name string) error {
-	from, err := s.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer from.Close()
+	return tree.InDirectory(s.root, func(from *os.File) error {
+		return tree.InDirectory(into, func(to *os.File) error {
+			err := eintr.Retry(func() error { return unix.Renameat(int(from.Fd()), name, int(to.Fd()), name) })
+			if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
+				// A directory replaces only an empty one.
+				err = eintr.Retry(func() error {
+					return unix.Renameat2(int(from.Fd()), name, int(to.Fd()), name, unix.RENAME_EXCHANGE)
+				})
+			}
 
-	to, err := into.Open(".")
-	if err != nil {
-		return err
-	}
-	defer to.Close()
-
-	err = eintr.Retry(func() error { return unix.Renameat(int(from.Fd()), name, int(to.Fd()), name) })
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
-		// A directory replaces only an empty one.
-		err = eintr.Retry(func() error {
-			return unix.Renameat2(int(from.Fd()), name, int(to.Fd()), name, unix.RENAME_EXCHANGE)
+			return err
 		})
-	}
-
-	return err
+	})
 }
 
 // discard removes the scratch that this process has locked, also if the caller was
