@@ -121,8 +121,7 @@ func TestHostpathpluginForwards(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(directory, "csi.sock"))
 }
 
-// TestHostpathFlags end the program where they make no driver, and say why.
-func TestHostpathFlags(t *testing.T) {
+func TestHostpathFlagsThatMakeNoDriverEndTheProgram(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

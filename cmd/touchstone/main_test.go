@@ -54,7 +54,7 @@ func touchstone(args ...string) (code int, out, problems string) {
 	return code, stdout.String(), stderr.String()
 }
 
-func TestExitCodes(t *testing.T) {
+func TestEachOutcomeHasItsExitCode(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()

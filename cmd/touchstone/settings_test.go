@@ -98,8 +98,8 @@ func TestPrecedenceIsFlagEnvironmentFileDefault(t *testing.T) {
 	}
 }
 
-// TestSpecEndpointVariable: CSI_ENDPOINT is the spec's; the driver's own variable and the flag win.
-func TestSpecEndpointVariable(t *testing.T) {
+// TestTheDriversEndpointVariableWins over CSI_ENDPOINT, which is the spec's, and the flag over both.
+func TestTheDriversEndpointVariableWins(t *testing.T) {
 	t.Parallel()
 
 	byDefault, err := given(t, nil, nil, "")

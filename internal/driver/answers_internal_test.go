@@ -146,8 +146,8 @@ func TestInvalidUTF8IsFound(t *testing.T) {
 	}
 }
 
-// TestGateAtEachPhase of a driver.
-func TestGateAtEachPhase(t *testing.T) {
+// TestOnlyAReadyDriverAdmitsCalls, but Probe while it starts.
+func TestOnlyAReadyDriverAdmitsCalls(t *testing.T) {
 	t.Parallel()
 
 	ended, cancel := context.WithCancel(t.Context())

@@ -112,9 +112,9 @@ func serviceOf(name, fails string, steps *[]string) service {
 	}
 }
 
-// TestTheOrderOfAStart: each service recovers, the pool is served, and then each service observes. A failure ends
+// TestServicesRecoverBeforePoolsAreServed: each service recovers, the pool is served, and then each service observes. A failure ends
 // the start, but that of a pool.
-func TestTheOrderOfAStart(t *testing.T) {
+func TestServicesRecoverBeforePoolsAreServed(t *testing.T) {
 	t.Parallel()
 
 	all := []string{
@@ -292,8 +292,8 @@ func TestProbesOfThePools(t *testing.T) {
 	require.NoError(t, r.close())
 }
 
-// TestFilesThatEvadeLimits: a search that fails is logged, unless the driver ends.
-func TestFilesThatEvadeLimits(t *testing.T) {
+// TestAFailedSearchForEvadingFilesIsLogged, unless the driver ends.
+func TestAFailedSearchForEvadingFilesIsLogged(t *testing.T) {
 	t.Parallel()
 
 	r, text := composed(t)
@@ -316,7 +316,7 @@ func TestFilesThatEvadeLimits(t *testing.T) {
 	require.NoError(t, r.close())
 }
 
-func TestNamesOfTheHTTPEndpoint(t *testing.T) {
+func TestTheHTTPEndpointHasTheNamesOfItsHost(t *testing.T) {
 	t.Parallel()
 
 	for endpoint, want := range map[string][]string{

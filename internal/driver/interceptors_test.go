@@ -32,7 +32,7 @@ func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-func TestLimitsOfEveryFieldOfEveryRequest(t *testing.T) {
+func TestEveryFieldOfEveryRequestIsLimited(t *testing.T) {
 	t.Parallel()
 
 	checked := 0

@@ -22,7 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
-func TestSocketPath(t *testing.T) {
+func TestOnlyUnixEndpointsHaveASocketPath(t *testing.T) {
 	t.Parallel()
 
 	for endpoint, want := range map[string]string{

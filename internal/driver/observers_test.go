@@ -87,8 +87,7 @@ func TestObserversSeeEachCall(t *testing.T) {
 	}
 }
 
-// TestRefusingObserver: with that, a call that is not advertised is refused as a violation.
-func TestRefusingObserver(t *testing.T) {
+func TestARefusingObserverRefusesUnadvertisedCalls(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, func(config *driver.Config) {

@@ -35,8 +35,8 @@ func TestErrorsWithTheSameMessageAreDistinct(t *testing.T) {
 	require.NotErrorIs(t, one, other)
 }
 
-// TestWrapf: the message stands before an error, which stays itself, and makes none.
-func TestWrapf(t *testing.T) {
+// TestWrapfPutsItsMessageBeforeAnError, which stays itself, and makes none.
+func TestWrapfPutsItsMessageBeforeAnError(t *testing.T) {
 	t.Parallel()
 
 	wrapped := func(err error) error {
@@ -50,8 +50,8 @@ func TestWrapf(t *testing.T) {
 	require.ErrorIs(t, wrapped(fs.ErrNotExist), fs.ErrNotExist)
 }
 
-// TestCategory: the outermost caller decides, and of joined errors their categories, in any order.
-func TestCategory(t *testing.T) {
+// TestTheOutermostCategoryDecides, and of joined errors their categories, in any order.
+func TestTheOutermostCategoryDecides(t *testing.T) {
 	t.Parallel()
 
 	inUse, missing := errdefs.New(errdefs.ErrFailedPrecondition, "in use"), errdefs.New(errdefs.ErrNotFound, "missing")

@@ -101,7 +101,7 @@ func TestEverySeriesBeginsAtZero(t *testing.T) {
 	}
 }
 
-func TestMetricsOfConditions(t *testing.T) {
+func TestConditionsAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		registry, w := prometheus.NewRegistry(), newFakes("a", "b", "c")

@@ -138,7 +138,7 @@ func TestEventProbesItsSubjects(t *testing.T) {
 	})
 }
 
-func TestUnsupportedSource(t *testing.T) {
+func TestAnUnsupportedSourceIsNeverConnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, here, missing := newFakes("a"), newSource("here"), newSource("missing")
@@ -285,7 +285,7 @@ func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
 	})
 }
 
-func TestTheRelistPeriods(t *testing.T) {
+func TestEventsLengthenTheRelistPeriod(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -89,7 +89,7 @@ func connectTo(t *testing.T, server *grpc.Server) *grpc.ClientConn {
 	return connection
 }
 
-func TestAsk(t *testing.T) {
+func TestAskReturnsTheAnswerOrItsError(t *testing.T) {
 	t.Parallel()
 
 	connection := connect(t)
@@ -129,7 +129,7 @@ func TestAsk(t *testing.T) {
 	errtext.Require(t, err, "decode the answer of /example.v1.Counter/Get")
 }
 
-func TestFollow(t *testing.T) {
+func TestFollowYieldsTheAnswersInOrder(t *testing.T) {
 	t.Parallel()
 
 	connection := connect(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 )
 
-func TestHostPaths(t *testing.T) {
+func TestTheLongestHostPathIsReplaced(t *testing.T) {
 	t.Parallel()
 
 	paths, err := kata.ParseHostPaths([]string{"/dev=/host/dev/", "/dev/shm=/elsewhere", "/var//lib=/mnt"})
@@ -29,7 +29,7 @@ func TestHostPaths(t *testing.T) {
 	require.Equal(t, "/dev/loop7", kata.HostPaths{}.Host("/dev/loop7"))
 }
 
-func TestHostPathsOfTheRoot(t *testing.T) {
+func TestTheRootReplacesEachHostPath(t *testing.T) {
 	t.Parallel()
 
 	paths, err := kata.ParseHostPaths([]string{"/=/host"})

@@ -262,7 +262,7 @@ func TestPanicBecomesAnError(t *testing.T) {
 	require.Equal(t, "well again", got)
 }
 
-func TestDrain(t *testing.T) {
+func TestDrainWaitsForTheOperations(t *testing.T) {
 	t.Parallel()
 
 	group, first := operation.NewGroup(), newGate()

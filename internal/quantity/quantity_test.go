@@ -9,7 +9,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/quantity"
 )
 
-func TestParse(t *testing.T) {
+func TestQuantitiesOfKubernetesAreParsed(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]int64{
@@ -46,8 +46,7 @@ func TestParse(t *testing.T) {
 	require.Less(t, time.Since(began), time.Minute, "want: parsing takes no long time")
 }
 
-// TestParseSize refuses what is negative.
-func TestParseSize(t *testing.T) {
+func TestNegativeSizesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {

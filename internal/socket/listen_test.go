@@ -40,7 +40,7 @@ func listen(t *testing.T, path string) *socket.Listener {
 	return listener
 }
 
-func TestListen(t *testing.T) {
+func TestTheListenerKnowsWhetherItsSocketIsInPlace(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "a.sock")

@@ -120,8 +120,7 @@ func TestPathsOfSockets(t *testing.T) {
 	}
 }
 
-// TestAddresses are sockets, or on the loopback.
-func TestAddresses(t *testing.T) {
+func TestAddressesAreSocketsOrOnTheLoopback(t *testing.T) {
 	t.Parallel()
 
 	for address, want := range map[string][2]string{

@@ -50,10 +50,10 @@ func newGate(t *testing.T, m *machine) gate {
 	return g
 }
 
-// TestGroupCommit lets many Updates arrive while one sync is under way: all of
+// TestConcurrentUpdatesShareASync lets many Updates arrive while one sync is under way: all of
 // them share the next one, none is acknowledged or seen before, and writers see
 // each other's changes.
-func TestGroupCommit(t *testing.T) {
+func TestConcurrentUpdatesShareASync(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(1)

@@ -76,9 +76,9 @@ func TestMalformedLinesAreDamage(t *testing.T) {
 	}
 }
 
-// TestEndOfTheJournal has what a crash leaves behind the last line, and what it does not: up to the end
+// TestOnlyWhatACrashLeavesMayFollowTheLastLine of the journal, and nothing else: up to the end
 // of the preallocation, newlines were durable before the line was written.
-func TestEndOfTheJournal(t *testing.T) {
+func TestOnlyWhatACrashLeavesMayFollowTheLastLine(t *testing.T) {
 	t.Parallel()
 
 	text := unclean(t, example(t))
@@ -293,8 +293,8 @@ func TestDirectoryWithoutState(t *testing.T) {
 	require.Empty(t, report.Notes, "want: what is damage is no note")
 }
 
-// TestVerifyByAReader: a user who must not write the journal can verify it.
-func TestVerifyByAReader(t *testing.T) {
+// TestAReaderCanVerify: it is a user who must not write the journal.
+func TestAReaderCanVerify(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()

@@ -35,7 +35,7 @@ func example(t *testing.T) string {
 	return dir
 }
 
-func TestReopen(t *testing.T) {
+func TestAReopenedStateHasAllRecords(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
@@ -203,7 +203,7 @@ func TestFlippedByte(t *testing.T) {
 	}
 }
 
-func TestDamage(t *testing.T) {
+func TestDamageIsRefusedWithItsLine(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
@@ -309,7 +309,7 @@ func swapLines(text string, one, other int) string {
 	return strings.Join(lines, "")
 }
 
-func TestUnknownCollection(t *testing.T) {
+func TestAnUnknownCollectionIsDamage(t *testing.T) {
 	t.Parallel()
 
 	for name, compact := range map[string]bool{"change": false, "base": true} {
@@ -339,8 +339,7 @@ func TestUnknownCollection(t *testing.T) {
 	}
 }
 
-// TestOldFormat: the files of the format before the first release are named and left alone.
-func TestOldFormat(t *testing.T) {
+func TestFilesOfTheOldFormatAreLeftAlone(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range []string{"state.json", "journal.jsonl"} {
@@ -359,7 +358,7 @@ func TestOldFormat(t *testing.T) {
 	}
 }
 
-func TestLock(t *testing.T) {
+func TestALockedStateNamesItsOwner(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-func TestVerifyAndDump(t *testing.T) {
+func TestACleanStateIsVerifiedAndDumped(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
@@ -67,7 +67,7 @@ func TestVerifyNotes(t *testing.T) {
 	require.Empty(t, report.Notes, "want: the repaired state has no notes")
 }
 
-func TestRepair(t *testing.T) {
+func TestARepairKeepsTheRecordsBeforeTheDamage(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)

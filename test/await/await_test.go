@@ -24,7 +24,7 @@ func (r *recorder) Fatalf(format string, arguments ...any) {
 	panic(r)
 }
 
-func TestReceive(t *testing.T) {
+func TestReceiveReturnsTheValue(t *testing.T) {
 	t.Parallel()
 
 	values := make(chan int, 1)

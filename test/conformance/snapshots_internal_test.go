@@ -18,7 +18,7 @@ func stream(kind csi.BlockMetadataType, offsetsAndSizes ...int64) *csi.GetMetada
 	return response
 }
 
-func TestSnapshotRules(t *testing.T) {
+func TestEachSnapshotRuleFindsItsViolation(t *testing.T) {
 	t.Parallel()
 
 	const fixed, variable = csi.BlockMetadataType_FIXED_LENGTH, csi.BlockMetadataType_VARIABLE_LENGTH

@@ -128,7 +128,7 @@ func within(path string, directories []string) bool {
 	return false
 }
 
-func TestTextsOfGo(t *testing.T) {
+func TestTextsOfGoAreFound(t *testing.T) {
 	t.Parallel()
 
 	source := "package p\n\nimport \"told\"\n\n// First.\n// Second told.\nvar a = \"told\" // Third.\n"

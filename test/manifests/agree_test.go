@@ -116,8 +116,8 @@ func TestHelmFindsTheNamespace(t *testing.T) {
 	}
 }
 
-// TestSecondInstallation has no object in common with the first.
-func TestSecondInstallation(t *testing.T) {
+// TestASecondInstallationSharesNoObject with the first.
+func TestASecondInstallationSharesNoObject(t *testing.T) {
 	t.Parallel()
 
 	second := renderedWith(t, map[string]any{"fullnameOverride": "another", "driverName": "another.example.com"})

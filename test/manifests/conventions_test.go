@@ -13,8 +13,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/manifests"
 )
 
-// TestLabels are on each object of the chart, and on each pod.
-func TestLabels(t *testing.T) {
+// TestEachObjectHasItsLabels, and each pod.
+func TestEachObjectHasItsLabels(t *testing.T) {
 	t.Parallel()
 
 	everything := renderedWith(t, parsed(t, monitored))

@@ -128,8 +128,9 @@ func workloadsOf(objects map[string]manifests.Object) (*apps.StatefulSet, *apps.
 	return controller, node
 }
 
-// TestCommonMetadata is on each object and each pod. What selects pods stays, whatever is asked for.
-func TestCommonMetadata(t *testing.T) {
+// TestEachObjectHasTheCommonMetadata, and each pod. What selects pods stays, whatever is asked for. What
+// selects pods stays, whatever is asked for.
+func TestEachObjectHasTheCommonMetadata(t *testing.T) {
 	t.Parallel()
 
 	objects := renderedWith(t, parsed(t, monitored), parsed(t, everyValue))

@@ -12,7 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/metrics"
 )
 
-func TestRead(t *testing.T) {
+func TestSamplesAreRead(t *testing.T) {
 	t.Parallel()
 
 	served := "# HELP a of all\n# TYPE a gauge\na{view=\"node\"} 1\na{view=\"storage\"} 2.5\nab 4\n"

@@ -7,14 +7,14 @@ func controllerMutants() []regression {
 			name: "controller/attached-volume-deleted", in: "objects.Use.CheckNone",
 			old:    `if len(v.Attachments) > 0 && u.Attaches`,
 			new:    `if len(v.Attachments) > 1 && u.Attaches`,
-			breaks: "DeleteVolume removes the data of an attached volume", tests: in("test/driver/requests", "TestCallsOutOfOrder"),
+			breaks: "DeleteVolume removes the data of an attached volume", tests: in("test/driver/requests", "TestCallsOutOfOrderAreRefused"),
 		},
 		{
 			name: "controller/staged-volume-deleted", in: "objects.Use.CheckNoneHere",
 			old:    `if err != nil || !used {`,
 			new:    `if err != nil || !used || user != "" {`,
 			breaks: "DeleteVolume removes the data of a staged volume",
-			tests:  in("test/driver/requests", "TestCallsOutOfOrder", "TestLifecycleWithoutACapability", "TestWithoutAttachmentDataIsDurable"),
+			tests:  in("test/driver/requests", "TestCallsOutOfOrderAreRefused", "TestLifecycleWithoutACapability", "TestWithoutAttachmentDataIsDurable"),
 		},
 		{
 			name: "controller/deletion-not-recorded-first", in: "controller.Service.delete",
@@ -66,21 +66,21 @@ func controllerMutants() []regression {
 `,
 			new: `wanted.Capability.SingleNode() && wanted.ReadOnly ||
 `,
-			breaks: "a volume for one node alone is attached beside other nodes", tests: in("test/driver/publishing", "TestAccessModes"),
+			breaks: "a volume for one node alone is attached beside other nodes", tests: in("test/driver/publishing", "TestEachAccessModeAllowsItsPublications"),
 		},
 		{
 			name: "controller/attached-otherwise-accepted", in: "record.Volume.CheckSame",
 			old:    `volume.Use{Capability: wanted.Capability, ReadOnly: wanted.ReadOnly}`,
 			new:    `volume.Use{Capability: wanted.Capability, ReadOnly: a.ReadOnly}`,
 			breaks: "a writable attachment answers a request for a read-only one",
-			tests:  in("test/driver/publishing", "TestReadOnlyAttachmentIsNotWritten", "TestAccessModes"),
+			tests:  in("test/driver/publishing", "TestReadOnlyAttachmentIsNotWritten", "TestEachAccessModeAllowsItsPublications"),
 		},
 		{
 			name: "controller/detaches-all-nodes", in: "controller.Service.detach",
 			old:    `return nodeID == "" || a.NodeID == nodeID }`,
 			new:    `return nodeID == "" || a.NodeID != "" }`,
 			breaks: "detaching a volume from one node takes it from all",
-			tests:  in("test/driver/publishing", "TestAccessModes"),
+			tests:  in("test/driver/publishing", "TestEachAccessModeAllowsItsPublications"),
 		},
 		{
 			name: "controller/unknown-node-is-invalid", in: "controller.Service.ControllerPublishVolume",
@@ -118,7 +118,7 @@ func controllerMutants() []regression {
 			name: "controller/limit-compared-before-rounding", in: "controller.parser.sizeAsked",
 			old:    `if limit > 0 && size > limit {`,
 			new:    `if limit > 0 && required > limit {`,
-			breaks: "a volume is larger than its limit", tests: in("test/driver/create", "TestSizes", "TestExpansionSizes"),
+			breaks: "a volume is larger than its limit", tests: in("test/driver/create", "TestSizesAreRoundedUpWithinTheirLimits", "TestExpansionsAreRoundedUpWithinTheirLimits"),
 		},
 		{
 			name: "controller/provisioned-twice-at-once", in: "catalog.Catalog.RecordVolume",
@@ -158,7 +158,7 @@ func controllerMutants() []regression {
 			old:    `l.provisioned.Add(old.Parameters.Pool, -old.CapacityBytes)`,
 			new:    `l.provisioned.Add(old.Parameters.Pool, 0)`,
 			breaks: "the pool's capacity shrinks with each deleted volume",
-			tests:  in("test/driver/pools", "TestPoolIsProvisionedOnce", "TestOvercommit", "TestThickExpansionUsesTheWholePool", "TestThickAndThinShareThePool"),
+			tests:  in("test/driver/pools", "TestPoolIsProvisionedOnce", "TestTheOvercommitRatioLimitsAPool", "TestThickExpansionUsesTheWholePool", "TestThickAndThinShareThePool"),
 		},
 		{
 			name: "controller/snapshots-not-provisioned", in: "catalog.usage.observeSnapshot",
@@ -209,7 +209,7 @@ func controllerMutants() []regression {
 			name: "pool/truncated-image-is-healthy", in: "pool.Images.EnsureSize",
 			old:    `size < bytes {`,
 			new:    `size == 0 {`,
-			breaks: "an image that lost its end is not reported", tests: in("test/driver/health", "TestHealthOfBackingFiles"),
+			breaks: "an image that lost its end is not reported", tests: in("test/driver/health", "TestDamagedBackingFilesAreReported"),
 		},
 		{
 			name: "controller/local-node-not-asked", in: "controller.Watch.reported",

@@ -50,7 +50,7 @@ func directMutants() []regression {
 			name: "direct/shortest-host-path", in: "kata.ParseHostPaths",
 			old:    `return len(b.from) - len(a.from) })`,
 			new:    `return len(a.from) - len(b.from) })`,
-			breaks: "the runtime is given a path that is not the device's", tests: root("TestHostPaths"),
+			breaks: "the runtime is given a path that is not the device's", tests: root("TestTheLongestHostPathIsReplaced"),
 		},
 		{
 			name: "direct/staged-while-a-guest-has-it", in: "direct.Access.stage",

@@ -9,7 +9,7 @@ func driverMutants() []regression {
 			name: "driver/socket-open-to-all", in: "socket.mode",
 			old:    `mode = 0o600`,
 			new:    `mode = 0o666`,
-			breaks: "any user of the machine can call the driver", tests: in("internal/socket", "TestListen"),
+			breaks: "any user of the machine can call the driver", tests: in("internal/socket", "TestTheListenerKnowsWhetherItsSocketIsInPlace"),
 		},
 		{
 			name: "driver/file-removed-for-socket", in: "socket.removeStale",
@@ -60,7 +60,7 @@ func driverMutants() []regression {
 			name: "driver/limit-off-by-one", in: "driver.checkTexts",
 			old:    `total > limit {`,
 			new:    `total >= limit {`,
-			breaks: "a field of the largest size that the spec allows is refused", tests: tests("TestLimitsOfEveryFieldOfEveryRequest"),
+			breaks: "a field of the largest size that the spec allows is refused", tests: tests("TestEveryFieldOfEveryRequestIsLimited"),
 		},
 		{
 			name: "driver/flags-not-summed", in: "driver.checkTexts",

@@ -77,19 +77,19 @@ func healthMutants() []regression {
 			name: "health/relists-too-rarely", in: "health.relistSchedule.untilNext",
 			old:    `if s.allConnected() {`,
 			new:    `if len(s.sources) > 0 {`,
-			breaks: "relists stay rare while an event source has failed", tests: monitor("TestTheRelistPeriods", "TestThePeriodIsLongerWhileAllSourcesAreUp"),
+			breaks: "relists stay rare while an event source has failed", tests: monitor("TestEventsLengthenTheRelistPeriod", "TestThePeriodIsLongerWhileAllSourcesAreUp"),
 		},
 		{
 			name: "health/reads-counted-as-writes", in: "events.parseBlockError",
 			old:    `Write: !strings.HasPrefix(operation, "R")`,
 			new:    `Write: strings.HasPrefix(operation, "R")`,
-			breaks: "a failed read is reported as a failed write", tests: events("TestTraceLines"),
+			breaks: "a failed read is reported as a failed write", tests: events("TestTraceLinesAreParsed"),
 		},
 		{
 			name: "health/lost-trace-events-ignored", in: "events.parseTraceLine",
 			old:    `case strings.HasPrefix(line, "CPU:") && strings.Contains(line, "[LOST "):`,
 			new:    `case strings.HasPrefix(line, "CPU: ") && strings.Contains(line, "[LOST "):`,
-			breaks: "I/O errors that the kernel dropped are not searched for", tests: events("TestTraceLines"),
+			breaks: "I/O errors that the kernel dropped are not searched for", tests: events("TestTraceLinesAreParsed"),
 		},
 		{
 			name: "health/file-overflow-ignored", in: "inotify.watches.take",
@@ -98,19 +98,19 @@ func healthMutants() []regression {
 `,
 			new: `		case mask&unix.IN_Q_OVERFLOW != 0:
 `,
-			breaks: "files that vanish in a storm of events are not noticed", tests: events("TestFilesLost"),
+			breaks: "files that vanish in a storm of events are not noticed", tests: events("TestLostEventsOfFilesAreReported"),
 		},
 		{
 			name: "health/unmounted-pool-watched-on", in: "inotify.directoryMoves",
 			old:    `unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED`,
 			new:    `unix.IN_MOVE_SELF`,
-			breaks: "no event comes from a pool that was unmounted and mounted again", tests: events("TestFilesDirectoryGone"),
+			breaks: "no event comes from a pool that was unmounted and mounted again", tests: events("TestTheWatchEndsWithItsDirectory"),
 		},
 		{
 			name: "health/errors-of-another-filesystem", in: "events.filesystemError",
 			old:    `event.Filesystem = [2]int32{first, second}`,
 			new:    `event.Filesystem = [2]int32{second, first}`,
-			breaks: "a filesystem's error is not matched with its volume", tests: events("TestFanotifyEvents"),
+			breaks: "a filesystem's error is not matched with its volume", tests: events("TestFanotifyEventsAreParsed"),
 		},
 		{
 			name: "health/reason-in-both-views-twice", in: "health.Merge",
@@ -141,19 +141,19 @@ func healthMutants() []regression {
 			name: "health/io-errors-not-kept", in: "probe.Observations.recordIOError",
 			old:    `o.volumeLocked(id).ioErrorAt = event.At`,
 			new:    `_ = o.volumeLocked(id)`,
-			breaks: "a volume with I/O errors looks healthy", tests: command{pkg: "./test/driver/health", run: "^TestHealthOfFailingImages$/^ext4_read_errors_that_pass$/^events$"},
+			breaks: "a volume with I/O errors looks healthy", tests: command{pkg: "./test/driver/health", run: "^TestFailingImagesAreReported$/^ext4_read_errors_that_pass$/^events$"},
 		},
 		{
 			name: "health/read-only-filesystem-not-seen", in: "probe.probeState.probeWritable",
 			old:    `if s.point.HasSuperOption("emergency_ro") {`,
 			new:    `if s.point.HasSuperOption("emergency_ro") && s.volume.IsReadOnly() {`,
-			breaks: "an ext4 that stopped writing looks healthy", tests: in("test/driver/health", "TestHealthOfFilesystems"),
+			breaks: "an ext4 that stopped writing looks healthy", tests: in("test/driver/health", "TestUnhealthyFilesystemsAreReported"),
 		},
 		{
 			name: "health/no-inodes-is-healthy", in: "probe.inodesExhausted",
 			old:    `usage.Inodes.Available <= 0`,
 			new:    `usage.Inodes.Available < 0`,
-			breaks: "a volume without free inodes looks healthy", tests: in("test/driver/health", "TestHealthOfFilesystems", "TestHealthOfMounts"),
+			breaks: "a volume without free inodes looks healthy", tests: in("test/driver/health", "TestUnhealthyFilesystemsAreReported", "TestLostMountsAreReported"),
 		},
 	}
 }

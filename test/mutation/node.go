@@ -21,7 +21,7 @@ func nodeMutants() []regression {
 			old:    `differences := current.CapabilityDifferences(wanted.Capability)`,
 			new:    `differences := current.CapabilityDifferences(current.Capability)`,
 			breaks: "a staging with other mount flags or another mode is answered with success",
-			tests:  in("test/driver/publishing", "TestAccessModes"),
+			tests:  in("test/driver/publishing", "TestEachAccessModeAllowsItsPublications"),
 		},
 		{
 			name: "node/missing-parent-is-not-found", in: "node.lifecycle.Publish",
@@ -36,7 +36,7 @@ func nodeMutants() []regression {
 		return rpc.Errorf(`,
 			new: `	if len(v.Publications) > 1 {
 		return rpc.Errorf(`,
-			breaks: "a volume is unstaged while a pod has it", tests: in("test/driver/requests", "TestCallsOutOfOrder"),
+			breaks: "a volume is unstaged while a pod has it", tests: in("test/driver/requests", "TestCallsOutOfOrderAreRefused"),
 		},
 		{
 			name: "node/single-writer-ignored-by-newcomer", in: "node.checkAnotherTarget",
@@ -44,7 +44,7 @@ func nodeMutants() []regression {
 `,
 			new: `wanted.Capability.SingleTarget() && len(v.Publications) > 1 ||
 `,
-			breaks: "a second pod gets a volume for one pod alone", tests: in("test/driver/publishing", "TestAccessModes"),
+			breaks: "a second pod gets a volume for one pod alone", tests: in("test/driver/publishing", "TestEachAccessModeAllowsItsPublications"),
 		},
 		{
 			name: "node/multi-node-joins-single-writer", in: "node.checkAnotherTarget",
@@ -120,7 +120,7 @@ func nodeMutants() []regression {
 			new: `if !isVolume && point.Major != 0 && v.Capability.Block {
 			return errdefs`,
 			breaks: "what another program has mounted at a target is unmounted",
-			tests:  in("test/driver/publishing", "TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTargetIsRefused"),
+			tests:  in("test/driver/publishing", "TestAForeignMountAtTheTargetStays", "TestAnotherVolumeAtTheTargetIsRefused"),
 		},
 		{
 			name: "node/target-of-the-co-removed", in: "access.Targets.RemoveTarget",
@@ -226,7 +226,7 @@ func nodeMutants() []regression {
 			old:    `r.SizeBytes > v.config.MaxVolumeBytes {`,
 			new:    `r.SizeBytes > v.config.MaxVolumeBytes+r.SizeBytes {`,
 			breaks: "a pod author gets a larger volume than the operator allows",
-			tests:  in("test/driver/ephemeral", "TestEphemeralRefusals", "TestEphemeralSizeIsEnforced", "TestEphemeralConflicts"),
+			tests:  in("test/driver/ephemeral", "TestInvalidEphemeralRequestsAreRefused", "TestEphemeralSizeIsEnforced", "TestAnotherEphemeralRequestConflicts"),
 		},
 		{
 			name: "node/ephemeral-provision-leaks", in: "staged.InlineRecords.observe",

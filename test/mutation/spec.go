@@ -66,7 +66,7 @@ func specMutants() []regression {
 		{
 			name: "spec/CV-69-preferred-not-requisite", in: "record.CheckTopologyRequirement",
 			old: `if len(given.GetRequisite()) > 0 && !slices`, new: `if len(given.GetRequisite()) > 9 && !slices`,
-			breaks: "a contradictory topology requirement is accepted", tests: in("test/driver/create", "TestTopology"),
+			breaks: "a contradictory topology requirement is accepted", tests: in("test/driver/create", "TestVolumesAreMadeWhereTheTopologyAllows"),
 		},
 		{
 			name: "spec/SL-1-long-map", in: "controller.checkContext",
@@ -76,7 +76,7 @@ func specMutants() []regression {
 		{
 			name: "spec/SL-1-long-string", in: "controller.notConfirmed",
 			old: `shorten.Text(message, shorten.MaxBytes)`, new: `shorten.Text(message, 2*shorten.MaxBytes)`,
-			breaks: "a message is longer than the spec allows", tests: in("test/driver/requests", "TestIncompleteCapabilities"),
+			breaks: "a message is longer than the spec allows", tests: in("test/driver/requests", "TestIncompleteCapabilitiesAreRefused"),
 		},
 		{
 			name: "spec/GPC-2-other-set", in: "capability.Set.Plugin",
@@ -96,7 +96,7 @@ func specMutants() []regression {
 		{
 			name: "spec/CSIEND-1-variable", in: "main.envNames",
 			old: `if flag == "endpoint" {`, new: `if flag == "endpoints" {`,
-			breaks: "CSI_ENDPOINT is ignored", tests: in("cmd/touchstone", "TestSpecEndpointVariable"),
+			breaks: "CSI_ENDPOINT is ignored", tests: in("cmd/touchstone", "TestTheDriversEndpointVariableWins"),
 		},
 		{
 			name: "spec/F-2-beside-the-socket", in: "node.OwnStagingDir",
@@ -126,7 +126,7 @@ func specMutants() []regression {
 		{
 			name: "spec/CAP-single-writer", in: "record.Volume.CheckAttachable",
 			old: `(other.singleWriter() || wanted.singleWriter())`, new: `(other.singleWriter() && !wanted.singleWriter())`,
-			breaks: "two nodes write a volume of MULTI_NODE_SINGLE_WRITER", tests: in("test/driver/publishing", "TestAccessModes"),
+			breaks: "two nodes write a volume of MULTI_NODE_SINGLE_WRITER", tests: in("test/driver/publishing", "TestEachAccessModeAllowsItsPublications"),
 		},
 		{
 			name: "spec/CV-76-keys-differ-by-case", in: "driver.Config.checkTopology",

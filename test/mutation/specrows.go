@@ -31,22 +31,22 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/CV-35-missing-access-type", in: "volume.ParseCapability",
 			old: `return Capability{}, fmt.Errorf("%w: access type is missing; it must be block or mount", ErrIncomplete)`, new: `return capability, nil`,
-			breaks: "a capability without an access type is accepted", tests: in("test/driver/requests", "TestIncompleteCapabilities"),
+			breaks: "a capability without an access type is accepted", tests: in("test/driver/requests", "TestIncompleteCapabilitiesAreRefused"),
 		},
 		{
 			name: "spec/CV-40-negative-size", in: "rpc.CheckCapacityRange",
 			old: `case required < 0 || limit < 0:`, new: `case required < 0 && limit < 0:`,
-			breaks: "a negative size is accepted", tests: in("test/driver/create", "TestSizes"),
+			breaks: "a negative size is accepted", tests: in("test/driver/create", "TestSizesAreRoundedUpWithinTheirLimits"),
 		},
 		{
 			name: "spec/CV-39,CV-8-too-small", in: "controller.parser.sizeAsked",
 			old: `size := max((required+RoundBytes-1)/RoundBytes*RoundBytes, smallest)`, new: `size := max(required/RoundBytes*RoundBytes, smallest)`,
-			breaks: "a volume is smaller than required_bytes", tests: in("test/driver/create", "TestSizes"),
+			breaks: "a volume is smaller than required_bytes", tests: in("test/driver/create", "TestSizesAreRoundedUpWithinTheirLimits"),
 		},
 		{
 			name: "spec/CV-53,CV-55,CV-57,CV-58,CV-59,CV-60-requisite", in: "record.Segments.CheckRequirement",
 			old: `if s == "" || len(requisite) == 0 || slices`, new: `if s == "" || len(requisite) >= 0 || slices`,
-			breaks: "a volume is made although no requisite topology reaches it", tests: in("test/driver/create", "TestTopology"),
+			breaks: "a volume is made although no requisite topology reaches it", tests: in("test/driver/create", "TestVolumesAreMadeWhereTheTopologyAllows"),
 		},
 		{
 			name: "spec/CV-22-topology-not-advertised", in: "record.CheckTopologyRequirement",
@@ -56,7 +56,7 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/CV-52-topology-not-returned", in: "record.Segments.AccessibleTopology",
 			old: `return []*csi.Topology{{Segments: s.values()}}`, new: `return nil`,
-			breaks: "a volume's topology is not returned", tests: in("test/driver/create", "TestTopology"),
+			breaks: "a volume's topology is not returned", tests: in("test/driver/create", "TestVolumesAreMadeWhereTheTopologyAllows"),
 		},
 		{
 			name: "spec/CV-2,CV-3-not-idempotent", in: "controller.Service.ensureVolume",
@@ -112,7 +112,7 @@ func randomRowMutants() []regression {
 
 	return nil
 }`,
-			breaks: "a group that is none is accepted", tests: in("internal/csi/capability", "TestCheckMountGroup"),
+			breaks: "a group that is none is accepted", tests: in("internal/csi/capability", "TestAMountGroupIsANumberAndNeedsItsCapability"),
 		},
 		{
 			name: "spec/CV-48,CV-49,CV-50-other-source", in: "controller.checkSameVolume",
@@ -168,12 +168,12 @@ func randomRowMutants() []regression {
 		{
 			name: "spec/NPV-10,NPV-17,NEV-10-short-paths", in: "driver.maxPath",
 			old: `4096`, new: `127`,
-			breaks: "a path of 128 bytes is refused", tests: in("internal/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
+			breaks: "a path of 128 bytes is refused", tests: in("internal/driver", "TestEveryFieldOfEveryRequestIsLimited"),
 		},
 		{
 			name: "spec/SL-1-long-request-strings", in: "driver.maxString",
 			old: `128`, new: `256`,
-			breaks: "a string of more than 128 bytes is accepted", tests: in("internal/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
+			breaks: "a string of more than 128 bytes is accepted", tests: in("internal/driver", "TestEveryFieldOfEveryRequestIsLimited"),
 		},
 		{
 			name: "spec/RPCI-3,SR-6-secrets-logged", in: "driver.stripped.LogValue",

@@ -11,7 +11,7 @@ func stateMutants() []regression {
 			old:    `err := j.file.Sync()`,
 			new:    `err := error(nil)`,
 			breaks: "an acknowledged transaction is lost in a power failure",
-			tests:  in("pkg/state", "TestReadChangesAreDurable", "TestGroupCommit", "TestCrashAtEveryStep"),
+			tests:  in("pkg/state", "TestReadChangesAreDurable", "TestConcurrentUpdatesShareASync", "TestCrashAtEveryStep"),
 		},
 		{
 			name: "state/new-journal-not-synced", in: "state.journal.fill",

@@ -51,7 +51,7 @@ func TestWithoutDisablesDependentCapabilities(t *testing.T) {
 	require.ErrorIs(t, err, capability.ErrUnknown, "the empty name is no capability's alias")
 }
 
-func TestDisabledBy(t *testing.T) {
+func TestADisabledCapabilityDisablesItsRPCs(t *testing.T) {
 	t.Parallel()
 
 	set, err := capability.Without("EXPAND_VOLUME")
@@ -71,7 +71,7 @@ func TestDisabledBy(t *testing.T) {
 	}
 }
 
-func TestCheckMountGroup(t *testing.T) {
+func TestAMountGroupIsANumberAndNeedsItsCapability(t *testing.T) {
 	t.Parallel()
 
 	without, err := capability.Without("VOLUME_MOUNT_GROUP")
@@ -96,7 +96,7 @@ func TestCheckMountGroup(t *testing.T) {
 	}
 }
 
-func TestCheckAccessMode(t *testing.T) {
+func TestSomeAccessModesNeedTheirCapability(t *testing.T) {
 	t.Parallel()
 
 	without, err := capability.Without("SINGLE_NODE_MULTI_WRITER")
@@ -117,9 +117,8 @@ func TestCheckAccessMode(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfOneService: the capabilities that both services have can be disabled in one of
-// them.
-func TestCapabilitiesOfOneService(t *testing.T) {
+// TestACapabilityIsDisabledInOneService of the two that have it.
+func TestACapabilityIsDisabledInOneService(t *testing.T) {
 	t.Parallel()
 
 	set, err := capability.Without("node:EXPAND_VOLUME")

@@ -60,8 +60,8 @@ func requireRequests(t *testing.T, want, got map[string]proto.Message) {
 	}
 }
 
-// TestRequestsOfAPublication have all that the driver needs, and the directories of the CO are made.
-func TestRequestsOfAPublication(t *testing.T) {
+// TestRequestsOfAPublicationAreComplete, and the directories of the CO are made.
+func TestRequestsOfAPublicationAreComplete(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -205,8 +205,7 @@ func TestCapabilitiesOfServices(t *testing.T) {
 	}
 }
 
-// TestWhatReadyMeans: an absent answer is a yes.
-func TestWhatReadyMeans(t *testing.T) {
+func TestAnAbsentReadyIsAYes(t *testing.T) {
 	t.Parallel()
 
 	for name, answer := range map[string]*csi.ProbeResponse{"absent": {}, "yes": {Ready: wrapperspb.Bool(true)}} {

@@ -11,8 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestChecksOfFields: which values a field of a request may have.
-func TestChecksOfFields(t *testing.T) {
+func TestImpossibleFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for id, want := range map[string]codes.Code{"": codes.InvalidArgument, "a/b": codes.InvalidArgument, "..": codes.InvalidArgument, "vol-1": codes.OK} {

@@ -11,7 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 )
 
-func TestTextsOfAField(t *testing.T) {
+func TestOnlyTextsAndListsOfAFieldAreItsTexts(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {

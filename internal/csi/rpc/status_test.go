@@ -33,7 +33,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-func TestNamesOfCodes(t *testing.T) {
+func TestCodesHaveTheNamesOfTheSpec(t *testing.T) {
 	t.Parallel()
 
 	for number, name := range code.Code_name {
@@ -43,8 +43,8 @@ func TestNamesOfCodes(t *testing.T) {
 	require.Equal(t, "Code(99)", rpc.CodeName(99), "want: an unknown code has its number")
 }
 
-// TestStatusOfEachError fixes the gRPC code of each error that reaches a handler.
-func TestStatusOfEachError(t *testing.T) {
+// TestEachErrorHasItsCode, of those that reach a handler.
+func TestEachErrorHasItsCode(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {

@@ -49,9 +49,9 @@ func TestTextKeepsTheEndsOfPaths(t *testing.T) {
 	}
 }
 
-// TestTextAtEachLength: a text that fits stays, and any other one has the limit at most and is UTF-8.
+// TestOnlyLongTextsAreShortened: a text that fits stays, and any other one has the limit at most and is UTF-8.
 // A path keeps its last 32 bytes at least.
-func TestTextAtEachLength(t *testing.T) {
+func TestOnlyLongTextsAreShortened(t *testing.T) {
 	t.Parallel()
 
 	const limit = 64

@@ -11,7 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
-func TestDirectAssign(t *testing.T) {
+func TestDirectAssignAndItsAliasAreParsed(t *testing.T) {
 	t.Parallel()
 
 	type given = map[string]string
@@ -89,7 +89,7 @@ func TestInlineVolumesAreNotAssignedDirectly(t *testing.T) {
 	}
 }
 
-func TestCheckDirect(t *testing.T) {
+func TestDirectVolumesAreForOneNodeAtATime(t *testing.T) {
 	t.Parallel()
 
 	ordinary, err := volume.ParseParameters(nil)

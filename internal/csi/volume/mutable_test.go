@@ -29,7 +29,7 @@ func parse(t *testing.T, given map[string]string) volume.Mutable {
 	return parsed
 }
 
-func TestParseMutable(t *testing.T) {
+func TestMutableParametersAreParsed(t *testing.T) {
 	t.Parallel()
 
 	parsed := parse(t, all())
@@ -61,7 +61,7 @@ func TestAnySchedulerNameIsAccepted(t *testing.T) {
 	}
 }
 
-func TestParseMutableRefuses(t *testing.T) {
+func TestInvalidMutableParametersAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for key, values := range map[string][]string{
@@ -93,7 +93,7 @@ func TestParseMutableRefuses(t *testing.T) {
 	}
 }
 
-func TestMutableWith(t *testing.T) {
+func TestLaterMutableParametersReplaceEarlierOnes(t *testing.T) {
 	t.Parallel()
 
 	for key, value := range all() {
@@ -112,7 +112,7 @@ func TestMutableWith(t *testing.T) {
 	require.Equal(t, want, limited.Parameters())
 }
 
-func TestMutableContradictions(t *testing.T) {
+func TestOnlyDifferentParametersConflict(t *testing.T) {
 	t.Parallel()
 
 	ours := parse(t, all())
@@ -133,7 +133,7 @@ func TestMutableNeedsDevice(t *testing.T) {
 	require.Equal(t, "readAheadKiB", parse(t, map[string]string{"readAheadKiB": "0"}).NeedsDevice())
 }
 
-func TestMutableJSON(t *testing.T) {
+func TestMutableParametersAreReadAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
 
 	type record struct {

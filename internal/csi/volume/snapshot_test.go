@@ -9,7 +9,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
-func TestConsistencyOfClones(t *testing.T) {
+func TestTheConsistencyOfACloneIsNoProperty(t *testing.T) {
 	t.Parallel()
 
 	plain, err := volume.ParseParameters(nil)

@@ -61,7 +61,7 @@ func tracefsMounts(tb testing.TB) int {
 	return count
 }
 
-func TestBlockErrors(t *testing.T) {
+func TestFailedWritesToADeviceAreReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, test := range map[string]struct {
@@ -132,9 +132,9 @@ func TestBlockErrorsOfReads(t *testing.T) {
 	}, event)
 }
 
-// TestBlockErrorsLost causes more errors than the kernel's buffer holds while the
-// source does not read it.
-func TestBlockErrorsLost(t *testing.T) {
+// TestLostErrorsOfDevicesAreReported if there are more than the kernel's buffer holds while the source does
+// not read it.
+func TestLostErrorsOfDevicesAreReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const storm = 20_000
@@ -225,7 +225,7 @@ func TestBlockErrorsSweeps(t *testing.T) {
 	inUse.next(t, errorOf(device))
 }
 
-func TestBlockErrorsOfTwoProcesses(t *testing.T) {
+func TestATraceInstanceInUseIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	device, file := failing(t)
@@ -244,7 +244,7 @@ func TestBlockErrorsOfTwoProcesses(t *testing.T) {
 	other.next(t, errorOf(device))
 }
 
-func TestTraceLines(t *testing.T) {
+func TestTraceLinesAreParsed(t *testing.T) {
 	lost := health.Event{Kind: health.Lost}
 
 	for _, test := range []struct {

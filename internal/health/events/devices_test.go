@@ -15,7 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestDevices(t *testing.T) {
+func TestChangesOfDevicesAreReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	var (
@@ -52,7 +52,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-func TestDevicesLost(t *testing.T) {
+func TestLostEventsOfDevicesAreReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const storm = 20_000
@@ -85,7 +85,7 @@ func TestDevicesLost(t *testing.T) {
 	running.next(t, func(event health.Event) bool { return event.Device == deviceNumber(device) })
 }
 
-func TestUevents(t *testing.T) {
+func TestUeventsAreParsed(t *testing.T) {
 	event := func(action string, pairs ...string) string {
 		return strings.Join(append([]string{action + "@/devices/virtual/block/loop7", "ACTION=" + action}, pairs...), "\x00") + "\x00"
 	}

@@ -31,7 +31,7 @@ func (r *running) barrier(tb testing.TB, dir string) []health.Event {
 	return r.passed[:len(r.passed)-1]
 }
 
-func TestFiles(t *testing.T) {
+func TestChangesOfFilesAreReported(t *testing.T) {
 	write := func(path string, how func(*os.File) error) error {
 		file, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
@@ -92,8 +92,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestFilesSilent expects no event for reads, and none for changes in subdirectories.
-func TestFilesSilent(t *testing.T) {
+func TestReadsAndSubdirectoriesCauseNoEvent(t *testing.T) {
 	dir := t.TempDir()
 	path, beneath := filepath.Join(dir, "image"), filepath.Join(dir, "volume")
 
@@ -109,8 +108,7 @@ func TestFilesSilent(t *testing.T) {
 	require.Empty(t, running.barrier(t, dir), "want: a change below the directory has no event")
 }
 
-// A loop device's access to its image causes no event.
-func TestFilesOfLoopDevices(t *testing.T) {
+func TestAccessByALoopDeviceCausesNoEvent(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, buffered := range map[string]bool{"direct I/O": false, "buffered": true} {
@@ -151,7 +149,7 @@ func TestFilesOfLoopDevices(t *testing.T) {
 	}
 }
 
-func TestFilesLost(t *testing.T) {
+func TestLostEventsOfFilesAreReported(t *testing.T) {
 	dir := t.TempDir()
 	gate := make(chan struct{})
 	running := startWith(t, events.NewFiles(dir), func(health.Event) { <-gate })
@@ -182,8 +180,7 @@ func TestFilesLost(t *testing.T) {
 	running.next(t, ofKind(health.Lost))
 }
 
-// A storm of writes causes few events.
-func TestFilesStorm(t *testing.T) {
+func TestAStormOfWritesCausesFewEvents(t *testing.T) {
 	const storm = 20_000
 
 	dir := t.TempDir()
@@ -203,7 +200,7 @@ func TestFilesStorm(t *testing.T) {
 }
 
 // Run ends with a directory, and can be called again when it is back.
-func TestFilesDirectoryGone(t *testing.T) {
+func TestTheWatchEndsWithItsDirectory(t *testing.T) {
 	for name, test := range map[string]struct {
 		root     bool
 		away, in func(testing.TB, string)

@@ -67,8 +67,8 @@ func (r *running) awaitWatched(tb testing.TB, directory string) {
 	}, soon, 5*time.Millisecond, "want: files in %s are reported", directory)
 }
 
-// TestFilesOfAChangingSet adds directories, and removes one that is not listed any more.
-func TestFilesOfAChangingSet(t *testing.T) {
+// TestChangedDirectoriesAreWatched has one added, and one removed that is not listed any more.
+func TestChangedDirectoriesAreWatched(t *testing.T) {
 	first, second, third := t.TempDir(), t.TempDir(), t.TempDir()
 	gone := filepath.Join(third, "gone")
 	require.NoError(t, os.Mkdir(gone, 0o700))

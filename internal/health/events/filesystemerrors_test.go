@@ -50,7 +50,7 @@ func fsid(tb testing.TB, dir string) [2]int32 {
 	return stat.Fsid.Val
 }
 
-func TestFilesystemErrors(t *testing.T) {
+func TestErrorsOfAFilesystemAreReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	var (
@@ -141,7 +141,7 @@ func TestFilesystemErrorsOfOthers(t *testing.T) {
 	errtext.Require(t, err, "/proc")
 }
 
-func TestFanotifyEvents(t *testing.T) {
+func TestFanotifyEventsAreParsed(t *testing.T) {
 	const fid, failure = unix.FAN_EVENT_INFO_TYPE_FID, unix.FAN_EVENT_INFO_TYPE_ERROR
 
 	var (

@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestMounts(t *testing.T) {
+func TestChangesOfMountsAreReported(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const (
@@ -49,9 +49,8 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// TestMountsInAStorm requires a source to report few events for many changes, and
-// always one after the last change.
-func TestMountsInAStorm(t *testing.T) {
+// TestAStormOfMountsEndsWithAnEvent, after few others.
+func TestAStormOfMountsEndsWithAnEvent(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const rounds, changes = 20, 50
@@ -78,9 +77,8 @@ func TestMountsInAStorm(t *testing.T) {
 	}
 }
 
-// TestMountsAtRest expects no event for a change before the source has connected: the
-// probe that follows finds it.
-func TestMountsAtRest(t *testing.T) {
+// TestChangesBeforeTheConnectionCauseNoEvent: the probe that follows finds them.
+func TestChangesBeforeTheConnectionCauseNoEvent(t *testing.T) {
 	namespace.NeedRoot(t)
 	mountedAt(t, t.TempDir(), "tmpfs", "")
 

@@ -31,7 +31,7 @@ func newReader(t *testing.T, config claim.Config) *claim.Reader {
 	return reader
 }
 
-func TestAnnotation(t *testing.T) {
+func TestOnlyTheAnnotationTrueIsAYes(t *testing.T) {
 	t.Parallel()
 
 	api := kubeapi.Start(t)

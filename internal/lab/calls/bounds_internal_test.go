@@ -155,7 +155,7 @@ func TestLinesThatDoNotFitTheQueueAreCounted(t *testing.T) {
 	require.NoError(t, reader.Close())
 }
 
-func TestKnownCodes(t *testing.T) {
+func TestCodesAreKnownInEachSpelling(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]bool{"NOT_FOUND": true, "NotFound": true, "notfound": true, "OK": true, "NOT_FOUN": false, "99": false} {
@@ -163,8 +163,8 @@ func TestKnownCodes(t *testing.T) {
 	}
 }
 
-// TestObjectsOfMessages: each id and name once, those of the object that was made too.
-func TestObjectsOfMessages(t *testing.T) {
+// TestEachObjectOfAMessageIsNamedOnce, that which was made too.
+func TestEachObjectOfAMessageIsNamedOnce(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {
@@ -189,8 +189,8 @@ func TestObjectsOfMessages(t *testing.T) {
 	require.Equal(t, []string{"a", "b\uFFFD"}, appendNew([]string{"a"}, "b\xff"), "want: a text that is not UTF-8 is made readable")
 }
 
-// TestInputOfACall has its messages with numbers and defaults, and what cannot be read as its text.
-func TestInputOfACall(t *testing.T) {
+// TestTheInputOfACallHasNumbersAndDefaults, and what cannot be read as its text.
+func TestTheInputOfACallHasNumbersAndDefaults(t *testing.T) {
 	t.Parallel()
 
 	input := func(call *Call) map[string]any {

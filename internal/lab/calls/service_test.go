@@ -102,7 +102,7 @@ func TestAWaitEndsWithItsTimeout(t *testing.T) {
 
 var errEnough = errors.New("enough")
 
-func TestFollow(t *testing.T) {
+func TestFollowSendsTheCallsThatEnd(t *testing.T) {
 	t.Parallel()
 
 	r := newRecorder(t, calls.Config{})

@@ -27,8 +27,8 @@ import (
 
 var errDriver = status.Error(codes.NotFound, "the driver's own failure")
 
-// TestFailuresOfCalls compares the error of a call with each kind of failure, and whether the driver has handled it.
-func TestFailuresOfCalls(t *testing.T) {
+// TestEachFailureHasItsErrorAndEffect compares the error of a call with each kind of failure, and whether the driver has handled it.
+func TestEachFailureHasItsErrorAndEffect(t *testing.T) {
 	t.Parallel()
 
 	for act, test := range map[string]struct {
@@ -140,8 +140,8 @@ func TestOperationsAtTheirPoints(t *testing.T) {
 	require.NoError(t, i.At(t.Context(), operation.VolumeStaged), "want: a closed injector has no effect")
 }
 
-// TestConditionsByView: one without a view is in both of volumes.
-func TestConditionsByView(t *testing.T) {
+// TestAConditionIsInTheViewOfItsRule: one without a view is in both of volumes.
+func TestAConditionIsInTheViewOfItsRule(t *testing.T) {
 	t.Parallel()
 
 	for view, want := range map[string][3]int{"": {1, 1, 0}, ", view: node": {1, 0, 0}, ", view: controller": {0, 1, 0}} {

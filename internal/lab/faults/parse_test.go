@@ -147,7 +147,7 @@ act:
 	}
 }
 
-func TestCallsSelect(t *testing.T) {
+func TestCallsAreSelectedByTheirNumber(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{

@@ -104,7 +104,7 @@ func TestVolumesAreBounded(t *testing.T) {
 	}
 }
 
-func TestTokens(t *testing.T) {
+func TestTokensThatNoResponseHadAreViolations(t *testing.T) {
 	t.Parallel()
 
 	listed := func(next string) *csi.ListVolumesResponse { return &csi.ListVolumesResponse{NextToken: next} }

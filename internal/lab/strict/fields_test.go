@@ -125,8 +125,8 @@ func TestFieldsNeedTheirCapability(t *testing.T) {
 	}
 }
 
-// TestKeysOfSecrets: keys have the characters of the spec, and at least one.
-func TestKeysOfSecrets(t *testing.T) {
+// TestKeysOfSecretsHaveTheCharactersOfTheSpec, and at least one.
+func TestKeysOfSecretsHaveTheCharactersOfTheSpec(t *testing.T) {
 	t.Parallel()
 
 	for key, want := range map[string]int{"a": 0, "A-z_0.9": 0, "": 1, "a b": 1, "ä": 1, "a/b": 1, "a\n": 1} {
@@ -141,8 +141,8 @@ func TestKeysOfSecrets(t *testing.T) {
 	}
 }
 
-// TestObjectsOfRequests: the object of a violation is the id or name in the request, or else the call.
-func TestObjectsOfRequests(t *testing.T) {
+// TestAViolationNamesTheObjectOfItsRequest by its id or name, or else the call.
+func TestAViolationNamesTheObjectOfItsRequest(t *testing.T) {
 	t.Parallel()
 
 	bad := map[string]string{"": "x"}

@@ -355,8 +355,8 @@ func TestVolumesSinceTheStartAreKnownFromTheirBeginning(t *testing.T) {
 	}
 }
 
-// TestMembersOfGroups: each response with a member makes it known, and the removal of its group ends that.
-func TestMembersOfGroups(t *testing.T) {
+// TestMembersAreKnownUntilTheirGroupIsRemoved: each response with a member makes it known, and the removal of its group ends that.
+func TestMembersAreKnownUntilTheirGroupIsRemoved(t *testing.T) {
 	t.Parallel()
 
 	member, alone := &csi.Snapshot{SnapshotId: "s", GroupSnapshotId: "g"}, &csi.Snapshot{SnapshotId: "s"}

@@ -30,8 +30,8 @@ func TestLongNamesAreRefused(t *testing.T) {
 	require.Len(t, volumeArgs{}.name, maxName+1, "want: the longest name of a subvolume fits")
 }
 
-// TestGroupIDs has a level in the upper 16 bits, and a number in the lower 48.
-func TestGroupIDs(t *testing.T) {
+// TestGroupIDsHaveALevelAndANumber, in the upper 16 and the lower 48 bits.
+func TestGroupIDsHaveALevelAndANumber(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {

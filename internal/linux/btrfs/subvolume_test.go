@@ -104,8 +104,8 @@ func TestSnapshotHasTheContentOfItsSource(t *testing.T) {
 	require.ErrorIs(t, btrfs.Create(parent, strings.Repeat("n", 5000)), unix.ENAMETOOLONG)
 }
 
-// TestOpenRoot finds the subvolume of a directory, and refuses where it is not mounted.
-func TestOpenRoot(t *testing.T) {
+// TestOpenRootFindsTheSubvolume of a directory, and refuses where it is not mounted.
+func TestOpenRootFindsTheSubvolume(t *testing.T) {
 	t.Parallel()
 
 	top := mounted(t)

@@ -118,8 +118,8 @@ func TestManySubvolumesAreFound(t *testing.T) {
 	require.Equal(t, inside, all)
 }
 
-// TestQuotaGroups limits subvolumes, and makes groups members of each other.
-func TestQuotaGroups(t *testing.T) {
+// TestQuotaGroupsLimitSubvolumes, and are members of each other.
+func TestQuotaGroupsLimitSubvolumes(t *testing.T) {
 	t.Parallel()
 
 	top := mounted(t)

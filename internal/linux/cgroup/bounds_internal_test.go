@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/testpool"
 )
 
-func TestPodUIDs(t *testing.T) {
+func TestOnlyUIDsOfPodsAreAccepted(t *testing.T) {
 	t.Parallel()
 
 	for uid, want := range map[string]bool{

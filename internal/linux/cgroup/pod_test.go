@@ -10,7 +10,7 @@ import (
 
 const podUID = "4c1d0c9e-6b43-4b55-a1a4-1d2fa8a3e6b7"
 
-func TestPodUID(t *testing.T) {
+func TestThePodIsReadFromThePath(t *testing.T) {
 	t.Parallel()
 
 	for path, want := range map[string]string{
@@ -33,7 +33,7 @@ func TestPodUID(t *testing.T) {
 	}
 }
 
-func TestPodUIDOfTheContext(t *testing.T) {
+func TestThePodOfTheContextWins(t *testing.T) {
 	t.Parallel()
 
 	path := "/var/lib/kubelet/pods/other/volumes/x"

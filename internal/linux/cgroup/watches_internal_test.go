@@ -55,9 +55,9 @@ func ruleIn(cgroup string) string {
 	return string(text)
 }
 
-// TestNewCgroupsOfALimitedPod get its rule when they appear, or later if the event was lost; those of
-// other pods get none, and nothing is watched of a pod without a rule.
-func TestNewCgroupsOfALimitedPod(t *testing.T) {
+// TestNewCgroupsOfALimitedPodGetItsRule when they appear, or later if the event was lost; those of other
+// pods get none, and nothing is watched of a pod without a rule.
+func TestNewCgroupsOfALimitedPodGetItsRule(t *testing.T) {
 	t.Parallel()
 
 	var log lines
@@ -127,8 +127,8 @@ func TestNewCgroupsOfALimitedPod(t *testing.T) {
 	require.Empty(t, limiter.v1.pods, "want: a pod that is gone is forgotten")
 }
 
-// TestTwoDevicesOfAPod have a rule each: the pod is forgotten with the last one.
-func TestTwoDevicesOfAPod(t *testing.T) {
+// TestAPodIsForgottenWithItsLastRule: two devices have a rule each.
+func TestAPodIsForgottenWithItsLastRule(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()

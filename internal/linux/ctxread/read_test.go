@@ -81,8 +81,8 @@ func TestEachEndsWithAnError(t *testing.T) {
 	require.Zero(t, calls, "want: nothing was read")
 }
 
-// TestALaterEndOfTheContext does not end the reads of those that use the file after Each.
-func TestALaterEndOfTheContext(t *testing.T) {
+// TestALaterEndOfTheContextEndsNoRead of those that use the file after Each.
+func TestALaterEndOfTheContextEndsNoRead(t *testing.T) {
 	t.Parallel()
 
 	errTaken := errors.New("it is not taken")
@@ -108,8 +108,8 @@ func TestALaterEndOfTheContext(t *testing.T) {
 	require.NoError(t, await.Receive(t, read, "the read of what was written"))
 }
 
-// TestPause lasts as long as asked, or until its context ends.
-func TestPause(t *testing.T) {
+// TestAPauseEndsWithItsContext, or has lasted as long as asked.
+func TestAPauseEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 
 	const pause = 20 * time.Millisecond

@@ -95,7 +95,7 @@ func TestFromCutsTheBegin(t *testing.T) {
 	}
 }
 
-func TestCheckPage(t *testing.T) {
+func TestAnImpossiblePageOfExtentsIsRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -141,8 +141,8 @@ func sparse(t *testing.T) *os.File {
 
 var written = []Range{{0, block}, {4 * block, 2 * block}, {15 * block, block}}
 
-// TestSeekReader is for filesystems without FIEMAP, tmpfs for example.
-func TestSeekReader(t *testing.T) {
+// TestDataIsFoundWithoutFIEMAP, as on tmpfs.
+func TestDataIsFoundWithoutFIEMAP(t *testing.T) {
 	t.Parallel()
 
 	file := sparse(t)
@@ -227,7 +227,7 @@ func TestReadersAgree(t *testing.T) {
 	}
 }
 
-func TestComparablePhysical(t *testing.T) {
+func TestPhysicalSpaceIsComparedWithinAFilesystem(t *testing.T) {
 	t.Parallel()
 
 	a, b := sparse(t), sparse(t)

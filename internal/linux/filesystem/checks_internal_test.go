@@ -164,8 +164,7 @@ func TestChecksOfAnXFS(t *testing.T) {
 	}
 }
 
-// TestPrefetchingOfAnXFS ends with 128 groups.
-func TestPrefetchingOfAnXFS(t *testing.T) {
+func TestPrefetchingOfAnXFSEndsWith128Groups(t *testing.T) {
 	t.Parallel()
 
 	for groups, want := range map[uint32][]string{

@@ -15,8 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
-// TestStateNames: each state has one.
-func TestStateNames(t *testing.T) {
+func TestEachStateHasAName(t *testing.T) {
 	t.Parallel()
 
 	for state, want := range map[filesystem.State]string{

@@ -47,7 +47,7 @@ func (s ext4Super) image() *bytes.Reader {
 	return bytes.NewReader(image)
 }
 
-func TestExt4GrowthLimit(t *testing.T) {
+func TestAnExt4GrowsAsFarAsItsDescriptorsAllow(t *testing.T) {
 	t.Parallel()
 
 	const with64Bit, metaBG, bigalloc = 0x80, 0x10, 0x200

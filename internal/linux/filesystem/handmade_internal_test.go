@@ -165,8 +165,7 @@ func (s *scripted) did() [][]string {
 	return all
 }
 
-// TestLayoutOfAnXFS: a superblock whose numbers make no sense is not used.
-func TestLayoutOfAnXFS(t *testing.T) {
+func TestAnImpossibleLayoutOfAnXFSIsNotUsed(t *testing.T) {
 	t.Parallel()
 
 	put16 := func(at int, value uint16) func([]byte) {
@@ -264,9 +263,8 @@ func TestAnXFSHasTheUUIDOfItsLastSuperblock(t *testing.T) {
 	require.False(t, has, "HasUUID beside an error")
 }
 
-// TestSigning compares all of a superblock after its UUID was changed, twice: the metadata keeps the
-// first one.
-func TestSigning(t *testing.T) {
+// TestANewUUIDKeepsThatOfTheMetadata: all of a superblock is compared after it was changed, twice.
+func TestANewUUIDKeepsThatOfTheMetadata(t *testing.T) {
 	t.Parallel()
 
 	sumBtrfs := func(super []byte) { binary.LittleEndian.PutUint32(super, castagnoli(super[0x20:])) }

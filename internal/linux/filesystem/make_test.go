@@ -94,7 +94,7 @@ func TestMakeReplacesAFilesystem(t *testing.T) {
 	}
 }
 
-func TestMakeOnADevice(t *testing.T) {
+func TestMakeFillsADevice(t *testing.T) {
 	needRoot(t)
 
 	for name, made := range filesystems(t) {
@@ -381,7 +381,7 @@ func TestToolWithoutEffectFails(t *testing.T) {
 	}
 }
 
-func TestPathWithALeadingDash(t *testing.T) {
+func TestAPathWithALeadingDashIsNoOption(t *testing.T) {
 	for name, made := range filesystems(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())

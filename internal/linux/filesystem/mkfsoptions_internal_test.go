@@ -6,8 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestValuesOfOptions are valid up to their limits.
-func TestValuesOfOptions(t *testing.T) {
+func TestValuesOfOptionsAreValidUpToTheirLimits(t *testing.T) {
 	t.Parallel()
 
 	nested := suboptions(map[string]optionRule{"size": numberRule, "noalign": withoutValueRule})

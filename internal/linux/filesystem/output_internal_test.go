@@ -11,8 +11,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
-// TestLastLines of a tool are what it has found, or why it refuses an option.
-func TestLastLines(t *testing.T) {
+// TestTheLastLinesOfAToolAreItsReason: what it has found, or why it refuses an option.
+func TestTheLastLinesOfAToolAreItsReason(t *testing.T) {
 	t.Parallel()
 
 	numbered := func(from, to int) []string {
@@ -45,8 +45,8 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// TestKeptOutput has both ends of it, of which the second may be twice as long before it is truncated.
-func TestKeptOutput(t *testing.T) {
+// TestBothEndsOfAnOutputAreKept, of which the second may be twice as long before it is truncated.
+func TestBothEndsOfAnOutputAreKept(t *testing.T) {
 	t.Parallel()
 
 	const end = 16 << 10

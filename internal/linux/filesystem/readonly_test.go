@@ -57,7 +57,7 @@ func eachFilesystem(t *testing.T, test func(t *testing.T, fs filesystem.Filesyst
 	})
 }
 
-func TestExamineAtRest(t *testing.T) {
+func TestDamageIsFoundAtRest(t *testing.T) {
 	eachFilesystem(t, func(t *testing.T, fs filesystem.Filesystem, image *os.File) {
 		t.Helper()
 		use := mount(t, fs, image, loop.AttachOptions{})
@@ -136,7 +136,7 @@ func whileFrozen(t *testing.T, fs filesystem.Filesystem, image *os.File, orphans
 	within()
 }
 
-func TestExamineACopyOfAFrozenFilesystem(t *testing.T) {
+func TestACopyOfAFrozenFilesystemHasNoDamage(t *testing.T) {
 	for name, orphans := range map[string]bool{"as it is": false, "with files that are deleted and open": true} {
 		t.Run(name, func(t *testing.T) {
 			eachFilesystem(t, func(t *testing.T, fs filesystem.Filesystem, image *os.File) {
@@ -171,7 +171,7 @@ func requireNoDamage(t *testing.T, fs filesystem.Filesystem, made *os.File, orph
 	requireExamined(t, filesystem.Clean, fs, made.Name())
 }
 
-func TestExamineAFrozenFilesystem(t *testing.T) {
+func TestDamageIsFoundWhileFrozen(t *testing.T) {
 	eachFilesystem(t, func(t *testing.T, fs filesystem.Filesystem, image *os.File) {
 		t.Helper()
 		whileFrozen(t, fs, image, false, func() {
@@ -272,9 +272,8 @@ func TestCopyMetadataOfADamagedFilesystem(t *testing.T) {
 	}
 }
 
-// TestCheckAll has an ext4 say that it is clean, with damage that is safe to
-// repair.
-func TestCheckAll(t *testing.T) {
+// TestCheckAllDistrustsACleanExt4: it has damage that is safe to repair.
+func TestCheckAllDistrustsACleanExt4(t *testing.T) {
 	ext4 := byName(t, filesystem.Ext4)
 	image := newFilesystem(t, ext4, 64*mebibyte)
 	debugfs(t, image, "set_inode_field <2> links_count 9")

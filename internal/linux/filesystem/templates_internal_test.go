@@ -292,8 +292,7 @@ func TestKeptTemplates(t *testing.T) {
 	}
 }
 
-// TestVersionOfATool changes with whatever changes the file.
-func TestVersionOfATool(t *testing.T) {
+func TestTheVersionOfAToolChangesWithItsFile(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "mkfs")
@@ -327,8 +326,7 @@ func TestVersionOfATool(t *testing.T) {
 	require.NotZero(t, first.device, "the device of the file")
 }
 
-// TestKeyOfATemplate has all on which the content of a new filesystem depends.
-func TestKeyOfATemplate(t *testing.T) {
+func TestTheKeyOfATemplateHasAllThatItDependsOn(t *testing.T) {
 	// Not parallel: it sets PATH.
 	bin := t.TempDir()
 	t.Setenv("PATH", bin)

@@ -83,8 +83,7 @@ func TestUnlockReleasesTheLock(t *testing.T) {
 	require.ErrorIs(t, flock.Unlock(second), unix.EBADF)
 }
 
-// TestOwnerOfALock is the one that wrote its name last.
-func TestOwnerOfALock(t *testing.T) {
+func TestTheOwnerOfALockWroteItsNameLast(t *testing.T) {
 	t.Parallel()
 
 	file, reader := open(t)

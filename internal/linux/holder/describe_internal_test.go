@@ -30,8 +30,8 @@ func TestIsRunning(t *testing.T) {
 	}
 }
 
-// TestDescribe names up to three, and counts the others.
-func TestDescribe(t *testing.T) {
+// TestUpToThreeHoldersAreNamed, and the others counted.
+func TestUpToThreeHoldersAreNamed(t *testing.T) {
 	t.Parallel()
 
 	open := Process{PID: 7, Command: "fio", MountNamespace: 9}
@@ -58,8 +58,8 @@ func TestDescribe(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestDeviceOfAFile: a node is its device, and a file is in the device of its filesystem.
-func TestDeviceOfAFile(t *testing.T) {
+// TestAFileIsInTheDeviceOfItsFilesystem, and a node is its own.
+func TestAFileIsInTheDeviceOfItsFilesystem(t *testing.T) {
 	t.Parallel()
 
 	node := &unix.Statx_t{Mode: unix.S_IFBLK | 0o600, Rdev_major: 7, Rdev_minor: 3, Dev_major: 1, Dev_minor: 2}

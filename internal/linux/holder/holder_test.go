@@ -88,13 +88,13 @@ func TestDescribeWithoutAProcess(t *testing.T) {
 	require.Contains(t, described(nil), "no process visible here")
 }
 
-func TestDescribeManyProcesses(t *testing.T) {
+func TestFurtherHoldersAreCounted(t *testing.T) {
 	require.Contains(t, described(make([]holder.Process, 5)), ", 2 more")
 }
 
-// TestDescribeBesideAHangingFilesystem that has the image of a loop device: neither a search that it blocks
-// nor a later one blocks the caller.
-func TestDescribeBesideAHangingFilesystem(t *testing.T) {
+// TestAHangingSearchBlocksNoCaller: a filesystem hangs that has the image of a loop device. Neither the
+// search that it blocks nor a later one blocks the caller.
+func TestAHangingSearchBlocksNoCaller(t *testing.T) {
 	dir := mounted(t)
 	served := faults.Serve(t)
 

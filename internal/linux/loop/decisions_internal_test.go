@@ -121,8 +121,8 @@ func TestAttachmentsOfSysfs(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestDiscardLimits refuses discards once, and resets only a limit that the device need not have.
-func TestDiscardLimits(t *testing.T) {
+// TestDiscardsAreRefusedOnce, and only a limit is reset that the device need not have.
+func TestDiscardsAreRefusedOnce(t *testing.T) {
 	t.Parallel()
 
 	limit, most := "loop1/"+discardLimit, "loop1/queue/discard_max_hw_bytes"
@@ -260,8 +260,7 @@ func TestNodes(t *testing.T) {
 	require.ErrorIs(t, loops.nodes.removeNode(1), unix.ENOTDIR)
 }
 
-// TestCompatible: an attachment is taken over only if it is what Attach would make.
-func TestCompatible(t *testing.T) {
+func TestOnlyAnAttachmentAsAskedForIsTakenOver(t *testing.T) {
 	t.Parallel()
 
 	o := AttachOptions{BlockSize: 4096}
@@ -275,8 +274,7 @@ func TestCompatible(t *testing.T) {
 	}
 }
 
-// TestAttachableBeside: beside read-only attachments an image may be attached once for writing.
-func TestAttachableBeside(t *testing.T) {
+func TestReadOnlyAttachmentsAllowOneForWriting(t *testing.T) {
 	t.Parallel()
 
 	reader, writer := Status{ReadOnly: true}, Status{}
@@ -324,7 +322,7 @@ func TestAttachableBeside(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotImage)
 }
 
-func TestBackoff(t *testing.T) {
+func TestTheBackoffDoublesAndEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 
 	cause := errors.New("the caller has left")

@@ -206,7 +206,7 @@ func TestFindTakesTheLongestAllowedDirectory(t *testing.T) {
 	require.ErrorIs(t, err, mount.ErrOutsideAllowed)
 }
 
-func TestFindBeneathTheRoot(t *testing.T) {
+func TestTheRootAllowsAllBeneathIt(t *testing.T) {
 	t.Parallel()
 
 	dirs, err := mount.NewAllowedDirs("/")
@@ -357,8 +357,8 @@ func FuzzFind(f *testing.F) {
 	})
 }
 
-// TestMakeParent makes missing directories beneath the allowed one, and follows no symlink.
-func TestMakeParent(t *testing.T) {
+// TestMakeParentFollowsNoSymlink, and makes missing directories beneath the allowed one.
+func TestMakeParentFollowsNoSymlink(t *testing.T) {
 	t.Parallel()
 
 	base := t.TempDir()
@@ -385,7 +385,7 @@ func TestMakeParent(t *testing.T) {
 	require.NoDirExists(t, base, "want: the allowed directory is the administrator's to make")
 }
 
-func TestWithTarget(t *testing.T) {
+func TestWithTargetReturnsTheErrorOfItsFunction(t *testing.T) {
 	t.Parallel()
 
 	base := t.TempDir()

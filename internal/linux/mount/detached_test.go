@@ -269,7 +269,7 @@ func TestBindOmitsMountsBeneath(t *testing.T) {
 	require.NoError(t, target.Unmount())
 }
 
-func TestBindOfADeviceNode(t *testing.T) {
+func TestADeviceNodeIsBoundToAFile(t *testing.T) {
 	t.Parallel()
 
 	device := loopDevice(t, 1<<20)

@@ -52,7 +52,7 @@ func TestParseFlagsTakesWhatFsconfigTakes(t *testing.T) {
 	}
 }
 
-func TestParseFlagsReadOnly(t *testing.T) {
+func TestTheLastFlagDecidesReadOnly(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {

@@ -422,8 +422,8 @@ func TestMountsWithUnusualNames(t *testing.T) {
 	})
 }
 
-// TestRootPathOfNFS is the path on the server: the kernel shows "/" as the root of each mount.
-func TestRootPathOfNFS(t *testing.T) {
+// TestTheRootOfNFSIsThePathOnTheServer: the kernel shows "/" as the root of each mount.
+func TestTheRootOfNFSIsThePathOnTheServer(t *testing.T) {
 	t.Parallel()
 
 	for want, point := range map[string]mount.Point{

@@ -47,7 +47,7 @@ func TestExists(t *testing.T) {
 	}
 }
 
-func TestMakeDir(t *testing.T) {
+func TestMakeDirReportsWhetherItMadeIt(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)
@@ -77,7 +77,7 @@ func TestMakeDir(t *testing.T) {
 	}
 }
 
-func TestMakeFile(t *testing.T) {
+func TestMakeFileReportsWhetherItMadeIt(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)
@@ -152,7 +152,7 @@ func TestRemoveKeepsMountPoints(t *testing.T) {
 	require.NoDirExists(t, target.Path())
 }
 
-func TestOpen(t *testing.T) {
+func TestOpenFollowsNoSymlink(t *testing.T) {
 	t.Parallel()
 
 	dir, dirs := allowedDir(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // The sizes are part of the kernel's interface: the ioctl numbers contain one of them.
-func TestStructSizes(t *testing.T) {
+func TestStructsAreAsLargeAsTheKernels(t *testing.T) {
 	t.Parallel()
 
 	require.EqualValues(t, 28, unsafe.Sizeof(fsxattr{}), "want: fsxattr is as large as the kernel's")

@@ -27,7 +27,7 @@ func fakeQueue(t *testing.T, readAhead, schedulers string) (sysBlock, directory 
 	return sysBlock, directory
 }
 
-func TestSetOnALoopDevice(t *testing.T) {
+func TestAttributesOfALoopDeviceAreSet(t *testing.T) {
 	device := newLoop(t)
 	queues := queue.New(queue.DefaultSysBlock)
 

@@ -20,7 +20,7 @@ const sample = "# Part\n\nA plugin MUST a. It MAY b.\nThe plugin SHALL c.\n\n" +
 	"```protobuf\n// This field is\n// REQUIRED. Not this.\nstring x = 1;\n```\n" +
 	"| Gone | 5 NOT_FOUND | text |\n| None | text |\n"
 
-func TestNormative(t *testing.T) {
+func TestNormativeSentencesAreFound(t *testing.T) {
 	t.Parallel()
 
 	found := normative(sample)

@@ -134,7 +134,7 @@ func busy(t *testing.T, directory string) (stop func() int64) {
 	}
 }
 
-func TestCheckOfAHealthyVolume(t *testing.T) {
+func TestAHealthyVolumeIsCheckedInUse(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 
@@ -160,7 +160,7 @@ func TestCheckOfAHealthyVolume(t *testing.T) {
 	})
 }
 
-func TestOfflineCheckOfAHealthyVolume(t *testing.T) {
+func TestAnOfflineCheckChangesNothing(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 		harness.BringUp(t, d, claim)
@@ -276,8 +276,7 @@ func TestRefusedCheckHasNoVerdict(t *testing.T) {
 	})
 }
 
-// TestCheckOfAReadOnlyVolume has nothing to freeze.
-func TestCheckOfAReadOnlyVolume(t *testing.T) {
+func TestAReadOnlyVolumeIsCheckedWithoutAFreeze(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 		harness.BringUp(t, d, claim)

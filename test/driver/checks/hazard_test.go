@@ -271,8 +271,8 @@ func TestKilledDriverDuringACheck(t *testing.T) {
 	}
 }
 
-// TestDamageFoundByTheKernelOnly: the superblock of an ext4 has the state clean.
-func TestDamageFoundByTheKernelOnly(t *testing.T) {
+// TestDamageThatOnlyTheKernelFoundIsReported: the superblock of an ext4 has the state clean.
+func TestDamageThatOnlyTheKernelFoundIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

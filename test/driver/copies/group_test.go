@@ -207,7 +207,7 @@ func TestAGroupIsIdempotentByName(t *testing.T) {
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 3})
 }
 
-func TestBadGroupRequests(t *testing.T) {
+func TestBadGroupRequestsChangeNothing(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -111,9 +111,9 @@ func TestCopiesAreUsedSideBySide(t *testing.T) {
 	}
 }
 
-// TestReadOnlyCopies are as large as they were asked to be, and have had their log replayed,
-// although they are read-only.
-func TestReadOnlyCopies(t *testing.T) {
+// TestReadOnlyCopiesAreCompleteBeforeTheirUse: they are as large as they were asked to be, and have had
+// their log replayed.
+func TestReadOnlyCopiesAreCompleteBeforeTheirUse(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

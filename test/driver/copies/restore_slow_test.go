@@ -147,9 +147,8 @@ func TestRestoreIsRetriedAfterItsDeadline(t *testing.T) {
 	require.Len(t, harness.ListAll(t, d), 3, "want: the source and one copy of each kind are listed")
 }
 
-// TestARestartInTheMiddleOfARestore leaves nothing of it, and the retry makes
-// all of it.
-func TestARestartInTheMiddleOfARestore(t *testing.T) {
+// TestARestartLeavesNothingOfARestore, and the retry makes all of it.
+func TestARestartLeavesNothingOfARestore(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, by := range []string{"restore", "clone"} {

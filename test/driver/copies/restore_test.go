@@ -376,8 +376,8 @@ func TestSourcesNeedTheirCapability(t *testing.T) {
 	}
 }
 
-// TestCopiesAcrossPools restores and clones into another pool.
-func TestCopiesAcrossPools(t *testing.T) {
+// TestCopiesAreMadeAcrossPools: restores and clones.
+func TestCopiesAreMadeAcrossPools(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -93,7 +93,7 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 	require.NotEqual(t, snapshot.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId(), "want: the new snapshot has an id of its own")
 }
 
-func TestBadSnapshotRequests(t *testing.T) {
+func TestBadSnapshotRequestsChangeNothing(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

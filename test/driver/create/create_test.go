@@ -235,7 +235,7 @@ func TestCreateTakesAnyName(t *testing.T) {
 	require.NotContains(t, ids, made.VolumeID)
 }
 
-func TestTopology(t *testing.T) {
+func TestVolumesAreMadeWhereTheTopologyAllows(t *testing.T) {
 	t.Parallel()
 
 	rack := &csi.Topology{Segments: map[string]string{"rack": "7"}}

@@ -384,9 +384,8 @@ func TestAPageHasNoMoreThanAskedFor(t *testing.T) {
 	require.Equal(t, nodes, got, "the nodes on which each volume is published")
 }
 
-// TestListedContexts lists raw-block and mounted volumes of one StorageClass: a volume_context is the
-// one that CreateVolume returned.
-func TestListedContexts(t *testing.T) {
+// TestListedContextsAreThoseOfCreateVolume, of raw-block and mounted volumes of one StorageClass.
+func TestListedContextsAreThoseOfCreateVolume(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

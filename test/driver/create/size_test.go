@@ -15,7 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-func TestSizes(t *testing.T) {
+func TestSizesAreRoundedUpWithinTheirLimits(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.MaxVolumeBytes = 512 * harness.MiB })
@@ -91,7 +91,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestExpansionSizes(t *testing.T) {
+func TestExpansionsAreRoundedUpWithinTheirLimits(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.MaxVolumeBytes = 512 * harness.MiB })

@@ -33,7 +33,7 @@ func notDirect() map[string]*csi.VolumeCapability {
 	}
 }
 
-func TestDirectParameter(t *testing.T) {
+func TestTheDirectParameterAsksForAnAssignment(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -280,8 +280,8 @@ func killWithin(t *testing.T, d *harness.Driver, after time.Duration, call func(
 	await.Receive(t, ended, "the call to return after its driver was killed")
 }
 
-// TestDirectAfterReboot: only the disk remains: what was assigned is not, and can be again.
-func TestDirectAfterReboot(t *testing.T) {
+// TestNothingIsAssignedAfterAReboot, when only the disk remains, and it can be again.
+func TestNothingIsAssignedAfterAReboot(t *testing.T) {
 	d := directDriver(t)
 
 	for name, keeps := range map[string]bool{"run is empty": false, "run is kept": true} {

@@ -275,9 +275,8 @@ func TestMissingKataRuntimeIsACondition(t *testing.T) {
 	harness.RequireCode(t, expandNode(t, d, claim, claim.TargetPath, 96*harness.MiB), codes.Unavailable)
 }
 
-// TestDirectResize asks the guest to grow, which can fail in each way. The host never does it
-// instead.
-func TestDirectResize(t *testing.T) {
+// TestOnlyTheGuestGrowsItsFilesystem, which can fail in each way. The host never does it instead.
+func TestOnlyTheGuestGrowsItsFilesystem(t *testing.T) {
 	d := directDriver(t)
 
 	const larger = 96 * harness.MiB

@@ -214,8 +214,8 @@ func TestDirectHostPathsNameDevices(t *testing.T) {
 	guestSays(t, d, claim, smallUsage())
 }
 
-// TestDirectRefusals: what two kernels would destroy, or what cannot be assigned to a guest.
-func TestDirectRefusals(t *testing.T) {
+// TestWhatTwoKernelsWouldDestroyIsRefused, and what cannot be assigned to a guest.
+func TestWhatTwoKernelsWouldDestroyIsRefused(t *testing.T) {
 	d := directDriver(t)
 	fresh := harness.NewVolume(t, d, harness.DirectRequest("ext4"))
 	require.NoError(t, d.Attach(t.Context(), fresh))

@@ -109,7 +109,7 @@ func TestEphemeralSizeIsEnforced(t *testing.T) {
 	require.Less(t, written, int64(16*harness.MiB), "want: no more than the size is written")
 }
 
-func TestEphemeralReadOnly(t *testing.T) {
+func TestReadOnlyEphemeralVolumesTakeNoWrites(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, attributes := range []map[string]string{
@@ -128,7 +128,7 @@ func TestEphemeralReadOnly(t *testing.T) {
 	}
 }
 
-func TestEphemeralRefusals(t *testing.T) {
+func TestInvalidEphemeralRequestsAreRefused(t *testing.T) {
 	d := harness.Start(t)
 	blocked := func(c *csiclient.Publication) { c.Capability = csiclient.BlockCapability(harness.Writer) }
 	with := func(key, value string) func(*csiclient.Publication) {
@@ -233,7 +233,7 @@ func TestEphemeralIDIsOnlyAName(t *testing.T) {
 	harness.RequireFile(t, filepath.Join(volume.TargetPath, "data"), "kept")
 }
 
-func TestEphemeralConflicts(t *testing.T) {
+func TestAnotherEphemeralRequestConflicts(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t)

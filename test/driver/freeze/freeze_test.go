@@ -194,8 +194,8 @@ func TestUnfinishedFreezeIsGivenUp(t *testing.T) {
 	harness.RequireThawed(t, stuck.StagingPath)
 }
 
-// TestFreezeOfSeveralVolumes: one of each kind, of which those with a filesystem are frozen.
-func TestFreezeOfSeveralVolumes(t *testing.T) {
+// TestFilesystemsOfSeveralVolumesAreFrozen: there is one of each kind.
+func TestFilesystemsOfSeveralVolumesAreFrozen(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.StartNode(t)
@@ -249,7 +249,7 @@ func TestFreezeOfSeveralVolumes(t *testing.T) {
 	}
 }
 
-func TestFreezeOfAShutDownFilesystem(t *testing.T) {
+func TestAShutDownFilesystemIsNotFrozen(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for _, fsType := range []string{"ext4", "xfs"} {

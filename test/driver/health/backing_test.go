@@ -18,9 +18,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestHealthOfBackingFiles does to images and directories, while they are in use,
+// TestDamagedBackingFilesAreReported does to images and directories, while they are in use,
 // what a person in the pool does by mistake.
-func TestHealthOfBackingFiles(t *testing.T) {
+func TestDamagedBackingFilesAreReported(t *testing.T) {
 	contract(t, append(lost(), changed()...))
 }
 

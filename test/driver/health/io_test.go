@@ -15,10 +15,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
-// TestHealthOfFailingImages has the images of volumes fail below their
+// TestFailingImagesAreReported has the images of volumes fail below their
 // filesystems. In a kernel of 6.18 no ext4 and no xfs counts errors of data: with
 // polling alone it is known only what the filesystem makes of them.
-func TestHealthOfFailingImages(t *testing.T) {
+func TestFailingImagesAreReported(t *testing.T) {
 	errors := []health.Reason{health.IOErrors}
 
 	contract(t, []illness{

@@ -32,9 +32,9 @@ type legacyAnswers struct {
 	Stats      map[string]*legacyCondition `json:"stats"`
 }
 
-// TestClientOfAnEarlierSpec: it was compiled against CSI v1.12, and reads fields that later
+// TestAClientOfAnEarlierSpecReadsTheCondition: it was compiled against CSI v1.12, and reads fields that later
 // versions reserve.
-func TestClientOfAnEarlierSpec(t *testing.T) {
+func TestAClientOfAnEarlierSpecReadsTheCondition(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

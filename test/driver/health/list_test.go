@@ -23,9 +23,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestListOfUnhealthyVolumes pages through volumes of which every second one has lost
+// TestUnhealthyVolumesAreListedInPages pages through volumes of which every second one has lost
 // its directory, while some recover and some are deleted.
-func TestListOfUnhealthyVolumes(t *testing.T) {
+func TestUnhealthyVolumesAreListedInPages(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -77,9 +77,9 @@ func TestListOfUnhealthyVolumes(t *testing.T) {
 	conformance.Shows(t, "ControllerListVolumeHealth", "in pages", "every unhealthy volume once")
 }
 
-// TestConditionInEveryPageOfVolumes requires each volume's condition beside that
+// TestEveryPageOfVolumesHasItsConditions requires each volume's condition beside that
 // volume, wherever a page begins and whatever else its status says.
-func TestConditionInEveryPageOfVolumes(t *testing.T) {
+func TestEveryPageOfVolumesHasItsConditions(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, harness.TwoNodes)
@@ -129,7 +129,7 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 	}
 }
 
-func TestHealthOfMissingVolumes(t *testing.T) {
+func TestMissingVolumesAreReported(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -205,9 +205,9 @@ func awaitSick(t *testing.T, d *harness.Driver, ids []string) {
 	require.Eventually(t, func() bool { return slices.Equal(ids, idsOf(sickList(t, d, 0, ""))) }, await.Limit, 10*time.Millisecond, "want: all unhealthy volumes are listed")
 }
 
-// TestReportOfHealthyVolumes: it reads the JSON without Go's types: a list that is empty, and none
+// TestTheReportHasEmptyListsForHealthyVolumes: it reads the JSON without Go's types: a list that is empty, and none
 // that is missing, for a volume that both views know.
-func TestReportOfHealthyVolumes(t *testing.T) {
+func TestTheReportHasEmptyListsForHealthyVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

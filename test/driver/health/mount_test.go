@@ -16,9 +16,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
-// TestHealthOfMounts unmounts volumes behind the driver's back, and has the
+// TestLostMountsAreReported unmounts volumes behind the driver's back, and has the
 // kernel make them read-only.
-func TestHealthOfMounts(t *testing.T) {
+func TestLostMountsAreReported(t *testing.T) {
 	unmounted := []health.Reason{health.VolumeUnmounted}
 
 	contract(t, []illness{
@@ -60,8 +60,8 @@ func TestHealthOfMounts(t *testing.T) {
 	})
 }
 
-// TestHealthOfFilesystems: they shut down, have damage, and are full.
-func TestHealthOfFilesystems(t *testing.T) {
+// TestUnhealthyFilesystemsAreReported: they shut down, have damage, and are full.
+func TestUnhealthyFilesystemsAreReported(t *testing.T) {
 	contract(t, []illness{
 		{
 			// The driver mounts it with errors=remount-ro.

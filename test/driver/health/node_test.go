@@ -140,7 +140,7 @@ func usageAt(t *testing.T, d *harness.Driver, claim *csiclient.Publication) []*c
 	return answer.GetUsage()
 }
 
-func TestNodeGetVolumeHealth(t *testing.T) {
+func TestNodeGetVolumeHealthIsAboutTheVolume(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		ask := func(request *csi.NodeGetVolumeHealthRequest) error {
 			_, err := d.NodeGetVolumeHealth(t.Context(), request)

@@ -59,9 +59,9 @@ func TestHealthOfAPoolThatFillsUp(t *testing.T) {
 	harness.AwaitStorage(t, d, "")
 }
 
-// TestHealthOfAReadOnlyPool has the pool refuse new files for a while. No remount
+// TestAReadOnlyPoolIsReported has the pool refuse new files for a while. No remount
 // does that as long as a controller has its lock in the pool open.
-func TestHealthOfAReadOnlyPool(t *testing.T) {
+func TestAReadOnlyPoolIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -76,9 +76,9 @@ func TestHealthOfAReadOnlyPool(t *testing.T) {
 	harness.AwaitStorage(t, d, "")
 }
 
-// TestHealthOfAHiddenPool mounts something else over the pool: whatever is made
+// TestAHiddenPoolIsReported mounts something else over the pool: whatever is made
 // in its directories then, is not found.
-func TestHealthOfAHiddenPool(t *testing.T) {
+func TestAHiddenPoolIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -112,9 +112,9 @@ func TestEachReasonOfTheStorageIsReportedOnce(t *testing.T) {
 	served.Release(t)
 }
 
-// TestHealthOfAPoolWhoseFilesystemMetAnError has the kernel stop writes to the
+// TestAPoolThatTheKernelMadeReadOnlyIsReported has the kernel stop writes to the
 // pool. Nothing but an unmount takes that back, so the driver is restarted.
-func TestHealthOfAPoolWhoseFilesystemMetAnError(t *testing.T) {
+func TestAPoolThatTheKernelMadeReadOnlyIsReported(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -129,10 +129,10 @@ func TestHealthOfAPoolWhoseFilesystemMetAnError(t *testing.T) {
 	harness.AwaitStorage(t, d, "default", health.PoolReadOnly)
 }
 
-// TestHealthOfAHangingPool has one of two pools give no answer: it and its
+// TestAHangingPoolIsReportedAndDelaysNothingElse has one of two pools give no answer: it and its
 // volumes are reported, and nothing else waits for it. (Only the tools of an ext4
 // do: they ask each loop device that is mounted anywhere for its file.)
-func TestHealthOfAHangingPool(t *testing.T) {
+func TestAHangingPoolIsReportedAndDelaysNothingElse(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	served := faults.Serve(t)
@@ -254,9 +254,9 @@ func TestUnstagingFromAPoolWithoutAServer(t *testing.T) {
 	require.NoError(t, d.Detach(t.Context(), claim))
 }
 
-// TestHealthOfOneHangingImage has the image of one volume give no answer: the
+// TestAHangingImageDelaysNoOtherVolume has the image of one volume give no answer: the
 // volume beside it in the same pool is probed and served, as always.
-func TestHealthOfOneHangingImage(t *testing.T) {
+func TestAHangingImageDelaysNoOtherVolume(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	i := illness{served: true, options: []harness.Option{probing(200 * time.Millisecond)}}
@@ -291,9 +291,9 @@ func TestHealthOfOneHangingImage(t *testing.T) {
 	well.awaitWell(t)
 }
 
-// TestHealthOfTheState: the disk fails below the state: from then on nothing is changed, which the
+// TestAFailedStateIsReportedUntilARestart: the disk fails below the state: from then on nothing is changed, which the
 // storage's health says until a restart.
-func TestHealthOfTheState(t *testing.T) {
+func TestAFailedStateIsReportedUntilARestart(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

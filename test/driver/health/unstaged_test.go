@@ -138,9 +138,9 @@ func TestHealthOfAnUnknownVolume(t *testing.T) {
 	isNotFound(claim.VolumeID)
 }
 
-// TestHealthOfAnOverwrittenFilesystem overwrites the begin of the image of an unstaged volume, and
+// TestAnOverwrittenFilesystemIsReportedUntilItsRepair overwrites the begin of the image of an unstaged volume, and
 // repairs it.
-func TestHealthOfAnOverwrittenFilesystem(t *testing.T) {
+func TestAnOverwrittenFilesystemIsReportedUntilItsRepair(t *testing.T) {
 	inBothModes(t, ext4, func(t *testing.T, p *sufferer) {
 		p.use(t)
 		p.stopUsing(t)
@@ -171,9 +171,9 @@ func TestHealthOfAnImageThatNeverHeldItsFilesystem(t *testing.T) {
 	})
 }
 
-// TestHealthOfABlankImageThatHadAFilesystem: it is truncated to nothing and grown back, and has the
+// TestABlankImageThatHadAFilesystemIsReported: it is truncated to nothing and grown back, and has the
 // content of a new volume.
-func TestHealthOfABlankImageThatHadAFilesystem(t *testing.T) {
+func TestABlankImageThatHadAFilesystemIsReported(t *testing.T) {
 	inBothModes(t, ext4, func(t *testing.T, p *sufferer) {
 		p.use(t)
 		p.stopUsing(t)

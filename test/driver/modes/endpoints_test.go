@@ -40,7 +40,7 @@ func freePort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestTCPEndpoint(t *testing.T) {
+func TestATCPEndpointIsOnTheLoopback(t *testing.T) {
 	t.Parallel()
 
 	address := freePort(t)
@@ -61,8 +61,8 @@ func TestTCPEndpoint(t *testing.T) {
 	require.ErrorIs(t, err, socket.ErrAddress)
 }
 
-// TestPairedProxy has a CSI server that only dials serve the calls of a CO that only dials.
-func TestPairedProxy(t *testing.T) {
+// TestAPairedProxyJoinsTwoThatDial has a CSI server that only dials serve the calls of a CO that only dials.
+func TestAPairedProxyJoinsTwoThatDial(t *testing.T) {
 	t.Parallel()
 
 	const warning = "every process of this machine can act as the CSI server"
@@ -247,9 +247,9 @@ func TestSimulatedCapacityIsProvisioned(t *testing.T) {
 	harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "second", CapacityRange: harness.RequiredBytes(512 * harness.MiB)})
 }
 
-// TestExpansionOfOneServiceOnly expands an ext4 volume in use where only the controller, or only the
+// TestOneServiceAloneExpands expands an ext4 volume in use where only the controller, or only the
 // node, has EXPAND_VOLUME.
-func TestExpansionOfOneServiceOnly(t *testing.T) {
+func TestOneServiceAloneExpands(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

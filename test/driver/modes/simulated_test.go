@@ -14,9 +14,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
-// TestSimulatedNode stages and publishes a volume of each kind where nothing is mounted, and
+// TestASimulatedNodeMountsNothing stages and publishes a volume of each kind where nothing is mounted, and
 // restarts the driver in between.
-func TestSimulatedNode(t *testing.T) {
+func TestASimulatedNodeMountsNothing(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.SimulateNode = true })

@@ -104,7 +104,7 @@ func together(calls ...func() error) []error {
 	return failures
 }
 
-func TestOneChangeOfManyRequests(t *testing.T) {
+func TestManyRequestsBecomeOneChange(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, within(longEnough))

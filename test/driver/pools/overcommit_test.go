@@ -88,7 +88,7 @@ func TestThickExpansionUsesTheWholePool(t *testing.T) {
 	require.EqualValues(t, 4*harness.MiB, harness.AvailableCapacity(t, d), "want: the rest of the pool is available")
 }
 
-func TestOvercommit(t *testing.T) {
+func TestTheOvercommitRatioLimitsAPool(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -26,9 +26,9 @@ func thickVolume(capability *csi.VolumeCapability, bytes int64) *csi.CreateVolum
 	}
 }
 
-// TestThickVolumeInANearlyFullPool attaches, stages, publishes and attaches again
+// TestAThickVolumeIsUsedInANearlyFullPool attaches, stages, publishes and attaches again
 // a thick volume in an XFS pool that has less free space than the volume's size.
-func TestThickVolumeInANearlyFullPool(t *testing.T) {
+func TestAThickVolumeIsUsedInANearlyFullPool(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	const size = 200 * harness.MiB

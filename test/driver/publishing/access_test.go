@@ -72,9 +72,9 @@ func accessKinds() []accessKind {
 	}
 }
 
-// TestAccessModes walks every cell of the table: at first, after a SIGKILL, and
+// TestEachAccessModeAllowsItsPublications walks every cell of the table: at first, after a SIGKILL, and
 // after a reboot.
-func TestAccessModes(t *testing.T) {
+func TestEachAccessModeAllowsItsPublications(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -40,7 +40,7 @@ func TestMountGroupIsAdvertisedWhenAskedFor(t *testing.T) {
 	}
 }
 
-func TestMountGroupRefusals(t *testing.T) {
+func TestInvalidMountGroupsAreRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, test := range map[string]struct {
@@ -78,7 +78,7 @@ func TestMountGroupRefusals(t *testing.T) {
 	}
 }
 
-func TestMountGroup(t *testing.T) {
+func TestFilesHaveTheMountGroup(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, parameters := range map[string]map[string]string{"ext4": nil, "directory": harness.DirectoryBacked()} {
@@ -137,7 +137,7 @@ func TestMountGroup(t *testing.T) {
 	}
 }
 
-func TestMountGroupOfEphemeral(t *testing.T) {
+func TestEphemeralVolumesHaveTheMountGroup(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t, harness.WithMountGroup)

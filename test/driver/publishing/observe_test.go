@@ -109,7 +109,7 @@ func rebootWith(t *testing.T, d *harness.Driver, meanwhile func()) {
 	d.Restart(t)
 }
 
-func TestReboot(t *testing.T) {
+func TestVolumesAreStagedAgainAfterAReboot(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		reboot(t, d)
 
@@ -211,7 +211,7 @@ func TestUsersFileInTheTargetIsKept(t *testing.T) {
 	})
 }
 
-func TestForeignMountAtTheTarget(t *testing.T) {
+func TestAForeignMountAtTheTargetStays(t *testing.T) {
 	harness.RunEachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		ctx := t.Context()
 		foreign := func(path string) {

@@ -115,7 +115,7 @@ func TestFailedReaderLeavesNoDevice(t *testing.T) {
 	harness.DeleteVolume(t, d, claim.VolumeID)
 }
 
-func TestReaderOnlyModes(t *testing.T) {
+func TestReaderOnlyModesTakeNoWrites(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

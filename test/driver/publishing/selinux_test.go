@@ -85,8 +85,7 @@ func TestQuotedCommaDoesNotEndAFlag(t *testing.T) {
 	}
 }
 
-// TestSELinuxContextOfEphemeral takes the same way.
-func TestSELinuxContextOfEphemeral(t *testing.T) {
+func TestEphemeralVolumesHaveTheSELinuxContext(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t)

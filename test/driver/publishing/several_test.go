@@ -14,9 +14,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestSeveralCapabilities creates volumes with several capabilities, and uses each with all of them in
+// TestAVolumeIsUsedWithEachOfItsCapabilities creates volumes with several capabilities, and uses each with all of them in
 // turn. One that is not supported is enough for a refusal.
-func TestSeveralCapabilities(t *testing.T) {
+func TestAVolumeIsUsedWithEachOfItsCapabilities(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -22,7 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-func TestIncompleteCapabilities(t *testing.T) {
+func TestIncompleteCapabilitiesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -107,7 +107,7 @@ func ofUnknown(call derived) codes.Code {
 	}
 }
 
-func TestHostileIDs(t *testing.T) {
+func TestHostileIDsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
@@ -171,7 +171,7 @@ func TestHostileIDs(t *testing.T) {
 	require.Equal(t, listed, harness.ListAll(t, d))
 }
 
-func TestCallsOutOfOrder(t *testing.T) {
+func TestCallsOutOfOrderAreRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -17,9 +17,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestMountFlags has flags of the mount and of the filesystem, the same for
+// TestMountFlagsTakeEffect has flags of the mount and of the filesystem, the same for
 // staging and publication as Kubernetes passes them.
-func TestMountFlags(t *testing.T) {
+func TestMountFlagsTakeEffect(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -75,7 +75,7 @@ func TestMountFlags(t *testing.T) {
 	}
 }
 
-func TestMkfsOptions(t *testing.T) {
+func TestMkfsOptionsTakeEffect(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

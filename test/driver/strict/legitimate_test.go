@@ -92,8 +92,8 @@ func TestSeveralPodsShareAVolume(t *testing.T) {
 	require.Empty(t, found(t, d), "want: several pods of one volume are no violation")
 }
 
-// TestInlineVolumes have NodePublishVolume alone.
-func TestInlineVolumes(t *testing.T) {
+// TestInlineVolumesAreNoViolation: they have NodePublishVolume alone.
+func TestInlineVolumesAreNoViolation(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -108,8 +108,8 @@ func TestInlineVolumes(t *testing.T) {
 	require.Empty(t, found(t, d), "want: an inline volume is no violation")
 }
 
-// TestCopies takes snapshots and clones of a volume in use, and a group, which is deleted as a whole.
-func TestCopies(t *testing.T) {
+// TestCopiesAreNoViolation takes snapshots and clones of a volume in use, and a group, which is deleted as a whole.
+func TestCopiesAreNoViolation(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWeigh(t *testing.T) {
+func TestResultsAreWeighedAgainstUpstreams(t *testing.T) {
 	t.Parallel()
 
 	for _, each := range []struct {
@@ -38,7 +38,7 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
-func TestCompare(t *testing.T) {
+func TestWorseResultsThanUpstreamsAreNamed(t *testing.T) {
 	t.Parallel()
 
 	j := start(t)

@@ -104,7 +104,7 @@ func skipped(text, message string) types.SpecReport {
 	return spec(text, types.SpecStateSkipped, message)
 }
 
-func TestSkipExpression(t *testing.T) {
+func TestTheSkipExpressionMatchesWhatIsExcluded(t *testing.T) {
 	t.Parallel()
 
 	j := start(t)
@@ -135,7 +135,7 @@ func TestSkipExpression(t *testing.T) {
 	require.Contains(t, output, "records")
 }
 
-func TestVerdict(t *testing.T) {
+func TestOnlyUnexplainedResultsFail(t *testing.T) {
 	t.Parallel()
 
 	j := start(t)

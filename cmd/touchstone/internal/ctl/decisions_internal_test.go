@@ -28,8 +28,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
-// TestReadRules reads standard input, a file, or the argument itself.
-func TestReadRules(t *testing.T) {
+func TestRulesAreReadFromInputFileOrArgument(t *testing.T) {
 	t.Parallel()
 
 	file := filepath.Join(t.TempDir(), "rules")
@@ -52,8 +51,8 @@ func TestReadRules(t *testing.T) {
 	require.Equal(t, "ended", faultState(faults.Status{Ended: true}))
 }
 
-// TestProgressTexts: what is all copied is on its way to the disk, what has no total has no share.
-func TestProgressTexts(t *testing.T) {
+// TestProgressWithoutATotalHasNoShare, and what is all copied is on its way to the disk.
+func TestProgressWithoutATotalHasNoShare(t *testing.T) {
 	t.Parallel()
 
 	began := time.Now().Add(-time.Hour)
@@ -95,8 +94,8 @@ func TestUsedSaysItsAge(t *testing.T) {
 	require.Empty(t, volume{}.used(), "want: no usage is no number")
 }
 
-// TestCapabilityFor: what is not given is as the volume is staged, or as a new one.
-func TestCapabilityFor(t *testing.T) {
+// TestTheCapabilityOfAStagingIsTheDefault: what is not given is as the volume is staged, or as a new one.
+func TestTheCapabilityOfAStagingIsTheDefault(t *testing.T) {
 	t.Parallel()
 
 	writer := csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
@@ -128,8 +127,7 @@ func TestCapabilityFor(t *testing.T) {
 	}
 }
 
-// TestMountIDs are those of mounts alone.
-func TestMountIDs(t *testing.T) {
+func TestOnlyMountsHaveAnID(t *testing.T) {
 	t.Parallel()
 
 	plain := t.TempDir()
@@ -139,8 +137,8 @@ func TestMountIDs(t *testing.T) {
 	require.Equal(t, [2]uint64{noMount, ids[0]}, mountIDs(filepath.Join(plain, "missing"), "/proc"))
 }
 
-// TestCheckWritable accepts a read-only mount of what need not be writable.
-func TestCheckWritable(t *testing.T) {
+// TestAReadOnlyMountIsRefusedForWriting, and accepted of what need not be writable.
+func TestAReadOnlyMountIsRefusedForWriting(t *testing.T) {
 	t.Parallel()
 
 	writer := csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
@@ -174,8 +172,7 @@ func TestCheckWritable(t *testing.T) {
 	}
 }
 
-// TestExplainPath adds the flag only to the refusal of a path.
-func TestExplainPath(t *testing.T) {
+func TestOnlyARefusedPathNamesTheFlag(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct {
@@ -192,8 +189,7 @@ func TestExplainPath(t *testing.T) {
 	}
 }
 
-// TestExpansionCommands: the command that is printed does what remains.
-func TestExpansionCommands(t *testing.T) {
+func TestExpansionPrintsTheCommandThatRemains(t *testing.T) {
 	t.Parallel()
 
 	known := health.VolumeReport{ID: "v", Published: []string{"/mnt/a"}, AccessMode: "SINGLE_NODE_WRITER"}
@@ -313,8 +309,7 @@ func TestExpandDecidesTheNodesPart(t *testing.T) {
 	}
 }
 
-// TestSinceOfCalls is a time or a duration.
-func TestSinceOfCalls(t *testing.T) {
+func TestSinceIsATimeOrADuration(t *testing.T) {
 	t.Parallel()
 
 	none, err := (&callFilter{}).filter()
@@ -369,8 +364,7 @@ func TestArgumentsAreKnownByTheirOrder(t *testing.T) {
 	require.Greater(t, checked, 20, "want: the verbs have arguments")
 }
 
-// TestFlagTexts are those that usage lines and errors show.
-func TestFlagTexts(t *testing.T) {
+func TestFlagsShowTheirDefaultAndRefuseOthers(t *testing.T) {
 	t.Parallel()
 
 	var (

@@ -85,8 +85,7 @@ func TestVolumesAreManagedByName(t *testing.T) {
 	require.Empty(t, hidden, "want: no hidden staging path is left")
 }
 
-// TestPersistentMount comes back by itself, and is ended by `volume umount`.
-func TestPersistentMount(t *testing.T) {
+func TestAPersistentMountComesBackUntilUmount(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
