@@ -34,8 +34,7 @@ func capabilityWith(mode csi.VolumeCapability_AccessMode_Mode, fsType string, fl
 	}
 }
 
-// TestValidateVolumeCapabilities: what is confirmed of a volume, and what is not.
-func TestValidateVolumeCapabilities(t *testing.T) {
+func TestOnlyWhatAVolumeSupportsIsConfirmed(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -94,8 +93,7 @@ func TestValidateVolumeCapabilities(t *testing.T) {
 	}
 }
 
-// TestSizeFor: the size of a volume for each capacity range.
-func TestSizeFor(t *testing.T) {
+func TestEachCapacityRangeHasItsSize(t *testing.T) {
 	t.Parallel()
 
 	ranged := func(required, limit int64) *csi.CapacityRange {
@@ -161,8 +159,8 @@ func TestMinimumBytes(t *testing.T) {
 	require.Equal(t, "ext4", fsTypeOf(image, ext4))
 }
 
-// TestGetCapacity: what may be provisioned of a pool, of which volumes, and from where.
-func TestGetCapacity(t *testing.T) {
+// TestGetCapacityIsWhatMayBeProvisioned of a pool, of which volumes, and from where.
+func TestGetCapacityIsWhatMayBeProvisioned(t *testing.T) {
 	t.Parallel()
 
 	const limit = 64*mib + 1
@@ -237,8 +235,7 @@ func TestGetCapacity(t *testing.T) {
 	rpccode.Require(t, err, codes.Unavailable)
 }
 
-// TestAllocationOfAPool counts its volumes and snapshots, and no others.
-func TestAllocationOfAPool(t *testing.T) {
+func TestVolumesAndSnapshotsCountForTheirPool(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
@@ -321,8 +318,7 @@ func TestNamesAndContextsAreLimited(t *testing.T) {
 	rpccode.Require(t, rpc.Status(checkContext(parameters, record.Source{})), codes.InvalidArgument)
 }
 
-// TestTopologyOfNewObjects: volumes and snapshots are where the controller is, and only there.
-func TestTopologyOfNewObjects(t *testing.T) {
+func TestNewObjectsAreWhereTheControllerIs(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, inZone)
@@ -384,8 +380,9 @@ func TestTopologyOfNewObjects(t *testing.T) {
 	require.Len(t, v.Attachments, 1, "want: the record is as it was")
 }
 
-// TestCheckMounts: nothing is mounted in an image, or in what is not there.
-func TestCheckMounts(t *testing.T) {
+// TestUnknownMountsKeepAVolume: what cannot be resolved may have mounts. Nothing is mounted in an image, or in
+// what is not there.
+func TestUnknownMountsKeepAVolume(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestControllerPublishVolume: which attachments are made, repeated and refused.
-func TestControllerPublishVolume(t *testing.T) {
+// TestAnAttachmentIsRepeatedOrRefused: which attachments are made, repeated and refused.
+func TestAnAttachmentIsRepeatedOrRefused(t *testing.T) {
 	t.Parallel()
 
 	type request = csi.ControllerPublishVolumeRequest
@@ -127,8 +127,8 @@ func TestUseOnThisNodeKeepsItsAttachment(t *testing.T) {
 	}
 }
 
-// TestControllerExpandVolume: what becomes larger, and what is refused.
-func TestControllerExpandVolume(t *testing.T) {
+// TestExpansionsOnlyEnlarge: what becomes larger, and what is refused.
+func TestExpansionsOnlyEnlarge(t *testing.T) {
 	t.Parallel()
 
 	type request = csi.ControllerExpandVolumeRequest
@@ -188,8 +188,8 @@ func TestControllerExpandVolume(t *testing.T) {
 	require.False(t, answer.GetNodeExpansionRequired(), "want: the next staging expands")
 }
 
-// TestControllerModifyVolume: what is changed, and what is refused.
-func TestControllerModifyVolume(t *testing.T) {
+// TestOnlyMutableParametersAreModified: what is changed, and what is refused.
+func TestOnlyMutableParametersAreModified(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-func TestParseCapability(t *testing.T) {
+func TestUnsupportedCapabilitiesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -79,8 +79,8 @@ func TestParseCapability(t *testing.T) {
 	}
 }
 
-// TestCheckSameVolume compares an existing volume with a CreateVolumeRequest of its name.
-func TestCheckSameVolume(t *testing.T) {
+// TestAnotherVolumeOfThatNameIsAConflict compares an existing volume with a CreateVolumeRequest of its name.
+func TestAnotherVolumeOfThatNameIsAConflict(t *testing.T) {
 	t.Parallel()
 
 	mount := volume.Capability{Mode: "SINGLE_NODE_WRITER"}

@@ -169,8 +169,8 @@ func TestAFindingIsOfTheRecordThatIsStored(t *testing.T) {
 	}
 }
 
-// TestVolumesOfASilentPool keep their last findings, and have one more.
-func TestVolumesOfASilentPool(t *testing.T) {
+// TestVolumesOfASilentPoolKeepTheirFindings, and have one more.
+func TestVolumesOfASilentPoolKeepTheirFindings(t *testing.T) {
 	t.Parallel()
 
 	storage := health.New(health.Config{Name: "storage"})

@@ -149,8 +149,9 @@ func TestRefusedSnapshots(t *testing.T) {
 	s.requireSound()
 }
 
-// TestInvalidRequestsOfUnknownVolumes: what is wrong in any state is refused before the volume is looked up.
-func TestInvalidRequestsOfUnknownVolumes(t *testing.T) {
+// TestInvalidRequestsAreRefusedForUnknownVolumes: what is wrong in any state is refused before the volume is
+// looked up.
+func TestInvalidRequestsAreRefusedForUnknownVolumes(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, without("PUBLISH_READONLY", "SINGLE_NODE_MULTI_WRITER"))

@@ -376,8 +376,8 @@ func TestSnapshotOfAMissingImageFails(t *testing.T) {
 	}
 }
 
-// TestListSnapshots: all, those of a volume, and one, from a token on.
-func TestListSnapshots(t *testing.T) {
+// TestSnapshotsAreListedFromATokenOn: all, those of a volume, and one.
+func TestSnapshotsAreListedFromATokenOn(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)

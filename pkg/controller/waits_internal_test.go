@@ -244,8 +244,7 @@ func TestSnapshotLocks(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfEachPhase: what a CO sees of a snapshot, and what its calls answer.
-func TestSnapshotsOfEachPhase(t *testing.T) {
+func TestEachPhaseOfASnapshotHasItsAnswers(t *testing.T) {
 	t.Parallel()
 
 	for phase, want := range map[record.Phase]struct{ get, lock, again codes.Code }{

@@ -281,8 +281,8 @@ func TestOnlyACopyThatRunsIsAcknowledged(t *testing.T) {
 	})
 }
 
-// TestVolumesOfCopies: each phase of a clone and a restore is recorded, and a failed one leaves nothing.
-func TestVolumesOfCopies(t *testing.T) {
+// TestEachPhaseOfACopiedVolumeIsRecorded, and a failed one leaves nothing.
+func TestEachPhaseOfACopiedVolumeIsRecorded(t *testing.T) {
 	t.Parallel()
 
 	for name, copyInto := range map[string]func(b *bench, source, fresh *record.Volume) error{

@@ -272,8 +272,8 @@ func TestVolumeDescribesItself(t *testing.T) {
 	require.Equal(t, "a", v.Attachments[0].NodeID)
 }
 
-// TestNamesOfRecords: the name of what is being deleted is free, and a member of a group has none.
-func TestNamesOfRecords(t *testing.T) {
+// TestTheNameOfWhatIsDeletedIsFree, and a member of a group has none.
+func TestTheNameOfWhatIsDeletedIsFree(t *testing.T) {
 	t.Parallel()
 
 	for _, phase := range []Phase{PhaseCreating, PhaseReady, PhaseCopying, PhaseFailed, PhaseDeleting} {

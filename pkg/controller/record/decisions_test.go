@@ -18,7 +18,7 @@ func attachment(nodeID, mode string) record.Attachment {
 	return record.Attachment{NodeID: nodeID, Capability: volume.Capability{Mode: mode}}
 }
 
-func TestCheckAttachable(t *testing.T) {
+func TestAccessModesDecideTheNodesOfAVolume(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -85,7 +85,7 @@ func TestIsFilledAtStaging(t *testing.T) {
 	}
 }
 
-func TestAttachmentCheckSame(t *testing.T) {
+func TestAnotherAttachmentIsAConflict(t *testing.T) {
 	t.Parallel()
 
 	v := &record.Volume{Properties: &record.Properties{Parameters: volume.Parameters{FSType: "ext4"}}}
@@ -118,7 +118,7 @@ func TestAttachmentCheckSame(t *testing.T) {
 	}
 }
 
-func TestCheckRequirement(t *testing.T) {
+func TestUnreachableTopologiesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	topology := func(values map[string]string) *csi.Topology { return &csi.Topology{Segments: values} }
