@@ -12,7 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-func TestPlain(t *testing.T) {
+func TestPathsAreComparedWithoutExtraSlashes(t *testing.T) {
 	t.Parallel()
 
 	for path, want := range map[string]string{
@@ -23,7 +23,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-func TestCheckSameStaging(t *testing.T) {
+func TestAnotherStagingIsAConflict(t *testing.T) {
 	t.Parallel()
 
 	existing := staged.Volume{
@@ -81,9 +81,9 @@ func TestCheckSELinuxContexts(t *testing.T) {
 	}
 }
 
-// TestCheckAnotherTarget has the table of access modes: SINGLE_NODE_WRITER,
+// TestAccessModesDecideOnASecondTarget has the table of access modes: SINGLE_NODE_WRITER,
 // SINGLE_NODE_SINGLE_WRITER and SINGLE_NODE_READER_ONLY allow one target on a node.
-func TestCheckAnotherTarget(t *testing.T) {
+func TestAccessModesDecideOnASecondTarget(t *testing.T) {
 	t.Parallel()
 
 	several := map[string]bool{

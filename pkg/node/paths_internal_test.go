@@ -23,8 +23,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// TestOwnStaging is which stagings are the driver's, and which of them end with their last publication.
-func TestOwnStaging(t *testing.T) {
+// TestSomeStagingsEndWithTheirLastPublication: of those that are the driver's own.
+func TestSomeStagingsEndWithTheirLastPublication(t *testing.T) {
 	t.Parallel()
 
 	require.Equal(t, "/kubelet/plugins/staging.csi.example", OwnStagingDir("/kubelet", "csi.example"))
@@ -70,8 +70,8 @@ func TestCheckAllowed(t *testing.T) {
 	require.Error(t, checkAllowed(dirs, "/elsewhere/target"), "want: another directory is refused")
 }
 
-// TestIncompleteConfig refuses what a node cannot run without, and sets the defaults of the rest.
-func TestIncompleteConfig(t *testing.T) {
+// TestAnIncompleteConfigurationIsRefused: what a node cannot run without. The rest has defaults.
+func TestAnIncompleteConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 
 	complete := func() Config {
@@ -141,8 +141,7 @@ func TestRegisterRecords(t *testing.T) {
 	}
 }
 
-// TestStorageHealth reports the conditions of the storage's monitor.
-func TestStorageHealth(t *testing.T) {
+func TestConditionsOfTheStorageAreReported(t *testing.T) {
 	t.Parallel()
 
 	a := &answers{}

@@ -108,8 +108,8 @@ func TestAnImageWithOtherContentIsNotStaged(t *testing.T) {
 	}
 }
 
-// TestTheUsageOfADirectory compares it with its files and the filesystem of the pool.
-func TestTheUsageOfADirectory(t *testing.T) {
+// TestTheUsageOfADirectoryIsThatOfItsFiles compares it with its files and the filesystem of the pool.
+func TestTheUsageOfADirectoryIsThatOfItsFiles(t *testing.T) {
 	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
 	f.Store(t)
 	require.NoError(t, f.Stage(t))

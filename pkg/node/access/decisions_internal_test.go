@@ -49,8 +49,7 @@ func TestWithQuota(t *testing.T) {
 	}
 }
 
-// TestCheckWritable refuses a copy of a filesystem that has stopped writing.
-func TestCheckWritable(t *testing.T) {
+func TestACopyOfAStoppedFilesystemIsRefused(t *testing.T) {
 	t.Parallel()
 
 	writable, readOnly := &staged.Volume{}, &staged.Volume{Capability: volume.Capability{MountFlags: []string{"ro"}}}
@@ -72,8 +71,8 @@ func TestCheckWritable(t *testing.T) {
 	}
 }
 
-// TestMayFormat has images that may be formatted, and others.
-func TestMayFormat(t *testing.T) {
+// TestOnlyBlankImagesMayBeFormatted has images that may be formatted, and others.
+func TestOnlyBlankImagesMayBeFormatted(t *testing.T) {
 	t.Parallel()
 
 	ext4, err := filesystem.ByName(filesystem.Ext4, nil)

@@ -46,8 +46,8 @@ func (f fakeFilesystem) SizeBytes(io.ReaderAt) (int64, error) { return f.size, f
 // nowhere is a device that cannot be mounted.
 var nowhere = &loop.Device{Status: loop.Status{Path: "/none", SizeBytes: 1 << 30}}
 
-// TestGrow has filesystems that grow, refuse to, or have to be mounted for that.
-func TestGrow(t *testing.T) {
+// TestAFilesystemGrowsWhereItCan has filesystems that grow, refuse to, or have to be mounted for that.
+func TestAFilesystemGrowsWhereItCan(t *testing.T) {
 	t.Parallel()
 
 	_, unmountable := mount.Mount(nowhere.Path, "ext4", mount.Options{})
@@ -74,8 +74,7 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestExplainMountFailure takes the flags for the cause only if the filesystem mounts without them.
-func TestExplainMountFailure(t *testing.T) {
+func TestFlagsCauseAFailureOnlyIfItMountsWithoutThem(t *testing.T) {
 	t.Parallel()
 
 	require.Equal(t, errFake, explainMountFailure(errFake, fakeFilesystem{}, nowhere, mount.Options{}))
@@ -141,8 +140,8 @@ func TestCheckFits(t *testing.T) {
 	require.ErrorIs(t, checkFits(&staged.Volume{}, fakeFilesystem{}, closed()), os.ErrClosed)
 }
 
-// TestCheckLimit compares the limit of a directory with what was asked for.
-func TestCheckLimit(t *testing.T) {
+// TestAnotherLimitOfADirectoryIsRefused compares the limit of a directory with what was asked for.
+func TestAnotherLimitOfADirectoryIsRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -231,8 +231,8 @@ func TestDevicesOfARawVolume(t *testing.T) {
 	}
 }
 
-// TestVolumes answers by ids, also by those without a record and of what cannot be observed.
-func TestVolumes(t *testing.T) {
+// TestVolumesAreFoundByTheirIDs, also those without a record and what cannot be observed.
+func TestVolumesAreFoundByTheirIDs(t *testing.T) {
 	f, image, directory, raw := newUnknowing(t)
 	volumes := access.NewVolumes(f.ways)
 	within := errors.New("within")

@@ -74,8 +74,7 @@ func rawVolume(v *staged.Volume) {
 
 func directly(v *staged.Volume) { v.Parameters.DirectAssign = true }
 
-// TestLeftDevice is the device of a mounted image that is attached without a mount.
-func TestLeftDevice(t *testing.T) {
+func TestADeviceWithoutItsMountIsFound(t *testing.T) {
 	t.Parallel()
 
 	at := func(number int, sequence uint64) *staged.Device {
@@ -120,9 +119,9 @@ func TestLeftDevice(t *testing.T) {
 	}
 }
 
-// TestDeviceOfAnotherBoot has a record whose number and sequence another image's device got after a boot. It
+// TestADeviceOfAnotherBootIsNotTakenOver has a record whose number and sequence another image's device got after a boot. It
 // is not taken for the volume's by its path; the name at its attachment decides, which needs a real device.
-func TestDeviceOfAnotherBoot(t *testing.T) {
+func TestADeviceOfAnotherBootIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 
 	d, _ := newDevices(t, loopsys.New(t, map[int]loopsys.Device{2: {Image: "/pool/other.img", Sequence: 8}}), nil)
@@ -131,8 +130,7 @@ func TestDeviceOfAnotherBoot(t *testing.T) {
 	errtext.Require(t, err, "it is unknown whether volume "+idA+" is attached to loop2", "want: the device's own name is asked for")
 }
 
-// TestFindByName finds the devices of raw and direct volumes that have records, by the names of their images.
-func TestFindByName(t *testing.T) {
+func TestDevicesAreFoundByTheNamesOfTheirImages(t *testing.T) {
 	t.Parallel()
 
 	const reader, mounted, direct = "01890000-0000-7000-8000-00000000000c", "01890000-0000-7000-8000-00000000000d", "01890000-0000-7000-8000-00000000000e"
@@ -237,8 +235,7 @@ func TestIsStaleNode(t *testing.T) {
 	errtext.Require(t, err, "it is unknown whether", "want: unknown is not absent")
 }
 
-// TestRaw records the devices of volumes, and searches again for those that a start did not find.
-func TestRaw(t *testing.T) {
+func TestDevicesThatAStartDidNotFindAreSearchedAgain(t *testing.T) {
 	t.Parallel()
 
 	failure, searched := errors.New("no descriptor is left"), 0

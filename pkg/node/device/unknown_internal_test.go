@@ -49,8 +49,7 @@ func TestAssignedBy(t *testing.T) {
 	require.Error(t, err, "want: unknown is not absent")
 }
 
-// TestGet returns the devices that are still the volume's.
-func TestGet(t *testing.T) {
+func TestOnlyDevicesOfTheVolumeAreReturned(t *testing.T) {
 	t.Parallel()
 
 	const broken = 4
@@ -137,8 +136,7 @@ func TestSearchesFail(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestRecord records a device that is not recorded yet.
-func TestRecord(t *testing.T) {
+func TestAnUnrecordedDeviceIsRecorded(t *testing.T) {
 	t.Parallel()
 
 	d, records := newDevices(t, loopsys.New(t, nil), nil)

@@ -255,8 +255,7 @@ func TestAnUnreadableDeviceIsUnknown(t *testing.T) {
 	rpccode.Require(t, err, codes.Unavailable)
 }
 
-// TestAssignment is what a runtime reads.
-func TestAssignment(t *testing.T) {
+func TestARuntimeReadsTheAssignment(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(t, nil)
@@ -325,8 +324,7 @@ func TestAssignedBy(t *testing.T) {
 	require.ErrorIs(t, err, kata.ErrUnsafeRoot, "unknown is not absent")
 }
 
-// TestGuestCause is what an answer says of a guest's failure: never the guest's own words.
-func TestGuestCause(t *testing.T) {
+func TestAnErrorHasNoWordsOfTheGuest(t *testing.T) {
 	t.Parallel()
 
 	other := errors.New("the directory is gone")

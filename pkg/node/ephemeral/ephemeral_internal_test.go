@@ -49,7 +49,7 @@ func request(context map[string]string) *csi.NodePublishVolumeRequest {
 	}
 }
 
-func TestParse(t *testing.T) {
+func TestInlineVolumesHaveDefaults(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -143,8 +143,7 @@ func TestParseWithoutLimits(t *testing.T) {
 	rpccode.Require(t, err, codes.InvalidArgument)
 }
 
-// TestCheckLargest refuses what is above the maximum, of 1 TiB.
-func TestCheckLargest(t *testing.T) {
+func TestTheLargestInlineVolumeHas1TiB(t *testing.T) {
 	t.Parallel()
 
 	require.NoError(t, volumes(t).checkLargest(&staged.Inline{SizeBytes: 1 << 40}))
@@ -165,7 +164,7 @@ func example() *staged.Inline {
 	}
 }
 
-func TestCheckCompatible(t *testing.T) {
+func TestAnotherInlineVolumeIsAConflict(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -165,7 +165,7 @@ func TestDevicesAreSynced(t *testing.T) {
 	require.ErrorIs(t, targets.Close(), os.ErrClosed, "the roots are closed")
 }
 
-func TestFrozenRecords(t *testing.T) {
+func TestInvalidRecordsOfFreezesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	valid := &freeze.Frozen{VolumeID: onceID, FSType: filesystem.XFS}

@@ -120,7 +120,7 @@ func copyImage(t *testing.T, command filesystem.Command) {
 	setDirty(t, target, false)
 }
 
-func TestOfflineVerdicts(t *testing.T) {
+func TestEachExitCodeHasItsVerdict(t *testing.T) {
 	t.Parallel()
 
 	exits := func(code int) func(*testing.T, filesystem.Command) (filesystem.Result, error) {

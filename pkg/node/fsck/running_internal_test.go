@@ -60,7 +60,7 @@ func TestCancelWaitsForTheCheck(t *testing.T) {
 	require.NoError(t, await.Receive(t, cancelled, "the cancelled check to end"))
 }
 
-func TestScheduleOrder(t *testing.T) {
+func TestTheEarliestCheckIsFirst(t *testing.T) {
 	t.Parallel()
 
 	s, now := newSchedule(), time.Now()

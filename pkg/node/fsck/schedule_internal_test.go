@@ -13,7 +13,7 @@ import (
 // A property that fails prints how to reproduce it, and writes no file.
 var _ = flag.Set("rapid.nofailfile", "true")
 
-func TestNextCheck(t *testing.T) {
+func TestTheNextCheckIsWithinThePeriod(t *testing.T) {
 	t.Parallel()
 
 	rapid.Check(t, func(t *rapid.T) {
@@ -48,7 +48,7 @@ func TestChecksAreSpread(t *testing.T) {
 	}
 }
 
-func TestMergeRecords(t *testing.T) {
+func TestAResultKeepsWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 
 	first, second := time.Unix(1000, 0), time.Unix(2000, 0)

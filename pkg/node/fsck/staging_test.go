@@ -45,7 +45,7 @@ func (c *checked) ForceCheck(ctx context.Context, path string) (filesystem.Verdi
 	return c.Check(ctx, path)
 }
 
-func TestCheckAtStaging(t *testing.T) {
+func TestDamageIsRefusedAtStaging(t *testing.T) {
 	t.Parallel()
 
 	clean, repaired := filesystem.Verdict{State: filesystem.Clean}, filesystem.Verdict{State: filesystem.Repaired, Detail: "fixed"}
@@ -131,7 +131,7 @@ func TestFindingForcesAFullCheckAtStaging(t *testing.T) {
 	require.False(t, f.Get(f.id).HasFinding(), "want: the whole check ends the suspicion")
 }
 
-func TestRecordsOfStaging(t *testing.T) {
+func TestAMountIsRecordedAsClean(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, 0)

@@ -86,7 +86,7 @@ func TestAFailedObservationIsUnavailable(t *testing.T) {
 	errtext.Require(t, err, "it is unknown whether volume volume-1 is mounted at /target")
 }
 
-func TestImageNames(t *testing.T) {
+func TestTheNameOfAnImageIsItsVolumes(t *testing.T) {
 	t.Parallel()
 
 	require.Equal(t, "volume-1.img", observe.ImageName("volume-1"))

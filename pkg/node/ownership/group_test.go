@@ -61,7 +61,7 @@ func made(t *testing.T, path string, mode uint32, dir bool) string {
 	return path
 }
 
-func TestGiveGroup(t *testing.T) {
+func TestFilesGetTheGroupAndItsPermissions(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	outside := made(t, filepath.Join(t.TempDir(), "outside"), 0o600, false)

@@ -20,8 +20,8 @@ func searching(busy *busyVolume) *busyProbe {
 	return &busyProbe{volumes: newBusyVolumes(), held: busy, found: &findings{}}
 }
 
-// TestHangingSearchForAHolder delays a probe for ResponseTimeout, and is not joined by another.
-func TestHangingSearchForAHolder(t *testing.T) {
+// TestAHangingSearchForAHolderDelaysOneProbe for ResponseTimeout, and is not joined by another.
+func TestAHangingSearchForAHolderDelaysOneProbe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		last := holder.Process{PID: 1, Command: "known"}

@@ -192,7 +192,7 @@ func TestExpectedMounts(t *testing.T) {
 	}
 }
 
-func TestGrowthSince(t *testing.T) {
+func TestOnlyALargerImageHasGrown(t *testing.T) {
 	t.Parallel()
 
 	now := time.Now()

@@ -40,9 +40,9 @@ func TestIOErrorsAreOfTheAttachment(t *testing.T) {
 	require.Empty(t, o.withIOErrors(), "another attachment has no errors")
 }
 
-// TestLateIOErrors: the event of a request that failed may come when the device is detached already, as
+// TestLateIOErrorsAreOfTheDetachedVolume: the event of a request that failed may come when the device is detached already, as
 // that of a volume whose staging has failed.
-func TestLateIOErrors(t *testing.T) {
+func TestLateIOErrorsAreOfTheDetachedVolume(t *testing.T) {
 	t.Parallel()
 
 	late := health.Event{Kind: health.IOError, Device: unix.Mkdev(loop.Major, 3), At: time.Now()}
@@ -188,7 +188,7 @@ func TestQueriesOfAHangingFilesystemAreRefused(t *testing.T) {
 	require.Len(t, o.queries["volume"], 1, "want: the ended query leaves the hanging one")
 }
 
-func TestLastUsage(t *testing.T) {
+func TestTheUsageIsThatOfTheLastObservation(t *testing.T) {
 	t.Parallel()
 
 	o := NewObservations()

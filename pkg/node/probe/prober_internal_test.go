@@ -101,7 +101,7 @@ func TestUnexpectedFailuresAreRemembered(t *testing.T) {
 	}
 }
 
-func TestVolumesOfAnEvent(t *testing.T) {
+func TestAnEventConcernsTheVolumesOfItsDevice(t *testing.T) {
 	t.Parallel()
 
 	device := unix.Mkdev(loop.Major, 3)
@@ -168,7 +168,7 @@ func TestWritesOfAnOperationAreNotForeign(t *testing.T) {
 	require.Empty(t, f.observations.takeUnexplainedWrites(f.id), "want: the operation's write needs no explanation")
 }
 
-func TestReportOfAVolume(t *testing.T) {
+func TestACheckedVolumeIsReported(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)

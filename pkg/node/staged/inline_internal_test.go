@@ -22,8 +22,7 @@ func inline() *Inline {
 	}
 }
 
-// TestInline checks the record of an inline ephemeral volume.
-func TestInline(t *testing.T) {
+func TestInvalidInlineRecordsAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for name, change := range map[string]func(v *Inline){

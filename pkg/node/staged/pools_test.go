@@ -19,7 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-func TestMountOptions(t *testing.T) {
+func TestCapabilitiesBecomeMountOptions(t *testing.T) {
 	t.Parallel()
 
 	plain, err := mount.ParseFlags(nil)
@@ -39,7 +39,7 @@ func TestMountOptions(t *testing.T) {
 	}
 }
 
-func TestPoolsOf(t *testing.T) {
+func TestInlineVolumesAreInThePoolOfTheirOwn(t *testing.T) {
 	t.Parallel()
 
 	pools, err := poolset.Open(map[string]string{"default": t.TempDir()})
@@ -92,8 +92,7 @@ func TestPoolsOf(t *testing.T) {
 	rpccode.Require(t, err, codes.Unavailable, "a pool that is not served")
 }
 
-// TestCheckReachable knows a pool to be unreachable from the monitor of the storage only.
-func TestCheckReachable(t *testing.T) {
+func TestOnlyTheMonitorKnowsAnUnreachablePool(t *testing.T) {
 	t.Parallel()
 
 	monitor := health.New(health.Config{Name: "storage", Log: slog.New(slog.DiscardHandler)})

@@ -13,8 +13,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
-// TestVolumesInUse are those of both kinds, by the CO's ids and by the names of their objects.
-func TestVolumesInUse(t *testing.T) {
+// TestVolumesInUseAreThoseOfBothKinds, by the CO's ids and by the names of their objects.
+func TestVolumesInUseAreThoseOfBothKinds(t *testing.T) {
 	t.Parallel()
 
 	const content = "01890000-0000-7000-8000-000000000002"

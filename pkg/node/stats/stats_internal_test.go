@@ -109,9 +109,9 @@ func TestVolumeUsages(t *testing.T) {
 	}
 }
 
-// TestUnreadableUsage is explained by the condition of the volume where one is known, and answered with the
-// last known usage.
-func TestUnreadableUsage(t *testing.T) {
+// TestUnreadableUsageIsAnsweredWithTheLastOne, and explained by the condition of the volume where one is
+// known.
+func TestUnreadableUsageIsAnsweredWithTheLastOne(t *testing.T) {
 	t.Parallel()
 
 	log := slog.New(slog.DiscardHandler)

@@ -195,8 +195,7 @@ func start(t *testing.T, watcher *Watcher) (stop func()) {
 	}
 }
 
-// TestQueueOf is what a volume's parameters mean for the queue of its device.
-func TestQueueOf(t *testing.T) {
+func TestParametersBecomeAttributesOfTheQueue(t *testing.T) {
 	t.Parallel()
 
 	require.EqualValues(t, -1, queueOf(volume.Mutable{}).ReadAheadKiB, "want: read-ahead stays as it is")
