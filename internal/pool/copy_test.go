@@ -41,7 +41,7 @@ func TestScratchCopyIsReadAndAborted(t *testing.T) {
 	}
 }
 
-func TestCopiesOfImages(t *testing.T) {
+func TestACopyOfAnImageHasItsContent(t *testing.T) {
 	tests := map[string]struct {
 		from, to string // to is another pool, unless empty
 		instant  bool
@@ -412,7 +412,7 @@ func TestSymlinkIsNoVolume(t *testing.T) {
 	}
 }
 
-func TestSnapshotsOfAPool(t *testing.T) {
+func TestSnapshotsAreListedUntilTheirRemoval(t *testing.T) {
 	t.Parallel()
 
 	place := openPool(t, t.TempDir())

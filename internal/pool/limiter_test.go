@@ -9,7 +9,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 )
 
-func TestLimiter(t *testing.T) {
+func TestTheLimiterBoundsTheProbesOfAPool(t *testing.T) {
 	t.Parallel()
 
 	const limit = 16

@@ -68,9 +68,9 @@ func (p provisionedBytes) ProvisionedBytes(string) int64 { return int64(p) }
 
 func (provisionedBytes) AddAllocated(context.Context, string, *Allocation) error { return nil }
 
-// TestAdmissionRefusals: the ledgers count together, and a configured capacity replaces the space of its pool
+// TestAllThatIsProvisionedCountsForAdmission: the ledgers count together, and a configured capacity replaces the space of its pool
 // and the ratio.
-func TestAdmissionRefusals(t *testing.T) {
+func TestAllThatIsProvisionedCountsForAdmission(t *testing.T) {
 	t.Parallel()
 
 	space, configured := Capacity{Available: 100, Allocated: 50}, map[string]int64{"default": 70, "another": 1}
@@ -129,7 +129,7 @@ func TestBlocksToBytes(t *testing.T) {
 	}
 }
 
-func TestNearlyFull(t *testing.T) {
+func TestAPoolIsNearlyFullBelowAShare(t *testing.T) {
 	t.Parallel()
 
 	const gibi = 1 << 30
@@ -202,7 +202,7 @@ func TestKeyedLocks(t *testing.T) {
 	require.Empty(t, locks.used, "want: no lock is kept that is not held")
 }
 
-func TestSpaceErrors(t *testing.T) {
+func TestErrorsOfSpaceNameThePool(t *testing.T) {
 	t.Parallel()
 
 	p := label{name: "default", path: "/pool"}
@@ -219,8 +219,7 @@ func TestSpaceErrors(t *testing.T) {
 	require.Equal(t, unix.EIO, p.spaceError(unix.EIO))
 }
 
-// TestLockErrors: a filesystem without locks is another error than one that fails.
-func TestLockErrors(t *testing.T) {
+func TestMissingLocksAreAnErrorOfTheirOwn(t *testing.T) {
 	t.Parallel()
 
 	for cause, without := range map[error]bool{unix.EOPNOTSUPP: true, unix.ENOLCK: true, unix.ENOSYS: true, unix.EIO: false} {
@@ -235,8 +234,7 @@ func TestLockErrors(t *testing.T) {
 	require.NoError(t, lockError("/pool/images/one.img", nil, ErrInUse))
 }
 
-// TestCheckFree compares what ranges need with the free space.
-func TestCheckFree(t *testing.T) {
+func TestRangesNeedFreeSpace(t *testing.T) {
 	t.Parallel()
 
 	file, err := os.Create(filepath.Join(t.TempDir(), "image"))

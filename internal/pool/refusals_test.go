@@ -118,8 +118,7 @@ func (f ledgerFunc) AddAllocated(context.Context, string, *pool.Allocation) erro
 	return nil
 }
 
-// TestMutableParametersOfAVolume are kept while the volume is known or in the pool.
-func TestMutableParametersOfAVolume(t *testing.T) {
+func TestMutableParametersAreKeptAsLongAsTheVolume(t *testing.T) {
 	t.Parallel()
 
 	p := openAt(t, t.TempDir())
@@ -145,8 +144,8 @@ func TestMutableParametersOfAVolume(t *testing.T) {
 	errtext.Require(t, err, known, "want: damaged parameters are an error, not none")
 }
 
-// TestMissingObjects are named, whatever asks for them.
-func TestMissingObjects(t *testing.T) {
+// TestMissingObjectsAreNamed, whatever asks for them.
+func TestMissingObjectsAreNamed(t *testing.T) {
 	t.Parallel()
 
 	p := openAt(t, t.TempDir())

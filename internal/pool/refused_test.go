@@ -177,8 +177,8 @@ func TestIDsAreValidated(t *testing.T) {
 	}
 }
 
-// TestGrownImages: an image never shrinks, and one that was truncated stays as it is.
-func TestGrownImages(t *testing.T) {
+// TestAnImageNeverShrinks, and one that was truncated stays as it is.
+func TestAnImageNeverShrinks(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {

@@ -206,7 +206,7 @@ func TestRemovalClearsFlags(t *testing.T) {
 	}
 }
 
-func TestRemovalOfAnImmutableImage(t *testing.T) {
+func TestAnImmutableImageIsRemoved(t *testing.T) {
 	p := newPool(t, plain, roomy)
 	object := newImage(t, p, mebi)
 	setFlags(t, placeOf(p, object), immutable)

@@ -101,7 +101,7 @@ func TestSetServesOpenedPools(t *testing.T) {
 	require.NoError(t, set.Close())
 }
 
-func TestDefaultPool(t *testing.T) {
+func TestTheDefaultPoolIsCalledDefault(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "default", pool.NewSet(map[string]string{"another": "/a", "default": "/b"}).Default())
 	require.Equal(t, "default", pool.NewSet(nil).Default())
@@ -134,8 +134,8 @@ func TestPoolsOfASetAreLockedAndClosed(t *testing.T) {
 	})
 }
 
-// TestInspect opens a directory without changing anything: what is missing is empty.
-func TestInspect(t *testing.T) {
+// TestInspectChangesNothing: what is missing in a directory is empty.
+func TestInspectChangesNothing(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()

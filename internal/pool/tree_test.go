@@ -25,7 +25,7 @@ import (
 
 const otherUser = 65534
 
-func TestCopiesOfDirectories(t *testing.T) {
+func TestACopyOfADirectoryHasItsContent(t *testing.T) {
 	tests := map[string]struct {
 		from, to string // to is another pool, unless empty
 		shares   bool

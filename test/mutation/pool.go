@@ -33,7 +33,7 @@ func poolMutants() []regression {
 			old:    `if info.Size() >= size {`,
 			new:    `if info.Size() == size {`,
 			breaks: "an image that is larger than requested is truncated",
-			tests:  in("internal/pool", "TestSizedAtReportsEachOwnWrite", "TestFilledImageKeepsItsOwner", "TestCopiesOfImages", "TestCopiesOfDirectories", "TestRestoreCanBeLarger"),
+			tests:  in("internal/pool", "TestSizedAtReportsEachOwnWrite", "TestFilledImageKeepsItsOwner", "TestACopyOfAnImageHasItsContent", "TestACopyOfADirectoryHasItsContent", "TestRestoreCanBeLarger"),
 		},
 		{
 			name: "pool/symlink-followed", in: "tree.OpenAt",
@@ -47,7 +47,7 @@ func poolMutants() []regression {
 			old:    `if !volume.IsID(id) {`,
 			new:    `if id == "" {`,
 			breaks: "an id with a slash leaves the pool",
-			tests:  in("internal/pool", "TestSizeIsOfTheStoredObject", "TestCopyOfAMissingSourceFails", "TestSnapshotsOfAPool"),
+			tests:  in("internal/pool", "TestSizeIsOfTheStoredObject", "TestCopyOfAMissingSourceFails", "TestSnapshotsAreListedUntilTheirRemoval"),
 		},
 		{
 			name: "pool/orphan-in-use-removed", in: "pool.Images.removeUnused",
@@ -100,14 +100,14 @@ func poolMutants() []regression {
 			old:    `err != nil || found.Nlink <= 1 {`,
 			new:    `err != nil || found.Nlink <= 2 {`,
 			breaks: "a snapshot of a directory has two files where the volume has one",
-			tests:  in("internal/pool", "TestCopiesOfDirectories"),
+			tests:  in("internal/pool", "TestACopyOfADirectoryHasItsContent"),
 		},
 		{
 			name: "pool/times-not-copied", in: "tree.Copier.inherit",
 			old:    `return setTimes(to, name, found)`,
 			new:    `return nil`,
 			breaks: "files of a restored directory have the time of the restore",
-			tests:  in("internal/pool", "TestCopiesOfDirectories"),
+			tests:  in("internal/pool", "TestACopyOfADirectoryHasItsContent"),
 		},
 		{
 			name: "pool/copy-crosses-mounts", in: "tree.openHow",
@@ -121,7 +121,7 @@ func poolMutants() []regression {
 			old:    `_, err := target.WriteAt(content[start:], at+int64(start))`,
 			new:    `_, err := target.WriteAt(content[start:], at)`,
 			breaks: "data behind a block of zeros are copied to the wrong offset",
-			tests:  in("internal/pool/filecopy", "TestWriteSparse"),
+			tests:  in("internal/pool/filecopy", "TestZerosAreWrittenAsHoles"),
 		},
 		{
 			name: "pool/failed-copy-leaves-scratch", in: "pool.Copy.failed",
@@ -239,14 +239,14 @@ func poolMutants() []regression {
 			old:    `Bytes: max(current.Bytes, bytes), Inodes`,
 			new:    `Bytes: bytes, Inodes`,
 			breaks: "a call with the size before an expansion lowers the limit of a directory",
-			tests:  in("internal/pool/quota", "TestLimits"),
+			tests:  in("internal/pool/quota", "TestALimitOfADirectoryHasInodes"),
 		},
 		{
 			name: "pool/any-project-accepted", in: "quota.isProjectOf",
 			old:    `if each == project {`,
 			new:    `if each == project || project != 0 {`,
 			breaks: "the owner of a directory chooses the project that is limited and removed with it",
-			tests:  in("internal/pool/quota", "TestProjectIDs"),
+			tests:  in("internal/pool/quota", "TestProjectIDsFollowFromTheVolume"),
 		},
 	}
 }

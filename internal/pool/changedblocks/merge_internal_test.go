@@ -31,7 +31,7 @@ func located(start, end, physical int64) extent.Extent {
 // unlocated is data of which it can't say that.
 func unlocated(start, end int64) extent.Extent { return extent.Extent{Start: start, End: end} }
 
-func TestMerge(t *testing.T) {
+func TestExtentsOfBothAreCutAtEachEnd(t *testing.T) {
 	t.Parallel()
 
 	for name, c := range map[string]struct {
@@ -110,7 +110,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestJoiner(t *testing.T) {
+func TestTouchingRangesAreJoined(t *testing.T) {
 	t.Parallel()
 
 	const k = 1 << 10

@@ -12,8 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
 )
 
-// TestForeignMounts: what is mounted at the path of a pool, and is not its image.
-func TestForeignMounts(t *testing.T) {
+// TestAForeignMountIsNotThePool: something that is not its image is mounted at its path.
+func TestAForeignMountIsNotThePool(t *testing.T) {
 	t.Parallel()
 
 	const loopMajor, diskMajor = 7, 8
@@ -77,8 +77,8 @@ func TestImageSizesAreMultiplesOfABlock(t *testing.T) {
 	}
 }
 
-// TestSpaceToGrow is a fixed part and a share of the new bytes.
-func TestSpaceToGrow(t *testing.T) {
+// TestAGrowthLeavesSpaceFree: a fixed part and a share of the new bytes.
+func TestAGrowthLeavesSpaceFree(t *testing.T) {
 	t.Parallel()
 
 	for bytes, want := range map[int64]int64{0: 16 << 20, 1 << 30: 17 << 20, 1 << 40: 1040 << 20} {

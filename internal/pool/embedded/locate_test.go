@@ -15,8 +15,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/errtext"
 )
 
-// TestLocate finds the directory with the objects of a pool, in which it changes nothing.
-func TestLocate(t *testing.T) {
+// TestLocateFindsTheObjectsOfAPool, and changes nothing.
+func TestLocateFindsTheObjectsOfAPool(t *testing.T) {
 	directory := newDirectory(t)
 	located := func() string {
 		found, err := embedded.Locate(directory)

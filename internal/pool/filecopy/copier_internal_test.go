@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWriteSparse writes each arrangement of four blocks, zeros or not, behind an
+// TestZerosAreWrittenAsHoles writes each arrangement of four blocks, zeros or not, behind an
 // offset and with a partial block at the end, as a copy through a buffer does.
-func TestWriteSparse(t *testing.T) {
+func TestZerosAreWrittenAsHoles(t *testing.T) {
 	t.Parallel()
 
 	const (

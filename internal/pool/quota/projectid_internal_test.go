@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
 )
 
-func TestProjectIDs(t *testing.T) {
+func TestProjectIDsFollowFromTheVolume(t *testing.T) {
 	t.Parallel()
 
 	const id, other = "01a211b3-3c45-725d-a660-3004fcb0160e", "01a211b3-5a93-710a-a500-2c75962c2bf7"
@@ -36,7 +36,7 @@ func TestProjectIDs(t *testing.T) {
 	require.False(t, isProjectOf(id, 0), "no project")
 }
 
-func TestLimits(t *testing.T) {
+func TestALimitOfADirectoryHasInodes(t *testing.T) {
 	t.Parallel()
 
 	const mebi = 1 << 20

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMoveUp moves directories into one directory of their own, or to the top if that cannot be made.
-func TestMoveUp(t *testing.T) {
+// TestDirectoriesMoveUpIntoOne moves directories into one directory of their own, or to the top if that cannot be made.
+func TestDirectoriesMoveUpIntoOne(t *testing.T) {
 	t.Parallel()
 
 	top := t.TempDir()
@@ -42,8 +42,8 @@ func TestMoveUp(t *testing.T) {
 	require.NoError(t, parent.Close())
 }
 
-// TestUnmovable: what is in the wrong place, or finds no space elsewhere, is removed where it is.
-func TestUnmovable(t *testing.T) {
+// TestWhatCannotBeMovedIsRemovedInPlace: what is in the wrong place, or finds no space elsewhere, is removed where it is.
+func TestWhatCannotBeMovedIsRemovedInPlace(t *testing.T) {
 	t.Parallel()
 
 	for _, err := range []error{unix.EXDEV, unix.ENOSPC, unix.EDQUOT} {

@@ -133,8 +133,8 @@ func TestCopyKeepsAll(t *testing.T) {
 	require.Less(t, usage.Bytes, int64(1024*block), "want: holes are kept")
 }
 
-// TestMeasure counts a file of two names once, and nothing that a symlink leads to.
-func TestMeasure(t *testing.T) {
+// TestMeasureCountsAFileOfTwoNamesOnce, and nothing that a symlink leads to.
+func TestMeasureCountsAFileOfTwoNamesOnce(t *testing.T) {
 	t.Parallel()
 
 	root := grow(t)
@@ -165,7 +165,7 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, 1, calls, "want: the first error ends a walk whose result it takes away")
 }
 
-func TestVisit(t *testing.T) {
+func TestVisitCallsForEachFileOnce(t *testing.T) {
 	t.Parallel()
 
 	root := grow(t)
@@ -192,7 +192,7 @@ func TestVisit(t *testing.T) {
 	require.ElementsMatch(t, []string{"", "a", "a/b", "a/b/c", "a/b/hard link", "a/file", "sparse"}, found)
 }
 
-func TestRemove(t *testing.T) {
+func TestRemoveLeavesNothing(t *testing.T) {
 	t.Parallel()
 
 	root := grow(t)
@@ -257,8 +257,8 @@ func TestCancelledContextEndsEachCall(t *testing.T) {
 	require.FileExists(t, filepath.Join(root, "a", "file"))
 }
 
-// TestOpenAt refuses a symlink, also one that stays in the directory.
-func TestOpenAt(t *testing.T) {
+// TestOpenAtFollowsNoSymlink, also none that stays in the directory.
+func TestOpenAtFollowsNoSymlink(t *testing.T) {
 	t.Parallel()
 
 	root := grow(t)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestXattrNames lists what the kernel returns, in two calls: the first one only for the length.
-func TestXattrNames(t *testing.T) {
+// TestXattrNamesAreThoseOfTheKernel lists what the kernel returns, in two calls: the first one only for the length.
+func TestXattrNamesAreThoseOfTheKernel(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
