@@ -122,7 +122,7 @@ func openIdentified(name, directory string, wanted *string) (known identificatio
 
 	switch {
 	case known.id != "" && errors.Is(err, fs.ErrNotExist):
-		return known, known.mismatch("there is no such directory")
+		return identification{}, known.mismatch("there is no such directory")
 	case err != nil || wanted == nil:
 		return known, err
 	}
