@@ -362,9 +362,7 @@ func TestHealthOfVolumesThatAreNotInUse(t *testing.T) {
 	}
 }
 
-func (f *fixture) path() string {
-	return f.first.ObjectPath(pool.Object{ID: f.id, Backing: volume.BackingImage})
-}
+func (f *fixture) path() string { return f.first.ObjectPath(f.image().Object()) }
 
 func (f *fixture) truncate(size int64) {
 	f.t.Helper()
