@@ -52,6 +52,9 @@ func (s *Service) publishEphemeral(
 	ctx context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
 	target := plain(request.GetTargetPath())
+	if err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("target_path", target)); err != nil {
+		return nil, err
+	}
 
 	wanted, err := s.ephemeral.Parse(request, target)
 	if err != nil {

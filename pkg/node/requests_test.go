@@ -107,8 +107,14 @@ func (n *onceNode) badRequests() map[string]struct {
 		"stage beneath nothing": stage(refused("the CO must make the staging directory"), func(r *csi.NodeStageVolumeRequest) {
 			r.VolumeId, r.StagingTargetPath = missingID, n.in("kubelet/missing/staging")
 		}),
-		"publish without an id":      publish(invalid("volume_id"), func(r *csi.NodePublishVolumeRequest) { r.VolumeId = "" }),
-		"publish at no path":         publish(invalid("target_path is missing"), func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "" }),
+		"publish without an id": publish(invalid("volume_id"), func(r *csi.NodePublishVolumeRequest) { r.VolumeId = "" }),
+		"publish at no path":    publish(invalid("target_path is missing"), func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "" }),
+		"publish inline, without an id": publish(invalid("volume_id is missing"), func(r *csi.NodePublishVolumeRequest) {
+			r.VolumeId, r.VolumeContext = "", map[string]string{volume.KeyEphemeral: "true"}
+		}),
+		"publish inline, at no path": publish(invalid("target_path is missing"), func(r *csi.NodePublishVolumeRequest) {
+			r.TargetPath, r.VolumeContext = "", map[string]string{volume.KeyEphemeral: "true"}
+		}),
 		"publish outside":            publish(invalid("target_path: "), func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "/elsewhere" }),
 		"publish for nothing":        publish(invalid("volume_capability: "), func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }),
 		"publish with a flag":        publish(invalid("volume_capability: "), func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.GetMount().MountFlags = []string{"bind"} }),

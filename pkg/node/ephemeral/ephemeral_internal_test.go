@@ -97,11 +97,9 @@ func TestParseRefuses(t *testing.T) {
 		change func(r *csi.NodePublishVolumeRequest)
 		code   codes.Code
 	}{
-		"volume_id":              {func(r *csi.NodePublishVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument},
-		"target_path is missing": {func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "" }, codes.InvalidArgument},
-		"volume_capability: ":    {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument},
-		"it is no block device":  {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.AccessType = &csi.VolumeCapability_Block{} }, codes.InvalidArgument},
-		"on one node only":       {mode(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY), codes.InvalidArgument},
+		"volume_capability: ":   {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument},
+		"it is no block device": {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.AccessType = &csi.VolumeCapability_Block{} }, codes.InvalidArgument},
+		"on one node only":      {mode(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY), codes.InvalidArgument},
 		"errors=panic": {func(r *csi.NodePublishVolumeRequest) {
 			r.VolumeCapability.GetMount().MountFlags = []string{"errors=panic"}
 		}, codes.InvalidArgument},

@@ -1,12 +1,10 @@
 package ephemeral
 
 import (
-	"cmp"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -16,13 +14,9 @@ import (
 // sizeStep is the unit to which sizes are rounded up.
 const sizeStep = 4096
 
-// Parse returns the volume that is requested at the target, which is normalized.
+// Parse returns the volume that is requested at the target, which is normalized. The caller has checked that volume_id and
+// target_path are not missing.
 func (v *Volumes) Parse(request *csi.NodePublishVolumeRequest, target string) (*staged.Inline, error) {
-	err := cmp.Or(rpc.CheckVolumeID(request.GetVolumeId()), rpc.CheckPresent("target_path", request.GetTargetPath()))
-	if err != nil {
-		return nil, err
-	}
-
 	capability, err := v.parseCapability(request.GetVolumeCapability())
 	if err != nil {
 		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)

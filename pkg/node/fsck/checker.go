@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
+	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/health"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -91,8 +91,12 @@ func New(config Config) *Checker {
 // pool that does not respond. A check that could not be made is no error but has the
 // verdict VerdictFailed.
 func (c *Checker) Check(ctx context.Context, volumeID, how string) (health.CheckReport, error) {
-	if err := rpc.CheckVolumeID(volumeID); err != nil {
-		return health.CheckReport{}, err
+	if volumeID == "" {
+		return health.CheckReport{}, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_id is missing")
+	}
+
+	if err := volume.CheckID(volumeID); err != nil {
+		return health.CheckReport{}, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_id: %w", err)
 	}
 
 	if how != HowOnline && how != HowOffline {
