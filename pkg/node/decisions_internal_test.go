@@ -3,12 +3,15 @@ package node
 import (
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/csi/capability"
 	"github.com/touchstone-csi/touchstone/internal/csi/rpc"
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/test/errtext"
 	"github.com/touchstone-csi/touchstone/test/rpccode"
 )
 
@@ -109,4 +112,29 @@ func TestAccessModesDecideOnASecondTarget(t *testing.T) {
 			rpccode.Require(t, err, want, "%s, then %s", first, second)
 		}
 	}
+}
+
+// TestRequestsAreParsedBeforeALookup: what is invalid in any state is refused without the volume's record, also
+// what NodePublishVolume needs only to stage the volume itself.
+func TestRequestsAreParsedBeforeALookup(t *testing.T) {
+	t.Parallel()
+
+	_, err := parseExpansion(&csi.NodeExpandVolumeRequest{VolumeId: "unknown", VolumePath: "/path", VolumeCapability: &csi.VolumeCapability{}})
+	rpccode.Require(t, err, codes.InvalidArgument)
+	errtext.Require(t, err, "volume_capability: ")
+
+	unstaged, err := capability.Without("STAGE_UNSTAGE_VOLUME")
+	require.NoError(t, err)
+
+	config := &Config{Capabilities: unstaged}
+	request := &csi.NodePublishVolumeRequest{
+		VolumeId: "01890000-0000-7000-8000-000000000001", TargetPath: "/target", VolumeContext: map[string]string{volume.KeyBlockSize: "7"},
+		VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		},
+	}
+	_, err = config.parsePublish(request, rpc.CheckAbsolute)
+	rpccode.Require(t, err, codes.InvalidArgument)
+	errtext.Require(t, err, "volume_context: ")
 }
