@@ -157,10 +157,10 @@ func (r *components) addNode(config *Config) error {
 	ephemeral := r.pools.Ephemeral()
 	sources, mark := r.nodeSources(config, ephemeral)
 
-	settings := r.nodeConfig()
-	settings.Settings, settings.Ephemeral, settings.Dirs = config.Node, ephemeral, allowed
-	settings.StagingDir = node.OwnStagingDir(config.KubeletDir, config.DriverName)
-	settings.Sources, settings.MarkFilesystem = sources, mark
+	settings := node.Config{
+		Common: r.nodeConfig(), Settings: config.Node, Ephemeral: ephemeral, Dirs: allowed,
+		StagingDir: node.OwnStagingDir(config.KubeletDir, config.DriverName), Sources: sources, MarkFilesystem: mark,
+	}
 
 	if config.serves(ModeController) {
 		// The controller is built after the node.
@@ -196,8 +196,8 @@ func (r *components) addNode(config *Config) error {
 }
 
 // nodeConfig is the configuration that all node services have.
-func (r *components) nodeConfig() node.Config {
-	return node.Config{
+func (r *components) nodeConfig() node.Common {
+	return node.Common{
 		NodeID: r.config.NodeID, Segments: r.config.segments(), Shared: r.config.Shared,
 		MaxVolumesPerNode: r.config.MaxVolumesPerNode, MaxVolumeBytes: r.config.MaxVolumeBytes, Capabilities: r.config.capabilities,
 		Store: r.store, Pools: r.pools, Operations: r.operations, Admission: r.admission,

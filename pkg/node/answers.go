@@ -12,7 +12,7 @@ import (
 type answers struct {
 	csi.UnimplementedNodeServer
 
-	config Config
+	config Common
 }
 
 // NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,

@@ -126,7 +126,7 @@ func TestRequestsAreParsedBeforeALookup(t *testing.T) {
 	unstaged, err := capability.Without("STAGE_UNSTAGE_VOLUME")
 	require.NoError(t, err)
 
-	config := &Config{Capabilities: unstaged}
+	config := &Common{Capabilities: unstaged}
 	request := &csi.NodePublishVolumeRequest{
 		VolumeId: "01890000-0000-7000-8000-000000000001", TargetPath: "/target", VolumeContext: map[string]string{volume.KeyBlockSize: "7"},
 		VolumeCapability: &csi.VolumeCapability{

@@ -28,7 +28,7 @@ func (s *Service) NodeExpandVolume(
 		return nil, err
 	}
 
-	if _, err := wanted.find(&s.config, s.volumes); err != nil {
+	if _, err := wanted.find(&s.config.Common, s.volumes); err != nil {
 		return nil, err
 	}
 
@@ -38,7 +38,7 @@ func (s *Service) NodeExpandVolume(
 	doing := fmt.Sprintf("expand volume %s at %s", wanted.volumeID, wanted.path)
 	answer := &csi.NodeExpandVolumeResponse{}
 
-	return run(ctx, &s.config, call, doing, answer, func(ctx context.Context) (err error) {
+	return run(ctx, &s.config.Common, call, doing, answer, func(ctx context.Context) (err error) {
 		answer.CapacityBytes, err = s.lifecycle.expand(ctx, wanted)
 
 		return err
@@ -75,7 +75,7 @@ func parseExpansion(request *csi.NodeExpandVolumeRequest) (expansion, error) {
 }
 
 // find returns the volume in use that can be expanded so.
-func (e expansion) find(config *Config, volumes staged.Volumes) (*staged.Volume, error) {
+func (e expansion) find(config *Common, volumes staged.Volumes) (*staged.Volume, error) {
 	v, err := volumes.At(e.volumeID, e.path)
 	if v != nil {
 		// Of an unknown volume, any path is NOT_FOUND.
@@ -109,7 +109,7 @@ func (l *lifecycle) expand(ctx context.Context, wanted expansion) (int64, error)
 		return 0, err
 	}
 
-	if err := growStored(l.config, l.pools, v, wanted.asked); err != nil {
+	if err := growStored(&l.config.Common, l.pools, v, wanted.asked); err != nil {
 		return 0, err
 	}
 
@@ -117,7 +117,7 @@ func (l *lifecycle) expand(ctx context.Context, wanted expansion) (int64, error)
 }
 
 // growStored enlarges the volume's image, or the limit of its directory, where no controller does it.
-func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
+func growStored(config *Common, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
 	if config.Capabilities.HasController(capability.ExpandVolume) {
 		return nil
 	}
@@ -155,7 +155,7 @@ func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.
-func checkHas(config *Config, v *staged.Volume, wanted *volume.Capability) error {
+func checkHas(config *Common, v *staged.Volume, wanted *volume.Capability) error {
 	if wanted == nil {
 		return nil
 	}

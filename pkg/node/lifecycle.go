@@ -26,7 +26,7 @@ func (l *lifecycle) IsPublished(v *staged.Volume, at staged.Publication) (bool, 
 
 // run runs change as the operation of the call, and returns the answer. Its error says what the call is doing.
 func run[T any](
-	ctx context.Context, config *Config, call operation.Call, doing string, answer T, change func(context.Context) error,
+	ctx context.Context, config *Common, call operation.Call, doing string, answer T, change func(context.Context) error,
 ) (T, error) {
 	return operation.DoLogged(ctx, config.Log, config.Operations, call, func(ctx context.Context) (_ T, err error) {
 		defer errdefs.Wrapf(&err, "%s", doing)

@@ -84,8 +84,8 @@ func (p *parts) addProbes(config *Config, results *fsck.Results, memory *probe.M
 	})
 	p.prober = probe.New(probe.Config{
 		Volumes: p.volumes, Stored: p.pools, Pools: config.Pools, Memory: memory, Checker: p.checker,
-		Dirs: config.Dirs, Loops: p.loops, Observer: p.observe,
-		Operations: config.Operations, Raw: p.devices.Raw(), Assignments: p.direct.Assignments, Revoke: p.revokeLost,
+		Host:       probe.Host{Dirs: config.Dirs, Loops: p.loops, Observer: p.observe, Raw: p.devices.Raw()},
+		Operations: config.Operations, Assignments: p.direct.Assignments, Revoke: p.revokeLost,
 		Registered: config.Registered, Log: config.Log,
 		Monitoring: probe.Monitoring{
 			Health: config.Health, Sources: config.Sources, MarkFilesystem: config.MarkFilesystem, IOErrorHold: config.IOErrorHold,

@@ -42,7 +42,7 @@ func TestSomeStagingsEndWithTheirLastPublication(t *testing.T) {
 	require.True(t, own.endsUnpublished(ofDriver), "want: the driver's staging ends")
 	require.False(t, own.endsUnpublished(ofCO), "want: the CO ends its staging")
 
-	always := &Config{StagingDir: own.StagingDir, Capabilities: unstaging}
+	always := &Config{StagingDir: own.StagingDir, Common: Common{Capabilities: unstaging}}
 	require.True(t, always.endsUnpublished(ofCO), "want: each staging ends where the CO stages none")
 
 	require.NoError(t, own.removeOwnStaging(ofDriver), "a path that does not exist is removed")
@@ -75,7 +75,7 @@ func TestAnIncompleteConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 
 	complete := func() Config {
-		return Config{NodeID: "here", Admission: &pool.Admission{}, Ephemeral: pool.NewSet(nil)}
+		return Config{Common: Common{NodeID: "here", Admission: &pool.Admission{}}, Ephemeral: pool.NewSet(nil)}
 	}
 
 	for want, change := range map[error]func(*Config){

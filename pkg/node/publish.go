@@ -42,7 +42,7 @@ func (s *Service) NodePublishVolume(
 	call := operation.VolumeCall(wanted.volumeID, wanted.TargetPath, "NodePublishVolume", request)
 	doing := fmt.Sprintf("publish volume %s at %s", wanted.volumeID, wanted.TargetPath)
 
-	return run(ctx, &s.config, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
+	return run(ctx, &s.config.Common, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
 		return s.lifecycle.publish(ctx, wanted)
 	})
 }
@@ -66,7 +66,7 @@ func (s *Service) publishEphemeral(
 	call := operation.VolumeCall(wanted.VolumeID, target, "NodePublishVolume", request)
 	doing := fmt.Sprintf("publish ephemeral volume %s at %s", wanted.VolumeID, target)
 
-	return run(ctx, &s.config, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
+	return run(ctx, &s.config.Common, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
 		return s.ephemeral.Publish(ctx, wanted)
 	})
 }
@@ -83,7 +83,7 @@ type publishing struct {
 }
 
 // parsePublish parses a request, and refuses what is invalid in any state.
-func (c *Config) parsePublish(
+func (c *Common) parsePublish(
 	request *csi.NodePublishVolumeRequest, checkPath func(field, path string) error,
 ) (publishing, error) {
 	id, target := request.GetVolumeId(), request.GetTargetPath()
@@ -163,7 +163,7 @@ func (l *lifecycle) Publish(ctx context.Context, id, stagingPath string, wanted 
 		return l.ways.For(v).Republish(ctx, v, existing)
 	}
 
-	if err := checkPublishable(l.config, v, wanted); err != nil {
+	if err := checkPublishable(&l.config.Common, v, wanted); err != nil {
 		return err
 	}
 
@@ -266,7 +266,7 @@ func checkSamePublication(v *staged.Volume, existing, wanted staged.Publication)
 
 // checkPublishable returns FAILED_PRECONDITION if the volume does not have the wanted capability,
 // or must not have another target, and INVALID_ARGUMENT for the path where it is staged.
-func checkPublishable(config *Config, v *staged.Volume, wanted staged.Publication) error {
+func checkPublishable(config *Common, v *staged.Volume, wanted staged.Publication) error {
 	if v.StagingPath == wanted.TargetPath {
 		return rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
 	}
@@ -329,7 +329,7 @@ func (s *Service) NodeUnpublishVolume(
 	call := operation.VolumeCall(id, target, "NodeUnpublishVolume", request)
 	doing := fmt.Sprintf("unpublish volume %s from %s", id, target)
 
-	return run(ctx, &s.config, call, doing, &csi.NodeUnpublishVolumeResponse{}, func(ctx context.Context) error {
+	return run(ctx, &s.config.Common, call, doing, &csi.NodeUnpublishVolumeResponse{}, func(ctx context.Context) error {
 		return s.lifecycle.unpublish(ctx, id, target)
 	})
 }

@@ -47,10 +47,8 @@ type Settings struct {
 	Direct kata.Config
 }
 
-// Config configures a Service.
-type Config struct {
-	Settings
-
+// Common is the configuration that all node services have.
+type Common struct {
 	// NodeID is the id of the node on whose machine the process runs.
 	NodeID string
 	// Segments is the topology of that machine; empty means that volumes are accessible from
@@ -79,6 +77,12 @@ type Config struct {
 	// Point is called at the points of operations; nil means no calls.
 	Point operation.Hook
 	Log   *slog.Logger
+}
+
+// Config configures a Service.
+type Config struct {
+	Common
+	Settings
 
 	// Ephemeral are the pools of inline ephemeral volumes.
 	Ephemeral *pool.Set
@@ -106,6 +110,7 @@ type Service struct {
 	answers
 	*parts
 
+	config    Config
 	lifecycle *lifecycle
 	ephemeral *ephemeral.Volumes
 	// persistent are published again at each start.
@@ -128,7 +133,7 @@ func New(config Config) (*Service, error) {
 
 	p, common := newParts(&config, runtimes)
 	s := &Service{
-		parts: p, answers: answers{config: config},
+		parts: p, answers: answers{config: config.Common}, config: config,
 		ephemeral: ephemeral.New(ephemeral.Config{
 			Config: common, Records: p.volumes.Inline, Ways: p.ways, Prober: p.prober, Operations: config.Operations,
 			Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,

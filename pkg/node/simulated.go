@@ -26,7 +26,7 @@ type Simulated struct {
 }
 
 // NewSimulated returns a service that keeps its records in the store, which must not be open yet.
-func NewSimulated(config Config) *Simulated {
+func NewSimulated(config Common) *Simulated {
 	return &Simulated{
 		answers: answers{config: config},
 		volumes: staged.Volumes{Staged: staged.NewVolumes(config.Store), Inline: staged.NewInlineRecords(config.Store)},

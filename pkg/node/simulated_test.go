@@ -43,7 +43,7 @@ type simulated struct {
 	pool      *pool.Pool
 }
 
-func newSimulated(t *testing.T, change func(*node.Config)) *simulated {
+func newSimulated(t *testing.T, change func(*node.Common)) *simulated {
 	t.Helper()
 
 	s := &simulated{directory: t.TempDir()}
@@ -55,7 +55,7 @@ func newSimulated(t *testing.T, change func(*node.Config)) *simulated {
 }
 
 // start starts the node over what is in its directory, and returns what ends it.
-func (s *simulated) start(t *testing.T, change func(*node.Config)) (stop func()) {
+func (s *simulated) start(t *testing.T, change func(*node.Common)) (stop func()) {
 	t.Helper()
 
 	pools, err := poolset.Open(map[string]string{"default": filepath.Join(s.directory, "pool")})
@@ -64,7 +64,7 @@ func (s *simulated) start(t *testing.T, change func(*node.Config)) (stop func())
 	require.NoError(t, err)
 
 	log := slog.New(slog.DiscardHandler)
-	config := node.Config{
+	config := node.Common{
 		NodeID: "here", Pools: pools, Operations: operation.NewGroup(), Log: log,
 		Store: state.New(filepath.Join(s.directory, "state"), state.Options{Owner: t.Name(), Log: log}),
 	}
@@ -92,13 +92,13 @@ func (s *simulated) start(t *testing.T, change func(*node.Config)) (stop func())
 }
 
 // without changes a configuration to advertise all capabilities but some.
-func without(t *testing.T, names ...string) func(*node.Config) {
+func without(t *testing.T, names ...string) func(*node.Common) {
 	t.Helper()
 
 	left, err := capability.Without(names...)
 	require.NoError(t, err)
 
-	return func(c *node.Config) { c.Capabilities = left }
+	return func(c *node.Common) { c.Capabilities = left }
 }
 
 func stageRequest(id string) *csi.NodeStageVolumeRequest {
@@ -361,7 +361,7 @@ func TestSimulatedWithoutStaging(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
-		change  func(*node.Config)
+		change  func(*node.Common)
 		request func(id, path string) *csi.NodePublishVolumeRequest
 		missing codes.Code
 	}{
@@ -417,7 +417,7 @@ func TestSimulatedNeedsItsState(t *testing.T) {
 
 	var store *state.Store
 
-	s := newSimulated(t, func(c *node.Config) { store = c.Store })
+	s := newSimulated(t, func(c *node.Common) { store = c.Store })
 	s.up(t, imageID)
 	require.NoError(t, s.pool.Images.Create(unknownID, imageBytes, false))
 	require.NoError(t, s.stage(t, stageRequest(directoryID)))
@@ -439,7 +439,7 @@ func TestSimulatedNeedsItsState(t *testing.T) {
 func TestSimulatedIsTheLocalNode(t *testing.T) {
 	t.Parallel()
 
-	s := newSimulated(t, func(c *node.Config) { c.Segments, c.MaxVolumesPerNode = map[string]string{"zone": "a"}, 7 })
+	s := newSimulated(t, func(c *node.Common) { c.Segments, c.MaxVolumesPerNode = map[string]string{"zone": "a"}, 7 })
 	require.True(t, s.Serves("here"), "want: the node has its own id")
 	require.False(t, s.Serves("there"), "want: the node has no other id")
 	require.True(t, s.CanFreeze(imageID), "want: nothing writes to a volume")

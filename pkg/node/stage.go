@@ -34,13 +34,13 @@ func (s *Service) NodeStageVolume(
 	call := operation.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request)
 	doing := fmt.Sprintf("stage volume %s at %s", wanted.VolumeID, wanted.StagingPath)
 
-	return run(ctx, &s.config, call, doing, &csi.NodeStageVolumeResponse{}, func(ctx context.Context) error {
+	return run(ctx, &s.config.Common, call, doing, &csi.NodeStageVolumeResponse{}, func(ctx context.Context) error {
 		return s.lifecycle.stage(ctx, wanted)
 	})
 }
 
 // parseStaging parses a request, and refuses what is invalid in any state.
-func (c *Config) parseStaging(
+func (c *Common) parseStaging(
 	request *csi.NodeStageVolumeRequest, checkPath func(field, path string) error,
 ) (*staged.Volume, error) {
 	path := request.GetStagingTargetPath()
@@ -123,7 +123,7 @@ func (l *lifecycle) Stage(ctx context.Context, wanted *staged.Volume) error {
 		return checkSameStaging(current, wanted)
 	}
 
-	if err := checkCapability(l.config, wanted, wanted.Capability); err != nil {
+	if err := checkCapability(&l.config.Common, wanted, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
@@ -180,7 +180,7 @@ func (l *lifecycle) stageRecorded(ctx context.Context, v *staged.Volume, staging
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
-func checkCapability(config *Config, v *staged.Volume, wanted volume.Capability) error {
+func checkCapability(config *Common, v *staged.Volume, wanted volume.Capability) error {
 	if err := config.Capabilities.CheckAccessMode(wanted); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (s *Service) NodeUnstageVolume(
 	call := operation.VolumeCall(id, "stage", "NodeUnstageVolume", request)
 	doing := fmt.Sprintf("unstage volume %s from %s", id, path)
 
-	return run(ctx, &s.config, call, doing, &csi.NodeUnstageVolumeResponse{}, func(ctx context.Context) error {
+	return run(ctx, &s.config.Common, call, doing, &csi.NodeUnstageVolumeResponse{}, func(ctx context.Context) error {
 		return s.lifecycle.unstage(ctx, id, path)
 	})
 }

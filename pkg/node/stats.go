@@ -22,7 +22,7 @@ func (s *Service) NodeGetVolumeStats(
 }
 
 // volumeStats answers with what read returns of the volume at the path.
-func (c *Config) volumeStats(
+func (c *Common) volumeStats(
 	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
 	read func(ctx context.Context, id, path string) ([]*csi.VolumeUsage, *health.Record, error),
 ) (*csi.NodeGetVolumeStatsResponse, error) {

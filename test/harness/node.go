@@ -89,8 +89,9 @@ func OpenNode(ctx context.Context, config NodeConfig, log *slog.Logger) (*Node, 
 	end := func() error { return errors.Join(store.Close(), pools.Close()) }
 
 	served, err := node.New(node.Config{
-		NodeID: NodeID, Store: store, Pools: pools, Operations: operation.NewGroup(),
-		Admission: &pool.Admission{Overcommit: 1}, Log: log,
+		Common: node.Common{
+			NodeID: NodeID, Store: store, Pools: pools, Operations: operation.NewGroup(), Admission: &pool.Admission{Overcommit: 1}, Log: log,
+		},
 		Settings:  node.Settings{Direct: kata.Config{Root: config.DirectRoot}},
 		Ephemeral: pools.Ephemeral(), Dirs: places, StagingDir: filepath.Join(config.KubeletDir, "own"),
 		FreezeLimit: config.FreezeLimit, Run: config.Run,

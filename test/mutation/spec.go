@@ -27,7 +27,7 @@ func specMutants() []regression {
 			breaks: "a capability that the volume does not have has another code", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NPVE-7-staging-path-missing", in: "node.Config.parsePublish",
+			name: "spec/NPVE-7-staging-path-missing", in: "node.Common.parsePublish",
 			old:    `rpc.Errorf(codes.FailedPrecondition, "staging_target_path`,
 			new:    `rpc.Errorf(codes.InvalidArgument, "staging_target_path`,
 			breaks: "a missing staging path has another code", tests: in(conformance, errorTables),

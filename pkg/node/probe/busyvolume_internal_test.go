@@ -95,7 +95,7 @@ func TestCallsRecordBusyVolumes(t *testing.T) {
 // busyState is the state of a probe that has found the mounts, of a volume without a record.
 func busyState(busy busyVolume, mounts map[string]observedMount) *probeState {
 	p := &Prober{
-		Memory: NewMemory(), config: Config{Loops: loop.NewLoops(loop.LoopsOptions{}), Log: slog.New(slog.DiscardHandler)},
+		Memory: NewMemory(), config: Config{Host: Host{Loops: loop.NewLoops(loop.LoopsOptions{})}, Log: slog.New(slog.DiscardHandler)},
 	}
 	p.busy.add("a", busy)
 

@@ -212,8 +212,9 @@ func (p *onceProbe) begin(ctx context.Context, directory string) error {
 	}
 
 	p.Prober = New(Config{
-		Volumes: used, Stored: used, Raw: used, Assignments: used, Revoke: used.revokeLost, Pools: p.pools, Memory: NewMemory(),
-		Dirs: dirs, Loops: loops, Observer: observe.New(dirs, loops), Operations: operation.NewGroup(), Checker: newChecker(records, p.pools, log, nil), Log: log,
+		Host:    Host{Dirs: dirs, Loops: loops, Observer: observe.New(dirs, loops), Raw: used},
+		Volumes: used, Stored: used, Assignments: used, Revoke: used.revokeLost, Pools: p.pools, Memory: NewMemory(),
+		Operations: operation.NewGroup(), Checker: newChecker(records, p.pools, log, nil), Log: log,
 		Monitoring: Monitoring{
 			MarkFilesystem: func(root *os.File) error { p.marked = root != nil; return nil }, IOErrorHold: time.Minute,
 		},

@@ -63,16 +63,14 @@ type Assignments interface {
 
 // Config has what a Prober depends on.
 type Config struct {
+	Host
+
 	Volumes     Volumes
 	Stored      Stored
 	Pools       *pool.Set
 	Memory      *Memory
 	Checker     *fsck.Checker
-	Dirs        *mount.AllowedDirs
-	Loops       *loop.Loops
-	Observer    *observe.Observer
 	Operations  *operation.Group
-	Raw         RawDevices
 	Assignments Assignments
 	// Revoke revokes, in an operation on the volume, the assignments of devices that are gone.
 	Revoke func(ctx context.Context, id string) error
@@ -81,6 +79,14 @@ type Config struct {
 	Registered func(id string) (volume.Registered, bool)
 	Monitoring Monitoring
 	Log        *slog.Logger
+}
+
+// Host is where volumes are mounted and attached.
+type Host struct {
+	Dirs     *mount.AllowedDirs
+	Loops    *loop.Loops
+	Observer *observe.Observer
+	Raw      RawDevices
 }
 
 // Monitoring is how volumes are monitored.

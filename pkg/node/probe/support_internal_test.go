@@ -122,8 +122,9 @@ func newFixture(t *testing.T, options ...func(*Config)) *fixture {
 	f.id = volume.NewID()
 
 	config := Config{
-		Volumes: f.node, Stored: f.node, Raw: f.node, Assignments: f.node, Revoke: f.node.revokeLost, Pools: pools, Memory: NewMemory(),
-		Loops: loop.NewLoops(loop.LoopsOptions{}), Operations: operation.NewGroup(), Monitoring: Monitoring{IOErrorHold: time.Minute}, Log: log,
+		Host:    Host{Loops: loop.NewLoops(loop.LoopsOptions{}), Raw: f.node},
+		Volumes: f.node, Stored: f.node, Assignments: f.node, Revoke: f.node.revokeLost, Pools: pools, Memory: NewMemory(),
+		Operations: operation.NewGroup(), Monitoring: Monitoring{IOErrorHold: time.Minute}, Log: log,
 		Checker: newChecker(f.records, pools, log, func(id string) bool { f.planned <- id; return true }),
 	}
 	for _, option := range options {
