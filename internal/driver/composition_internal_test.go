@@ -80,11 +80,10 @@ func composed(t *testing.T) (*components, *bytes.Buffer) {
 	r := &components{
 		shared: shared{
 			config: config, pools: pool.NewSet(config.Pools), operations: operation.NewGroup(),
-			store: state.New(config.StateDir, state.Options{Log: config.Log}),
+			store: state.New(config.StateDir, state.Options{Log: config.Log}), removals: removal.New(config.Log),
 		},
-		removals: removal.New(config.Log),
 	}
-	r.opener = newOpener(t.Context(), r.shared, r.removals)
+	r.opener = newOpener(t.Context(), r.shared)
 	r.storage = r.opener.monitor()
 	r.closers = append(r.closers, r.opener.close)
 

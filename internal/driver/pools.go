@@ -15,7 +15,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/internal/pool/embedded"
 	"github.com/touchstone-csi/touchstone/internal/pool/layout"
-	"github.com/touchstone-csi/touchstone/internal/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -38,8 +37,6 @@ type opener struct {
 
 	// identities are the identities of pools in the state.
 	identities *state.Collection[*identities.Identity]
-	// removals removes deleted objects in the background.
-	removals *removal.Queue
 	// owner is the name of this controller in controller.lock; "" without a controller.
 	owner string
 	// services recover their objects in a pool.
@@ -67,9 +64,9 @@ type member struct {
 
 // newOpener registers the collection of pool identities with the store. It opens no
 // pool.
-func newOpener(ctx context.Context, common shared, removals *removal.Queue) *opener {
+func newOpener(ctx context.Context, common shared) *opener {
 	o := &opener{
-		shared: common, members: map[string]*member{}, removals: removals,
+		shared: common, members: map[string]*member{},
 		identities: identities.Register(common.store),
 		limit:      min(maxPoolProbe, common.config.Health.ProbeTimeout/2),
 	}

@@ -40,6 +40,8 @@ type shared struct {
 	pools      *pool.Set
 	operations *operation.Group
 	admission  *pool.Admission
+	// removals removes deleted objects in the background.
+	removals *removal.Queue
 	// storage monitors the pools and the state.
 	storage *health.Monitor
 	// point is called at the points of operations; nil means no calls.
@@ -53,8 +55,6 @@ type components struct {
 	services []service
 	// records are those of the controller, nil without one.
 	records *catalog.Catalog
-	// removals removes deleted objects in the background.
-	removals *removal.Queue
 	// localNode is the node service; nil without one.
 	localNode controller.LocalNode
 	// poolChanged are called when a pool fails or is served again.
@@ -109,11 +109,12 @@ func build(
 			config: config, pools: pool.NewSet(config.Pools), operations: ops, point: lab.point,
 			store:     state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 			admission: &pool.Admission{Overcommit: config.Overcommit, Capacities: config.Capacities},
+			removals:  removal.New(config.Log),
 		},
-		removals: removal.New(config.Log), registry: registry, watches: lab.watches,
+		registry: registry, watches: lab.watches,
 	}
 
-	r.opener = newOpener(ctx, r.shared, r.removals)
+	r.opener = newOpener(ctx, r.shared)
 	r.storage = r.opener.monitor()
 	r.closers = append(append(r.closers, r.opener.close), lab.close...)
 	r.removals.OnChange(func(name string) { r.storage.Suspect(health.PoolSubject(name)) })
