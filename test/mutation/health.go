@@ -92,7 +92,7 @@ func healthMutants() []regression {
 			breaks: "I/O errors that the kernel dropped are not searched for", tests: events("TestTraceLinesAreParsed"),
 		},
 		{
-			name: "health/file-overflow-ignored", in: "inotify.watches.take",
+			name: "health/file-overflow-ignored", in: "inotify.Watcher.take",
 			old: `		case mask&unix.IN_Q_OVERFLOW != 0:
 			report(Event{Kind: Lost})
 `,

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,9 +12,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
@@ -31,8 +32,9 @@ type v1 struct {
 	mu   sync.Mutex
 	pods map[string]*pod
 	// watcher reports new cgroups. It is nil until the first pod has a rule.
-	watcher *fsnotify.Watcher
-	ended   chan struct{}
+	watcher *inotify.Watcher
+	// stop ends the reading of its events, and waits for that.
+	stop func() error
 }
 
 // pod is one that has rules. Its lock is held while rules are written, so that pods do not wait for
@@ -137,9 +139,9 @@ func (t *v1) drop(podUID string, unlimited *pod) {
 		return
 	}
 
-	for _, cgroup := range t.watcher.WatchList() {
+	for _, cgroup := range t.watcher.Directories() {
 		if unlimited.has(cgroup) {
-			_ = t.watcher.Remove(cgroup) // one that is gone is not watched
+			t.watcher.Remove(cgroup)
 		}
 	}
 }
@@ -153,14 +155,12 @@ func (t *v1) list(top string, watch bool) ([]string, error) {
 	defer t.mu.Unlock()
 
 	if watch && t.watcher == nil {
-		watcher, err := fsnotify.NewWatcher()
+		watcher, err := inotify.NewWatcher()
 		if err != nil {
 			return nil, fmt.Errorf("follow the cgroups of pods: %w", err)
 		}
 
-		t.watcher, t.ended = watcher, make(chan struct{})
-
-		go t.processEvents(watcher, t.ended)
+		t.watcher, t.stop = watcher, t.follow(watcher)
 	}
 
 	cgroups := []string{top}
@@ -239,33 +239,44 @@ func (t *v1) write(cgroup string, device Device, wanted Limits) error {
 	return nil
 }
 
-func (t *v1) processEvents(watcher *fsnotify.Watcher, ended chan<- struct{}) {
-	defer close(ended)
+// follow limits new cgroups until it is stopped.
+func (t *v1) follow(watcher *inotify.Watcher) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
 
-	for {
-		select {
-		case event, ok := <-watcher.Events:
-			if !ok {
-				return
-			}
+	go func() {
+		defer close(ended)
 
-			if event.Has(fsnotify.Remove) {
-				_ = watcher.Remove(event.Name) // the kernel does not remove the watch of a cgroup
-			} else if info, err := os.Stat(event.Name); event.Has(fsnotify.Create) && err == nil && info.IsDir() {
-				t.limitNewCgroup(event.Name)
-			}
-		case err, ok := <-watcher.Errors:
-			if !ok {
-				return
-			}
-
-			// Events were lost, so every watched cgroup is scanned again.
-			t.log.Warn("looking through all cgroups of limited pods", "reason", err)
-
-			for _, cgroup := range watcher.WatchList() {
-				t.limitNewCgroup(cgroup)
-			}
+		removed := func(error) {} // a cgroup ends with its container
+		//nolint:contextcheck // what is limited stays so when the watch ends
+		if err := watcher.Run(ctx, func(event inotify.Event) { t.take(watcher, event) }, removed); err != nil {
+			t.log.Error("new containers of limited pods are not limited; start the driver again", "error", err)
 		}
+	}()
+
+	return func() error {
+		cancel()
+		<-ended
+
+		return watcher.Close()
+	}
+}
+
+// take limits the cgroups that an event is about.
+func (t *v1) take(watcher *inotify.Watcher, event inotify.Event) {
+	info, err := os.Stat(event.Path)
+
+	switch {
+	case event.Kind == inotify.Lost:
+		t.log.Warn("looking through all cgroups of limited pods, because events were lost")
+
+		for _, cgroup := range watcher.Directories() {
+			t.limitNewCgroup(cgroup)
+		}
+	case isRemoved(err):
+		watcher.Remove(event.Path) // the kernel does not remove the watch of a cgroup
+	case event.Kind == inotify.Appeared && err == nil && info.IsDir():
+		t.limitNewCgroup(event.Path)
 	}
 }
 
@@ -305,7 +316,7 @@ func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors
 
 func (t *v1) close() error {
 	t.mu.Lock()
-	watcher, ended := t.watcher, t.ended
+	watcher, stop := t.watcher, t.stop
 	t.watcher = nil
 	t.mu.Unlock()
 
@@ -313,13 +324,5 @@ func (t *v1) close() error {
 		return nil
 	}
 
-	err := watcher.Close()
-
-	<-ended
-
-	if err != nil {
-		return fmt.Errorf("stop following pods: %w", err)
-	}
-
-	return nil
+	return stop()
 }

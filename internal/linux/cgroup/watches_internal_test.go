@@ -2,7 +2,6 @@ package cgroup
 
 import (
 	"bytes"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/inotify"
 )
 
 // lines is a log.
@@ -71,7 +72,7 @@ func TestNewCgroupsOfALimitedPodGetItsRule(t *testing.T) {
 	defer func() { require.NoError(t, limiter.Close()) }()
 
 	device := Device{Major: 7, Minor: 5}
-	watched := func() []string { return slices.Sorted(slices.Values(limiter.v1.watcher.WatchList())) }
+	watched := func() []string { return slices.Sorted(slices.Values(limiter.v1.watcher.Directories())) }
 
 	require.NoError(t, limiter.Set("b", device, Limits{WriteIOPS: 1}))
 	require.Equal(t, []string{other}, watched(), "want: the limited pod is watched")
@@ -99,11 +100,10 @@ func TestNewCgroupsOfALimitedPodGetItsRule(t *testing.T) {
 	lost := makeRules(t, limited, "lost")
 	require.Empty(t, ruleIn(other), "want: another pod has a rule of its own")
 
-	limiter.v1.watcher.Errors <- errors.New("the queue is full")
+	limiter.v1.take(limiter.v1.watcher, inotify.Event{Kind: inotify.Lost})
 
 	gets(lost, "7:5 9") // also of an event, before the scan
-	require.Eventually(t, func() bool { return log.has("level=WARN", "the queue is full") },
-		10*time.Second, time.Millisecond, "want: the log has the reason of the scan")
+	require.True(t, log.has("level=WARN", "events were lost"), "want: the log has the reason of the scan")
 
 	// What is no file of a rule is reported.
 	broken := makeRules(t, t.TempDir(), "cgroup")
@@ -145,7 +145,7 @@ func TestAPodIsForgottenWithItsLastRule(t *testing.T) {
 	require.Equal(t, map[Device]Limits{first: {ReadIOPS: 1}, second: {ReadIOPS: 2}}, limiter.v1.pods["a"].rules, "the rules of the pod")
 	require.NoError(t, limiter.Remove("a", first))
 	require.Equal(t, map[Device]Limits{second: {ReadIOPS: 2}}, limiter.v1.pods["a"].rules, "the rules of the pod")
-	require.NotEmpty(t, limiter.v1.watcher.WatchList(), "want: a pod with a rule is watched")
+	require.NotEmpty(t, limiter.v1.watcher.Directories(), "want: a pod with a rule is watched")
 
 	// A limit that cannot be set leaves the former rule.
 	require.NoError(t, os.Remove(filepath.Join(top, ruleFiles[3])))

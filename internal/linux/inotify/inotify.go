@@ -102,15 +102,11 @@ func Supported() error {
 // directory that is removed, moved or unmounted is reported as Lost; then the watch ends with ErrGone, or
 // Failed gets it. Errors: ErrGone, or the kernel's.
 func Watch(ctx context.Context, of Directories, watching func(), notify func(Event)) (err error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	w, err := NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch directories: is fs.inotify.max_user_instances reached? %w", err)
+		return err
 	}
-
-	file := os.NewFile(uintptr(fd), "inotify")
-	defer file.Close()
-
-	w := &watches{fd: fd, notify: notify, failed: of.Failed, directories: map[int32]string{}}
+	defer w.Close()
 
 	// Before the list, so that no change is missed.
 	var changed <-chan struct{}
@@ -118,44 +114,104 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 		changed = of.Changed()
 	}
 
-	if err := w.add(of.List()); err != nil {
+	if err := w.replace(of); err != nil {
 		return err
 	}
 
 	watching()
 
-	defer errdefs.Wrapf(&err, "watch directories")
-
 	both, ctx := errgroup.WithContext(ctx)
 
 	both.Go(func() error { return w.follow(ctx, of, changed, watching) })
-	both.Go(func() error {
-		return ctxread.Each(ctx, file, bufferBytes, func(at time.Time, data []byte) error {
-			defer ctxread.Pause(ctx, ctxread.BatchPause)
-
-			return w.take(at, data)
-		})
-	})
+	both.Go(func() error { return w.Run(ctx, notify, of.Failed) })
 
 	return both.Wait()
 }
 
-// watches translates the kernel's events.
-type watches struct {
-	fd     int
-	notify func(Event)
-	failed func(err error)
+// Watcher watches directories that are added and removed one by one. It is safe for concurrent use.
+type Watcher struct {
+	fd   int
+	file *os.File // of fd, which os.File.Fd would make blocking
 
 	mu sync.Mutex
-	// directories are by watch descriptor; listed are those that are meant to be
-	// there.
+	// directories are by watch descriptor; listed are those that are meant to be there.
 	directories map[int32]string
 	listed      []string
 }
 
+// NewWatcher returns a Watcher without directories. Error: the kernel's.
+func NewWatcher() (*Watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watch directories: is fs.inotify.max_user_instances reached? %w", err)
+	}
+
+	return &Watcher{fd: fd, file: os.NewFile(uintptr(fd), "inotify"), directories: map[int32]string{}}, nil
+}
+
+// Close ends all watches, after Run.
+func (w *Watcher) Close() error { return w.file.Close() }
+
+// Run calls notify for each event until ctx ends, which is no error, and failed for a directory that is removed,
+// moved or unmounted, as Watch does.
+func (w *Watcher) Run(ctx context.Context, notify func(Event), failed func(err error)) (err error) {
+	defer errdefs.Wrapf(&err, "watch directories")
+
+	return ctxread.Each(ctx, w.file, bufferBytes, func(at time.Time, data []byte) error {
+		defer ctxread.Pause(ctx, ctxread.BatchPause)
+
+		return w.take(at, data, notify, failed)
+	})
+}
+
+// Add watches a directory. Errors: fs.ErrNotExist, or another of the kernel's.
+func (w *Watcher) Add(directory string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	descriptor, err := unix.InotifyAddWatch(w.fd, directory, watched)
+	if err != nil {
+		return fmt.Errorf("watch the directory %s: %w", directory, err)
+	}
+
+	// Another directory may have been there.
+	maps.DeleteFunc(w.directories, func(_ int32, known string) bool { return known == directory })
+
+	w.directories[int32(descriptor)] = directory
+
+	if !slices.Contains(w.listed, directory) {
+		w.listed = append(w.listed, directory)
+	}
+
+	return nil
+}
+
+// Remove watches a directory no more. One that is not watched is no error.
+func (w *Watcher) Remove(directory string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	maps.DeleteFunc(w.directories, func(descriptor int32, known string) bool {
+		if known == directory {
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(descriptor)) // the kernel may have ended it
+		}
+
+		return known == directory
+	})
+	w.listed = slices.DeleteFunc(w.listed, func(known string) bool { return known == directory })
+}
+
+// Directories returns those that are watched.
+func (w *Watcher) Directories() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return slices.Collect(maps.Values(w.directories))
+}
+
 // follow watches the directories that are listed whenever they change, until ctx
 // ends.
-func (w *watches) follow(ctx context.Context, of Directories, changed <-chan struct{}, watching func()) error {
+func (w *Watcher) follow(ctx context.Context, of Directories, changed <-chan struct{}, watching func()) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -164,7 +220,7 @@ func (w *watches) follow(ctx context.Context, of Directories, changed <-chan str
 		}
 
 		changed = of.Changed()
-		if err := w.add(of.List()); err != nil {
+		if err := w.replace(of); err != nil {
 			return err
 		}
 
@@ -172,41 +228,24 @@ func (w *watches) follow(ctx context.Context, of Directories, changed <-chan str
 	}
 }
 
-// add watches the directories, as they are now.
-func (w *watches) add(listed []string) error {
+// replace watches the directories that are listed now.
+func (w *Watcher) replace(of Directories) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-
 	w.listed = nil
+	w.mu.Unlock()
 
-	for _, directory := range listed {
-		directory = filepath.Clean(directory)
-
-		descriptor, err := unix.InotifyAddWatch(w.fd, directory, watched)
-		if err != nil {
-			err = fmt.Errorf("watch the directory %s: %w", directory, err)
-			if w.failed == nil {
-				return err
-			}
-
-			w.failed(err)
-
-			continue
+	for _, each := range of.List() {
+		if err := passError(w.Add(filepath.Clean(each)), of.Failed); err != nil {
+			return err
 		}
-
-		// Another directory may have been there.
-		maps.DeleteFunc(w.directories, func(_ int32, known string) bool { return known == directory })
-
-		w.directories[int32(descriptor)] = directory
-		w.listed = append(w.listed, directory)
 	}
 
 	return nil
 }
 
-// lost returns ErrGone for a watch that the kernel has removed, or passes it to Failed. For a directory that
+// lost returns ErrGone for a watch that the kernel has removed, or passes it to failed. For a directory that
 // is not listed any more it does neither.
-func (w *watches) lost(descriptor int32) error {
+func (w *Watcher) lost(descriptor int32, failed func(err error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -217,24 +256,28 @@ func (w *watches) lost(descriptor int32) error {
 		return nil
 	}
 
-	err := fmt.Errorf("%w: %s was removed, moved or unmounted", ErrGone, path)
-	if w.failed == nil {
+	return passError(fmt.Errorf("%w: %s was removed, moved or unmounted", ErrGone, path), failed)
+}
+
+// passError passes an error to failed, or returns it where that is nil.
+func passError(err error, failed func(err error)) error {
+	if err == nil || failed == nil {
 		return err
 	}
 
-	w.failed(err)
+	failed(err)
 
 	return nil
 }
 
-func (w *watches) take(at time.Time, data []byte) error {
+func (w *Watcher) take(at time.Time, data []byte, notify func(Event), failed func(err error)) error {
 	reported := map[Event]bool{}
 	report := func(event Event) {
 		event.At = at
 		if !reported[event] {
 			reported[event] = true
 
-			w.notify(event)
+			notify(event)
 		}
 	}
 
@@ -261,7 +304,7 @@ func (w *watches) take(at time.Time, data []byte) error {
 		case mask&directoryMoves != 0:
 			report(Event{Kind: Lost})
 
-			if err := w.lost(descriptor); err != nil {
+			if err := w.lost(descriptor, failed); err != nil {
 				return err
 			}
 		case len(name) == 0: // The directory's own attributes.

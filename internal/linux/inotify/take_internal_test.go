@@ -86,16 +86,14 @@ func TestWhatIsReportedOfTheKernelsEvents(t *testing.T) {
 				failed []error
 			)
 
-			w := &watches{
-				notify:      func(event Event) { got = append(got, event) },
-				directories: map[int32]string{1: "/a", 2: "/gone"}, listed: []string{"/a"},
-			}
+			w := &Watcher{directories: map[int32]string{1: "/a", 2: "/gone"}, listed: []string{"/a"}}
 
+			var fail func(error)
 			if hasFailed {
-				w.failed = func(err error) { failed = append(failed, err) }
+				fail = func(err error) { failed = append(failed, err) }
 			}
 
-			err := w.take(at, slices.Concat(test.events...))
+			err := w.take(at, slices.Concat(test.events...), func(event Event) { got = append(got, event) }, fail)
 			require.Equal(t, test.want, got, "the events: %s", name)
 
 			switch {
@@ -127,25 +125,40 @@ func TestWhatIsReportedOfTheKernelsEvents(t *testing.T) {
 func TestDirectoriesThatAreAdded(t *testing.T) {
 	t.Parallel()
 
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	w, err := NewWatcher()
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	t.Cleanup(func() { require.NoError(t, w.Close()) })
 
 	first, second := t.TempDir(), t.TempDir()
-	w := &watches{fd: fd, directories: map[int32]string{700: first, 701: "/other"}}
+	w.directories = map[int32]string{700: first, 701: "/other"}
 
-	require.NoError(t, w.add([]string{first + "/", second}))
+	var of Directories
+
+	list := func(paths ...string) error {
+		of.List = func() []string { return paths }
+
+		return w.replace(of)
+	}
+
+	require.NoError(t, list(first+"/", second))
 	require.Equal(t, map[int32]string{1: first, 2: second, 701: "/other"}, w.directories, "the watches")
 	require.Equal(t, []string{first, second}, w.listed, "the directories")
 
-	require.ErrorIs(t, w.add([]string{second, first + "/missing", first}), unix.ENOENT)
+	require.ErrorIs(t, list(second, first+"/missing", first), unix.ENOENT)
 
 	var failed []error
 
-	w.failed = func(err error) { failed = append(failed, err) }
-	require.NoError(t, w.add([]string{second, first + "/missing", first}))
+	of.Failed = func(err error) { failed = append(failed, err) }
+	require.NoError(t, list(second, first+"/missing", first))
 	require.Len(t, failed, 1, "want: the missing directory fails")
 	errtext.Require(t, failed[0], first+"/missing")
 	require.Equal(t, []string{second, first}, w.listed, "the directories")
 	require.Equal(t, map[int32]string{1: first, 2: second, 701: "/other"}, w.directories, "the watches")
+
+	w.Remove(second)
+	require.Equal(t, []string{first}, w.listed, "want: what is removed is not meant to be there")
+	require.NoError(t, w.Add(second))
+	require.NoError(t, w.Add(second), "want: a directory is added once")
+	require.Equal(t, []string{first, second}, w.listed, "the directories")
+	require.Equal(t, map[int32]string{1: first, 3: second, 701: "/other"}, w.directories, "want: the kernel has ended the removed watch")
 }
