@@ -130,7 +130,7 @@ func nodeMutants() []regression {
 		},
 		{
 			name: "node/device-kept-after-unstaging", in: "access.RawDevice.Unstage",
-			old:    `return r.config.Devices.DetachAll(ctx, v)`,
+			old:    `return r.devices.DetachAll(ctx, v)`,
 			new:    `return nil`,
 			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLifecycle"),
 		},

@@ -121,12 +121,23 @@ type Events interface {
 // Shared is what the ways of access share.
 type Shared struct {
 	Targets     *Targets
+	RawDevice   RawDevice
 	Filesystems *Filesystems
 }
 
 // NewShared returns it.
 func NewShared(config Config) Shared {
-	return Shared{Targets: &Targets{&config}, Filesystems: &Filesystems{config: &config}}
+	targets := &Targets{
+		dirs: config.Dirs, observer: config.Observer, devices: config.Devices, pools: config.Pools, tuner: config.Tuner,
+		gate: config.Gate, events: config.MountEvents, log: config.Log,
+	}
+
+	return Shared{
+		Targets: targets, RawDevice: RawDevice{targets, config.Loops},
+		Filesystems: &Filesystems{
+			pools: config.Pools, devices: config.Devices, loops: config.Loops, checker: config.Checker, run: config.Run, point: config.Point,
+		},
+	}
 }
 
 // Ways are the ways of access to the volumes of a node. They are safe for concurrent use.
@@ -140,11 +151,14 @@ type Ways struct {
 }
 
 // New returns the ways. Direct is that of package direct.
-func New(shared Shared, direct Access) *Ways {
+func New(config Config, shared Shared, direct Access) *Ways {
 	return &Ways{
-		Shared:    shared,
-		image:     &Image{Targets: shared.Targets, filesystems: shared.Filesystems},
-		block:     &Block{RawDevice{shared.Targets}},
+		Shared: shared,
+		image: &Image{
+			Targets: shared.Targets, filesystems: shared.Filesystems, checker: config.Checker, freezer: config.Freezer,
+			run: config.Run, point: config.Point,
+		},
+		block:     &Block{shared.RawDevice, config.Checker},
 		directory: &Directory{shared.Targets},
 		direct:    direct,
 	}
@@ -188,7 +202,7 @@ func (w *Ways) CheckLength(v *staged.Volume) error {
 		return err
 	}
 
-	return w.Targets.config.Devices.CheckLength(v, numbers)
+	return w.Targets.devices.CheckLength(v, numbers)
 }
 
 // Tree returns a detached mount of the volume: of the filesystem on its image, or of its

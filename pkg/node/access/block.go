@@ -13,16 +13,20 @@ import (
 
 // Block is the access to a volume as a block device: the node of its loop device is bound
 // to the target paths.
-type Block struct{ RawDevice }
+type Block struct {
+	RawDevice
+
+	checker Checker
+}
 
 // Stage attaches the image. Nothing is mounted at the staging path.
 func (b *Block) Stage(ctx context.Context, v *staged.Volume, _ *mount.Target) error {
-	if _, err := b.config.Devices.AttachRaw(ctx, v, v.IsReadOnly()); err != nil || v.IsReadOnly() {
+	if _, err := b.devices.AttachRaw(ctx, v, v.IsReadOnly()); err != nil || v.IsReadOnly() {
 		return err
 	}
 
 	// From now on the volume's user decides whether there is a filesystem to check.
-	return b.config.Checker.Forget(v.VolumeID)
+	return b.checker.Forget(v.VolumeID)
 }
 
 // Publish binds the node of the device to the target path.
@@ -31,12 +35,12 @@ func (b *Block) Publish(ctx context.Context, v *staged.Volume, p staged.Publicat
 		return err
 	}
 
-	number, err := b.config.Devices.For(ctx, v, p)
+	number, err := b.devices.For(ctx, v, p)
 	if err != nil {
 		return err
 	}
 
-	node, err := os.OpenFile(b.config.Loops.Path(number), unix.O_PATH|unix.O_NOFOLLOW, 0)
+	node, err := os.OpenFile(b.loops.Path(number), unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("open the node of the device: %w", err)
 	}

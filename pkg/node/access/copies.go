@@ -47,7 +47,7 @@ func (f *Filesystems) finishCopyForReaders(ctx context.Context, v *staged.Volume
 
 	defer errdefs.Wrapf(&err, "prepare a copy for read-only mounting")
 
-	image, err := f.config.Pools.OpenImage(v, os.O_RDONLY)
+	image, err := f.pools.OpenImage(v, os.O_RDONLY)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (d *Directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Ta
 
 // Unstage unmounts the volume from the staging path.
 func (d *Directory) Unstage(_ context.Context, v *staged.Volume) error {
-	return d.config.Dirs.WithTarget(v.StagingPath, func(staging *mount.Target) error { return d.UnmountAllLayers(v, staging) })
+	return d.dirs.WithTarget(v.StagingPath, func(staging *mount.Target) error { return d.UnmountAllLayers(v, staging) })
 }
 
 // Publish binds what is mounted at the staging path.
@@ -56,7 +56,7 @@ func (d *Directory) Publish(ctx context.Context, v *staged.Volume, p staged.Publ
 
 // tree returns a detached bind mount of the volume's directory.
 func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detached, error) {
-	stored, err := d.config.Pools.Of(v)
+	stored, err := d.pools.Of(v)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (d *Directory) tree(v *staged.Volume, options mount.Options) (*mount.Detach
 // Expand returns the size limit of the directory, which counts as soon as it is raised. A directory
 // without a limit may use all of its pool's free space.
 func (d *Directory) Expand(_ context.Context, v *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
-	stored, err := d.config.Pools.Of(v)
+	stored, err := d.pools.Of(v)
 	if err != nil {
 		return 0, err
 	}
@@ -105,7 +105,7 @@ func (d *Directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Targe
 		return Stats{}, err
 	}
 
-	stored, err := d.config.Pools.Of(v)
+	stored, err := d.pools.Of(v)
 	if err != nil {
 		return Stats{}, err
 	}

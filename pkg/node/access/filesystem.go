@@ -23,7 +23,7 @@ func (f *Filesystems) checkAndGrow(ctx context.Context, v *staged.Volume, used f
 
 	began := time.Now()
 
-	dirty, err := f.config.Checker.CheckAtStaging(ctx, v, used, device.Path, time.Time{})
+	dirty, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, time.Time{})
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (f *Filesystems) checkAndGrow(ctx context.Context, v *staged.Volume, used f
 			return err
 		}
 
-		if _, err := f.config.Checker.CheckAtStaging(ctx, v, used, device.Path, began); err != nil {
+		if _, err := f.checker.CheckAtStaging(ctx, v, used, device.Path, began); err != nil {
 			return err
 		}
 	}
@@ -50,12 +50,12 @@ func (f *Filesystems) checkAndGrow(ctx context.Context, v *staged.Volume, used f
 // Prepare checks the filesystem and grows it to the size of its image, through a device
 // that the kernel detaches with its last user. A mount for that is detached.
 func (f *Filesystems) Prepare(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) (err error) {
-	device, err := f.config.Devices.Attach(ctx, v, false, true)
+	device, err := f.devices.Attach(ctx, v, false, true)
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, f.config.Devices.CloseAndDetach(ctx, v, device)) }()
+	defer func() { err = errors.Join(err, f.devices.CloseAndDetach(ctx, v, device)) }()
 
 	return f.checkAndGrow(ctx, v, used, device)
 }

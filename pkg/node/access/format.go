@@ -22,14 +22,19 @@ import (
 
 // Filesystems makes, checks and grows the filesystems of images before they are mounted.
 type Filesystems struct {
-	config *Config
+	pools   staged.Pools
+	devices *device.Devices
+	loops   *loop.Loops
+	checker Checker
+	run     filesystem.Runner
+	point   operation.Hook
 	// templates make the filesystems of blank images.
 	templates filesystem.Templates
 }
 
 // Of returns the filesystem of the volume. Error: INVALID_ARGUMENT for an unknown one.
 func (f *Filesystems) Of(v *staged.Volume) (filesystem.Filesystem, error) {
-	fs, err := filesystem.ByName(v.FSType(), f.config.Run)
+	fs, err := filesystem.ByName(v.FSType(), f.run)
 	if err != nil {
 		return nil, errdefs.Errorf(errdefs.ErrInvalidArgument, "volume_capability: %w", err)
 	}
@@ -40,7 +45,7 @@ func (f *Filesystems) Of(v *staged.Volume) (filesystem.Filesystem, error) {
 // FormatIfBlank makes the filesystem of a volume whose image is empty, and reports whether it
 // did. An image with other data is never formatted.
 func (f *Filesystems) FormatIfBlank(ctx context.Context, v *staged.Volume, wanted filesystem.Filesystem) (bool, error) {
-	stored, err := f.config.Pools.Of(v)
+	stored, err := f.pools.Of(v)
 	if err != nil {
 		return false, err
 	}
@@ -73,7 +78,7 @@ func (f *Filesystems) FormatIfBlank(ctx context.Context, v *staged.Volume, wante
 		return formatted, err
 	}
 
-	return true, f.config.Point.At(ctx, operation.ImageFormatted, v.VolumeID)
+	return true, f.point.At(ctx, operation.ImageFormatted, v.VolumeID)
 }
 
 // checkFits returns filesystem.ErrTruncated for an image that is shorter than its filesystem, before
@@ -109,7 +114,7 @@ func (f *Filesystems) format(
 
 	defer func() { err = filling.Close(err) }()
 
-	if may, err := mayFormat(filling.Old(), wanted, f.config.Checker.HasRecord(v.VolumeID)); !may || err != nil {
+	if may, err := mayFormat(filling.Old(), wanted, f.checker.HasRecord(v.VolumeID)); !may || err != nil {
 		return false, err
 	}
 
@@ -165,7 +170,7 @@ func (f *Filesystems) tryMount(ctx context.Context, v *staged.Volume, made files
 	}
 	defer file.Close()
 
-	attached, err := f.config.Loops.Attach(ctx, file, loop.AttachOptions{
+	attached, err := f.loops.Attach(ctx, file, loop.AttachOptions{
 		Buffered: true, BlockSize: v.Parameters.BlockSize, AutoClear: true, AlreadyLocked: true, NoDiscard: true,
 		PreferredNumber: device.None,
 	})
@@ -173,7 +178,7 @@ func (f *Filesystems) tryMount(ctx context.Context, v *staged.Volume, made files
 		return err
 	}
 
-	defer func() { err = errors.Join(err, f.config.Devices.CloseAndDetach(ctx, v, attached)) }()
+	defer func() { err = errors.Join(err, f.devices.CloseAndDetach(ctx, v, attached)) }()
 
 	options, err := mount.ParseFlags(made.ReplayFlags())
 	if err != nil {

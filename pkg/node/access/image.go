@@ -26,6 +26,10 @@ type Image struct {
 	*Targets
 
 	filesystems *Filesystems
+	checker     Checker
+	freezer     *freeze.Freezer
+	run         filesystem.Runner
+	point       operation.Hook
 	growths     growths
 }
 
@@ -34,12 +38,12 @@ type Image struct {
 func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Target) (err error) {
 	defer func() {
 		if err != nil {
-			m.config.Checker.RecordFailure(ctx, v, err)
+			m.checker.RecordFailure(ctx, v, err)
 		}
 	}()
 
 	if mounted, err := m.IsStaged(v); mounted || err != nil {
-		return cmp.Or(err, m.config.Devices.RecordMounted(v))
+		return cmp.Or(err, m.devices.RecordMounted(v))
 	}
 
 	fs, err := m.filesystems.Of(v)
@@ -85,7 +89,7 @@ func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Targ
 	// nothing.
 	switch {
 	case formatted:
-		m.config.Checker.RecordFormatted(ctx, v)
+		m.checker.RecordFormatted(ctx, v)
 	case checked:
 		m.acceptErrorCount(v, attached.Number, tree)
 	}
@@ -101,7 +105,7 @@ func (m *Image) makeStaging(ctx context.Context, v *staged.Volume, staging *moun
 	}
 
 	if len(v.Publications) == 0 {
-		if err := m.config.Devices.DetachLeft(ctx, v); err != nil {
+		if err := m.devices.DetachLeft(ctx, v); err != nil {
 			return false, err
 		}
 	}
@@ -130,20 +134,20 @@ func (m *Image) prepareDevice(
 
 // attach attaches the device that is mounted, and records it.
 func (m *Image) attach(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
-	attached, err := m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
-	if errors.Is(err, loop.ErrImageLocked) && m.config.Devices.DetachForgotten(ctx, v) == nil {
-		attached, err = m.config.Devices.Attach(ctx, v, v.SharedByReaders(), true)
+	attached, err := m.devices.Attach(ctx, v, v.SharedByReaders(), true)
+	if errors.Is(err, loop.ErrImageLocked) && m.devices.DetachForgotten(ctx, v) == nil {
+		attached, err = m.devices.Attach(ctx, v, v.SharedByReaders(), true)
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	if err := m.config.Devices.Record(v, attached); err != nil {
+	if err := m.devices.Record(v, attached); err != nil {
 		return nil, m.release(ctx, v, attached, err)
 	}
 
-	if err := m.config.Point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
+	if err := m.point.At(ctx, operation.DeviceAttached, v.VolumeID); err != nil {
 		return nil, m.release(ctx, v, attached, err)
 	}
 
@@ -159,7 +163,7 @@ func (m *Image) release(ctx context.Context, v *staged.Volume, attached *loop.De
 		return err
 	}
 
-	return errors.Join(err, m.config.Devices.CloseAndDetach(ctx, v, attached))
+	return errors.Join(err, m.devices.CloseAndDetach(ctx, v, attached))
 }
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found
@@ -172,20 +176,20 @@ func (m *Image) acceptErrorCount(v *staged.Volume, number int, tree *mount.Detac
 	defer root.Close()
 
 	if counted, err := filesystem.ReadErrors(v.FSType(), number, root); err == nil {
-		m.config.Checker.SetErrorCount(v.VolumeID, counted.Count)
+		m.checker.SetErrorCount(v.VolumeID, counted.Count)
 	}
 }
 
 // Unstage unmounts the volume from the staging path, and waits until the kernel has
 // detached the device of its image with the last mount, so that its number is free again.
 func (m *Image) Unstage(ctx context.Context, v *staged.Volume) error {
-	err := m.config.Dirs.WithTarget(v.StagingPath, func(staging *mount.Target) error { return m.unmountAndDetach(ctx, v, staging) })
+	err := m.dirs.WithTarget(v.StagingPath, func(staging *mount.Target) error { return m.unmountAndDetach(ctx, v, staging) })
 	if err != nil {
 		return err
 	}
 
 	// Another program, or an earlier call, may have unmounted it.
-	return m.config.Devices.DetachLeft(ctx, v)
+	return m.devices.DetachLeft(ctx, v)
 }
 
 // unmountAndDetach thaws and unmounts the volume, and waits until the kernel has detached the device of
@@ -196,7 +200,7 @@ func (m *Image) unmountAndDetach(ctx context.Context, v *staged.Volume, at *moun
 		return err
 	}
 
-	attached, isImage, err := m.config.Observer.DeviceAt(v, point)
+	attached, isImage, err := m.observer.DeviceAt(v, point)
 	if err != nil {
 		return err
 	}
@@ -211,20 +215,20 @@ func (m *Image) unmountAndDetach(ctx context.Context, v *staged.Volume, at *moun
 		return err
 	}
 
-	return m.config.Devices.AwaitDetach(ctx, v, attached)
+	return m.devices.AwaitDetach(ctx, v, attached)
 }
 
 // endUse thaws what another program has left frozen of a volume that is about to be unmounted: a frozen
 // filesystem outlives its last mount. Then it waits for a growth that is under way, which has the mount
 // open.
 func (m *Image) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) error {
-	root, _, err := m.config.Observer.OpenMounted(v, at.Path())
+	root, _, err := m.observer.OpenMounted(v, at.Path())
 	if err != nil && !errors.Is(err, unix.EIO) { // which an XFS that has shut down returns for everything
 		return err
 	}
 
 	if root != nil {
-		if err := m.config.Freezer.ThawRoot(v.VolumeID, root); err != nil {
+		if err := m.freezer.ThawRoot(v.VolumeID, root); err != nil {
 			return err
 		}
 	}
@@ -234,7 +238,7 @@ func (m *Image) endUse(ctx context.Context, v *staged.Volume, at *mount.Target) 
 
 // tree returns a detached mount of the filesystem on the image.
 func (m *Image) tree(ctx context.Context, v *staged.Volume, options mount.Options) (*mount.Detached, error) {
-	attached, err := m.config.Devices.Attach(ctx, v, v.IsReadOnly(), true)
+	attached, err := m.devices.Attach(ctx, v, v.IsReadOnly(), true)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +254,7 @@ func (m *Image) Publish(ctx context.Context, v *staged.Volume, p staged.Publicat
 
 // Expand grows the device, and then the filesystem unless it is mounted read-only.
 func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
-	point, isVolume, err := m.config.Observer.MountOf(v, path)
+	point, isVolume, err := m.observer.MountOf(v, path)
 	if err != nil {
 		return 0, err
 	}
@@ -260,7 +264,7 @@ func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked
 		return 0, goneFrom(v, path)
 	}
 
-	size, err := m.config.Devices.Resize([]int{number}, asked)
+	size, err := m.devices.Resize([]int{number}, asked)
 	if err != nil {
 		return 0, err
 	}
@@ -275,7 +279,7 @@ func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked
 // growMounted grows the filesystem through the staging path, which is writable even if the
 // publication is not.
 func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) error {
-	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
+	fs, err := filesystem.ByName(v.FSType(), m.run)
 	if err != nil {
 		return err
 	}
@@ -286,7 +290,7 @@ func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) e
 	}
 
 	err = m.growths.run(ctx, v.VolumeID, growthLimit, func() error {
-		root, _, err := m.config.Observer.OpenMounted(v, v.StagingPath)
+		root, _, err := m.observer.OpenMounted(v, v.StagingPath)
 		if err != nil {
 			return err
 		}
@@ -314,7 +318,7 @@ func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) e
 		return err
 	}
 
-	return m.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
+	return m.freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
 }
 
 // Stats returns the usage of the filesystem.
@@ -326,12 +330,12 @@ func (m *Image) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (St
 
 // Devices implements Access.
 func (m *Image) Devices(v *staged.Volume) ([]int, error) {
-	point, _, err := m.config.Observer.MountAt(v.StagingPath)
+	point, _, err := m.observer.MountAt(v.StagingPath)
 	if err != nil {
 		return nil, err
 	}
 
-	attached, ok, err := m.config.Observer.DeviceAt(v, point)
+	attached, ok, err := m.observer.DeviceAt(v, point)
 	if err != nil || !ok {
 		return nil, err
 	}
@@ -355,7 +359,7 @@ func (m *Image) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) erro
 		return nil
 	}
 
-	root, point, err := m.config.Observer.OpenRoot(v)
+	root, point, err := m.observer.OpenRoot(v)
 	if errors.Is(err, unix.EIO) {
 		// An XFS that has shut down returns EIO for everything.
 		return errdefs.Errorf(errdefs.ErrFailedPrecondition,

@@ -6,6 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/device"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
@@ -15,31 +16,35 @@ import (
 
 // RawDevice is what raw-block and direct volumes have in common: their image is attached to
 // a loop device until they are unstaged, and nothing is mounted from it on the host.
-type RawDevice struct{ *Targets }
+type RawDevice struct {
+	*Targets
+
+	loops *loop.Loops
+}
 
 // Unstage detaches all devices of the volume.
 func (r RawDevice) Unstage(ctx context.Context, v *staged.Volume) error {
-	return r.config.Devices.DetachAll(ctx, v)
+	return r.devices.DetachAll(ctx, v)
 }
 
 // IsStaged returns false for a device that was open at its detach: it is detached with its
 // last user.
 func (r RawDevice) IsStaged(v *staged.Volume) (bool, error) {
-	attachment, attached, err := r.config.Devices.Raw().Attachment(v.VolumeID)
+	attachment, attached, err := r.devices.Raw().Attachment(v.VolumeID)
 
 	return attached && !attachment.AutoClear, observe.Unknown(err, v, "attached")
 }
 
 // IsInUse is true, too, while a device is detached with its last user.
 func (r RawDevice) IsInUse(v *staged.Volume) (bool, error) {
-	_, attached, err := r.config.Devices.Raw().Attachment(v.VolumeID)
+	_, attached, err := r.devices.Raw().Attachment(v.VolumeID)
 
 	return attached, observe.Unknown(err, v, "attached")
 }
 
 // Expand lets the devices take the size of the image; their user grows what is on them.
 func (r RawDevice) Expand(_ context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
-	numbers, err := r.config.Devices.Raw().Get(v.VolumeID)
+	numbers, err := r.devices.Raw().Get(v.VolumeID)
 	if err != nil {
 		return 0, err
 	}
@@ -54,17 +59,17 @@ func (r RawDevice) Expand(_ context.Context, v *staged.Volume, path string, aske
 		both = both[1:]
 	}
 
-	return r.config.Devices.Resize(both, asked)
+	return r.devices.Resize(both, asked)
 }
 
 // Stats returns the size of the device, without free space: only the volume's user knows it.
 func (r RawDevice) Stats(_ context.Context, v *staged.Volume, _ *mount.Target) (Stats, error) {
-	held, err := r.config.Devices.Raw().Found(v.VolumeID)
+	held, err := r.devices.Raw().Found(v.VolumeID)
 	if err != nil {
 		return Stats{}, err
 	}
 
-	status, attached, err := r.config.Loops.Status(held.Staged)
+	status, attached, err := r.loops.Status(held.Staged)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -78,7 +83,7 @@ func (r RawDevice) Stats(_ context.Context, v *staged.Volume, _ *mount.Target) (
 
 // Devices implements Access.
 func (r RawDevice) Devices(v *staged.Volume) ([]int, error) {
-	held, err := r.config.Devices.Raw().Get(v.VolumeID)
+	held, err := r.devices.Raw().Get(v.VolumeID)
 
 	var numbers []int
 
@@ -93,7 +98,7 @@ func (r RawDevice) Devices(v *staged.Volume) ([]int, error) {
 
 // DeviceOf implements Access.
 func (r RawDevice) DeviceOf(v *staged.Volume, publication staged.Publication) (int, error) {
-	held, err := r.config.Devices.Raw().Get(v.VolumeID)
+	held, err := r.devices.Raw().Get(v.VolumeID)
 	if publication.ReadOnly && !v.IsReadOnly() || held.Staged == device.None {
 		return held.ReadOnly, err
 	}

@@ -31,7 +31,7 @@ func (w *Ways) CheckNotShutDown(v *staged.Volume) error {
 		return nil
 	}
 
-	root, point, err := w.Targets.config.Observer.OpenMounted(v, v.StagingPath)
+	root, point, err := w.Targets.observer.OpenMounted(v, v.StagingPath)
 	if root != nil {
 		defer root.Close()
 

@@ -4,22 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/touchstone-csi/touchstone/internal/csi/volume"
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/device"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/ownership"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 )
 
 // Targets mounts volumes at paths of the CO, and unmounts them. It is what the ways of access have in common
 // that publish by a bind mount.
-type Targets struct{ config *Config }
+type Targets struct {
+	dirs     *mount.AllowedDirs
+	observer *observe.Observer
+	devices  *device.Devices
+	pools    staged.Pools
+	tuner    *tuning.Tuner
+	gate     Gate
+	events   Events
+	log      *slog.Logger
+}
 
 // IsStaged reports whether the volume is mounted at its staging path.
 func (t *Targets) IsStaged(v *staged.Volume) (bool, error) {
-	return t.config.Observer.IsMountedAt(v, v.StagingPath)
+	return t.observer.IsMountedAt(v, v.StagingPath)
 }
 
 // IsInUse is true, too, while an image that is not mounted any more still has its device.
@@ -28,7 +41,7 @@ func (t *Targets) IsInUse(v *staged.Volume) (bool, error) {
 		return mounted, err
 	}
 
-	return t.config.Devices.IsLeft(v)
+	return t.devices.IsLeft(v)
 }
 
 // bind binds source to the target path. Way is that of the volume.
@@ -61,7 +74,7 @@ func (t *Targets) publishStaged(ctx context.Context, way Access, v *staged.Volum
 		return err
 	}
 
-	staging, err := t.config.Dirs.Target(v.StagingPath)
+	staging, err := t.dirs.Target(v.StagingPath)
 	if err != nil {
 		return err
 	}
@@ -116,7 +129,7 @@ func SetGroup(
 // UnmountAllLayers unmounts every mount of the volume at the path. Another mount there is
 // FAILED_PRECONDITION.
 func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
-	defer t.config.Gate.Close(v.VolumeID)()
+	defer t.gate.Close(v.VolumeID)()
 
 	for {
 		point, mounted, err := at.Mounted()
@@ -124,9 +137,9 @@ func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 			return err
 		}
 
-		isVolume, err := t.config.Observer.IsMountOf(v, point)
+		isVolume, err := t.observer.IsMountOf(v, point)
 		if err == nil && !isVolume && v.Capability.Block {
-			isVolume, err = t.config.Devices.Raw().IsStaleNode(v, point)
+			isVolume, err = t.devices.Raw().IsStaleNode(v, point)
 		}
 
 		if err != nil {
@@ -140,20 +153,20 @@ func (t *Targets) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 
 		if err := at.Unmount(); err != nil {
 			if errors.Is(err, mount.ErrBusy) {
-				t.config.MountEvents.MountBusy(v, at.Path())
+				t.events.MountBusy(v, at.Path())
 			}
 
 			return err
 		}
 
-		t.config.MountEvents.Unmounted(v, at.Path())
+		t.events.Unmounted(v, at.Path())
 	}
 }
 
 // IsPublished reports whether the volume is mounted at the target path, also beneath another
 // mount.
 func (t *Targets) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
-	for _, observed := range []func(*staged.Volume, string) (bool, error){t.config.Observer.IsMountedAt, t.config.Observer.IsCoveredAt} {
+	for _, observed := range []func(*staged.Volume, string) (bool, error){t.observer.IsMountedAt, t.observer.IsCoveredAt} {
 		if found, err := observed(v, p.TargetPath); found || err != nil {
 			return found, err
 		}
@@ -164,7 +177,7 @@ func (t *Targets) IsPublished(v *staged.Volume, p staged.Publication) (bool, err
 
 // Republish returns FAILED_PRECONDITION where a pod would find another mount.
 func (t *Targets) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
-	if mounted, err := t.config.Observer.IsMountedAt(v, p.TargetPath); mounted || err != nil {
+	if mounted, err := t.observer.IsMountedAt(v, p.TargetPath); mounted || err != nil {
 		return err
 	}
 
@@ -181,7 +194,7 @@ func (t *Targets) Unpublish(v *staged.Volume, p staged.Publication, target *moun
 		}
 	}
 
-	return errors.Join(t.config.Tuner.RemoveLimits(p.TargetPath), t.RemoveTarget(p))
+	return errors.Join(t.tuner.RemoveLimits(p.TargetPath), t.RemoveTarget(p))
 }
 
 // RemoveTarget removes a target path that the driver made. If it has content by now, another
@@ -193,10 +206,10 @@ func (t *Targets) RemoveTarget(publication staged.Publication) (err error) {
 		return nil
 	}
 
-	return t.config.Dirs.WithTarget(publication.TargetPath, func(target *mount.Target) error {
+	return t.dirs.WithTarget(publication.TargetPath, func(target *mount.Target) error {
 		err := target.Remove()
 		if errors.Is(err, mount.ErrNotEmpty) || errors.Is(err, mount.ErrWrongType) || errors.Is(err, mount.ErrBusy) {
-			t.config.Log.Warn("a target path that was made for a volume is used for something else and stays",
+			t.log.Warn("a target path that was made for a volume is used for something else and stays",
 				"target", publication.TargetPath, "reason", err)
 
 			return nil

@@ -14,7 +14,7 @@ import (
 // Tune applies the mutable parameters that the pool has of a staged volume to its devices and
 // its publications. Only images have any.
 func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
-	wanted, err := w.Targets.config.Pools.MutableParameters(v)
+	wanted, err := w.Targets.pools.MutableParameters(v)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
 	}
 
 	for _, number := range numbers {
-		if err := w.Targets.config.Tuner.SetQueue(ctx, v.VolumeID, number, wanted); err != nil {
+		if err := w.Targets.tuner.SetQueue(ctx, v.VolumeID, number, wanted); err != nil {
 			return err
 		}
 	}
@@ -45,13 +45,13 @@ func (w *Ways) Tune(ctx context.Context, v *staged.Volume) error {
 
 // LimitNew sets the limits of a publication that is being made.
 func (t *Targets) LimitNew(ctx context.Context, way Access, v *staged.Volume, publication staged.Publication) error {
-	wanted, err := t.config.Pools.MutableParameters(v)
+	wanted, err := t.pools.MutableParameters(v)
 	if err != nil || !tuning.HasLimits(wanted) {
 		return err
 	}
 
 	if publication.Pod == "" {
-		t.config.Log.Warn("a volume with limits is published without a known pod, so that the limits do not apply",
+		t.log.Warn("a volume with limits is published without a known pod, so that the limits do not apply",
 			"volume", v.VolumeID, "target", publication.TargetPath)
 
 		return nil
@@ -63,7 +63,7 @@ func (t *Targets) LimitNew(ctx context.Context, way Access, v *staged.Volume, pu
 // limit sets, replaces or removes the limits of the pod that the volume is published to.
 func (t *Targets) limit(ctx context.Context, way Access, v *staged.Volume, publication staged.Publication, wanted volume.Mutable) error {
 	if !tuning.HasLimits(wanted) {
-		return t.config.Tuner.RemoveLimits(publication.TargetPath)
+		return t.tuner.RemoveLimits(publication.TargetPath)
 	}
 
 	number, err := way.DeviceOf(v, publication)
@@ -71,7 +71,7 @@ func (t *Targets) limit(ctx context.Context, way Access, v *staged.Volume, publi
 		return err
 	}
 
-	return t.config.Tuner.SetLimits(ctx, tuning.Limited{
+	return t.tuner.SetLimits(ctx, tuning.Limited{
 		TargetPath: publication.TargetPath, VolumeID: v.VolumeID, Pod: publication.Pod, Number: number,
 	}, wanted)
 }

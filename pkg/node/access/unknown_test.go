@@ -234,7 +234,7 @@ func TestDevicesOfARawVolume(t *testing.T) {
 // TestVolumesAreFoundByTheirIDs, also those without a record and what cannot be observed.
 func TestVolumesAreFoundByTheirIDs(t *testing.T) {
 	f, image, directory, raw := newUnknowing(t)
-	volumes := access.NewVolumes(f.ways)
+	volumes := access.NewVolumes(f.ways, f.Records, f.freezer)
 	within := errors.New("within")
 	with := func(change func(v *staged.Volume)) *staged.Volume {
 		v := f.V.Clone()

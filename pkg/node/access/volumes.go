@@ -13,22 +13,25 @@ import (
 
 // Volumes answers by the id of a volume how it is used on this node.
 type Volumes struct {
-	ways   *Ways
-	config *Config
+	ways    *Ways
+	records *staged.Records[*staged.Volume]
+	freezer *freeze.Freezer
 }
 
 // NewVolumes returns Volumes for these ways of access.
-func NewVolumes(ways *Ways) *Volumes { return &Volumes{ways: ways, config: ways.Targets.config} }
+func NewVolumes(ways *Ways, records *staged.Records[*staged.Volume], freezer *freeze.Freezer) *Volumes {
+	return &Volumes{ways, records, freezer}
+}
 
 // Staged returns the record of the volume, false where it has none on this node.
 func (v *Volumes) Staged(volumeID string) (*staged.Volume, bool) {
-	return v.config.Volumes.Get(volumeID)
+	return v.records.Get(volumeID)
 }
 
 // InUse returns where the volume is published, or else staged. An error means that this is
 // unknown.
 func (v *Volumes) InUse(volumeID string) (path string, used bool, err error) {
-	found, known := v.config.Volumes.Get(volumeID)
+	found, known := v.records.Get(volumeID)
 	if !known {
 		return "", false, nil
 	}
@@ -38,12 +41,12 @@ func (v *Volumes) InUse(volumeID string) (path string, used bool, err error) {
 
 // ErrorCount returns how many errors the kernel has counted in the volume's mounted filesystem.
 func (v *Volumes) ErrorCount(volumeID string) (uint64, error) {
-	found, known := v.config.Volumes.Get(volumeID)
+	found, known := v.records.Get(volumeID)
 	if !known {
 		return 0, nil
 	}
 
-	root, point, err := v.config.Observer.OpenRoot(found)
+	root, point, err := v.ways.Targets.observer.OpenRoot(found)
 	if err != nil || root == nil {
 		return 0, err
 	}
@@ -62,7 +65,7 @@ func (v *Volumes) ErrorCount(volumeID string) (uint64, error) {
 // CanFreeze reports whether WithFrozen protects a copy of the volume from all writes on
 // this node: the volume is not used here, only read, or mounted from an image.
 func (v *Volumes) CanFreeze(volumeID string) bool {
-	found, known := v.config.Volumes.Get(volumeID)
+	found, known := v.records.Get(volumeID)
 	if !known || found.IsReadOnly() || found.IsMountedImage() {
 		return true
 	}
@@ -73,7 +76,7 @@ func (v *Volumes) CanFreeze(volumeID string) bool {
 }
 
 // IsFrozen reports whether the volume's filesystem is frozen by WithFrozen.
-func (v *Volumes) IsFrozen(volumeID string) bool { return v.config.Freezer.IsFrozen(volumeID) }
+func (v *Volumes) IsFrozen(volumeID string) bool { return v.freezer.IsFrozen(volumeID) }
 
 // WithFrozen calls within while the filesystems of the volumes are frozen, as far as they
 // are on images and mounted for writing on this node. The devices of raw-block and direct
@@ -85,7 +88,7 @@ func (v *Volumes) WithFrozen(ctx context.Context, volumeIDs []string, within fun
 	slices.Sort(sorted)
 
 	for _, id := range slices.Compact(sorted) {
-		found, known := v.config.Volumes.Get(id)
+		found, known := v.records.Get(id)
 		if !known {
 			continue
 		}
@@ -95,5 +98,5 @@ func (v *Volumes) WithFrozen(ctx context.Context, volumeIDs []string, within fun
 		}
 	}
 
-	return v.config.Freezer.WithFrozen(ctx, targets, within)
+	return v.freezer.WithFrozen(ctx, targets, within)
 }

@@ -16,7 +16,7 @@ type Config struct {
 
 // New returns the access of direct volumes.
 func New(config Config) *Access {
-	raw := access.RawDevice{Targets: config.Shared.Targets}
+	raw := config.Shared.RawDevice
 	guard := &Guard{config: &config}
 
 	return &Access{
