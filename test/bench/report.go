@@ -54,10 +54,11 @@ type result struct {
 
 func (r *result) median() float64 { return median(r.Values) }
 
+// median returns the value in the middle, and of an even number the mean of both.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 
-	return sorted[len(sorted)/2]
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
 // results keeps the order in which they came first.
