@@ -159,7 +159,8 @@ func (r *components) addNode(config *Config) error {
 	sources, mark := r.nodeSources(config, ephemeral)
 
 	settings := node.Config{
-		Common: r.nodeConfig(), Settings: config.Node, Ephemeral: ephemeral, Dirs: allowed,
+		Common: r.nodeConfig(), Settings: config.Node, MaxVolumeBytes: config.MaxVolumeBytes, Admission: r.admission,
+		Health: config.Health, Point: r.point, Ephemeral: ephemeral, Dirs: allowed,
 		StagingDir: node.OwnStagingDir(config.KubeletDir, config.DriverName), Sources: sources, MarkFilesystem: mark,
 	}
 
@@ -200,9 +201,8 @@ func (r *components) addNode(config *Config) error {
 func (r *components) nodeConfig() node.Common {
 	return node.Common{
 		NodeID: r.config.NodeID, Segments: r.config.segments(), Shared: r.config.Shared,
-		MaxVolumesPerNode: r.config.MaxVolumesPerNode, MaxVolumeBytes: r.config.MaxVolumeBytes, Capabilities: r.config.capabilities,
-		Store: r.store, Pools: r.pools, Operations: r.operations, Admission: r.admission,
-		Health: r.config.Health, Storage: r.storage, Point: r.point, Log: r.config.Log,
+		MaxVolumesPerNode: r.config.MaxVolumesPerNode, Capabilities: r.config.capabilities,
+		Store: r.store, Pools: r.pools, Operations: r.operations, Storage: r.storage, Log: r.config.Log,
 	}
 }
 

@@ -157,7 +157,7 @@ func (o *objects) lstat(object Object) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// ObjectPath returns the absolute path of an object, for messages.
+// ObjectPath returns the absolute path of an object, for messages and for tools that take a path.
 func (o *objects) ObjectPath(object Object) string {
 	return filepath.Join(o.path, object.directory(), object.fileName())
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/health"
 )
 
-// answers are the RPCs that are answered from the configuration alone.
+// answers has the RPCs that concern no volume: the node's id, its capabilities and the health of its storage.
 type answers struct {
 	csi.UnimplementedNodeServer
 

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/operation"
 	"github.com/touchstone-csi/touchstone/internal/pool"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/node/stats"
 )
 
 // NodeExpandVolume lets the device and the filesystem of a volume that is in
@@ -45,8 +46,8 @@ func (s *Service) NodeExpandVolume(
 	})
 }
 
-// expansion is a request of an expansion.
-type expansion struct {
+// expansionRequest is a valid NodeExpandVolumeRequest.
+type expansionRequest struct {
 	volumeID, path string
 	asked          *csi.CapacityRange
 	// capability is nil where the request has none.
@@ -54,8 +55,8 @@ type expansion struct {
 }
 
 // parseExpansion parses a request, and refuses what is invalid in any state.
-func parseExpansion(request *csi.NodeExpandVolumeRequest) (expansion, error) {
-	wanted := expansion{
+func parseExpansion(request *csi.NodeExpandVolumeRequest) (expansionRequest, error) {
+	wanted := expansionRequest{
 		volumeID: request.GetVolumeId(), path: plain(request.GetVolumePath()), asked: request.GetCapacityRange(),
 	}
 
@@ -74,8 +75,9 @@ func parseExpansion(request *csi.NodeExpandVolumeRequest) (expansion, error) {
 	return wanted, nil
 }
 
-// find returns the volume in use that can be expanded so.
-func (e expansion) find(config *Common, volumes staged.Volumes) (*staged.Volume, error) {
+// find returns the volume at the path. Errors: NOT_FOUND; INVALID_ARGUMENT for another capability;
+// FAILED_PRECONDITION for an inline volume, which keeps its size.
+func (e expansionRequest) find(config *Common, volumes stats.Volumes) (*staged.Volume, error) {
 	v, err := volumes.At(e.volumeID, e.path)
 	if v != nil {
 		// Of an unknown volume, any path is NOT_FOUND.
@@ -99,8 +101,8 @@ func (e expansion) find(config *Common, volumes staged.Volumes) (*staged.Volume,
 }
 
 // expand grows what the volume is stored in, where no controller does it, its device and its filesystem.
-func (l *lifecycle) expand(ctx context.Context, wanted expansion) (int64, error) {
-	v, err := l.volumes.At(wanted.volumeID, wanted.path)
+func (l *lifecycle) expand(ctx context.Context, wanted expansionRequest) (int64, error) {
+	v, err := wanted.find(&l.config.Common, l.volumes)
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +111,7 @@ func (l *lifecycle) expand(ctx context.Context, wanted expansion) (int64, error)
 		return 0, err
 	}
 
-	if err := growStored(&l.config.Common, l.pools, v, wanted.asked); err != nil {
+	if err := growStored(l.config, l.pools, v, wanted.asked); err != nil {
 		return 0, err
 	}
 
@@ -117,7 +119,7 @@ func (l *lifecycle) expand(ctx context.Context, wanted expansion) (int64, error)
 }
 
 // growStored enlarges the volume's image, or the limit of its directory, where no controller does it.
-func growStored(config *Common, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
+func growStored(config *Config, pools staged.Pools, v *staged.Volume, asked *csi.CapacityRange) error {
 	if config.Capabilities.HasController(capability.ExpandVolume) {
 		return nil
 	}

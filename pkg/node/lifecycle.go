@@ -19,7 +19,7 @@ type lifecycle struct {
 	ephemeral *ephemeral.Volumes
 }
 
-// IsPublished reports whether the volume is mounted at the target path.
+// IsPublished reports whether the publication exists.
 func (l *lifecycle) IsPublished(v *staged.Volume, at staged.Publication) (bool, error) {
 	return l.ways.For(v).IsPublished(v, at)
 }

@@ -80,9 +80,9 @@ func (n *onceNode) open(ctx context.Context) error {
 
 	n.Service, err = node.New(node.Config{
 		Common: node.Common{
-			NodeID: "here", MaxVolumeBytes: onceMost, Capabilities: left, Store: n.store, Pools: n.pools, Operations: operation.NewGroup(),
-			Admission: &pool.Admission{Overcommit: 20}, Point: n.point, Log: log,
+			NodeID: "here", Capabilities: left, Store: n.store, Pools: n.pools, Operations: operation.NewGroup(), Log: log,
 		},
+		MaxVolumeBytes: onceMost, Admission: &pool.Admission{Overcommit: 20}, Point: n.point,
 		Settings: node.Settings{
 			Loops:  loop.LoopsOptions{First: n.first, Sys: n.sys},
 			Direct: kata.Config{Root: n.in("kata"), Guest: kata.GuestConfig{ShimRoots: []string{n.in("shims")}, KataRuntime: n.runtime}},

@@ -64,7 +64,7 @@ func newParts(config *Config, runtimes kata.Runtimes) (*parts, access.Config) {
 	}
 	shared := access.NewShared(common)
 	p.direct = direct.New(direct.Config{Config: common, Runtimes: runtimes, Shared: shared})
-	p.ways = access.New(common, shared, p.direct)
+	p.ways = access.New(shared, p.direct)
 	p.used = access.NewVolumes(p.ways, p.volumes.Staged, p.freezer)
 	p.addProbes(config, results, memory)
 

@@ -23,7 +23,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// TestSomeStagingsEndWithTheirLastPublication: of those that are the driver's own.
+// TestSomeStagingsEndWithTheirLastPublication: the driver's own, and all of them where STAGE_UNSTAGE_VOLUME is
+// not advertised.
 func TestSomeStagingsEndWithTheirLastPublication(t *testing.T) {
 	t.Parallel()
 
@@ -75,7 +76,7 @@ func TestAnIncompleteConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 
 	complete := func() Config {
-		return Config{Common: Common{NodeID: "here", Admission: &pool.Admission{}}, Ephemeral: pool.NewSet(nil)}
+		return Config{Common: Common{NodeID: "here"}, Admission: &pool.Admission{}, Ephemeral: pool.NewSet(nil)}
 	}
 
 	for want, change := range map[error]func(*Config){

@@ -43,7 +43,7 @@ func (s *Service) NodePublishVolume(
 	doing := fmt.Sprintf("publish volume %s at %s", wanted.volumeID, wanted.TargetPath)
 
 	return run(ctx, &s.config.Common, call, doing, &csi.NodePublishVolumeResponse{}, func(ctx context.Context) error {
-		return s.lifecycle.publish(ctx, wanted)
+		return s.lifecycle.stageAndPublish(ctx, wanted)
 	})
 }
 
@@ -71,38 +71,38 @@ func (s *Service) publishEphemeral(
 	})
 }
 
-// publishing is a request of a publication.
-type publishing struct {
+// publicationRequest is a valid NodePublishVolumeRequest.
+type publicationRequest struct {
 	staged.Publication
 
 	volumeID, stagingPath string
-	// own is the volume that is staged first, nil where the CO stages it. Inline means that it is an inline
-	// ephemeral one of a Simulated.
-	own    *staged.Volume
-	inline bool
+	// unstaged is the volume that the service stages first, without its path; nil where the CO stages it. inline is
+	// set for a Simulated only: Service has publishEphemeral.
+	unstaged *staged.Volume
+	inline   bool
 }
 
 // parsePublish parses a request, and refuses what is invalid in any state.
 func (c *Common) parsePublish(
 	request *csi.NodePublishVolumeRequest, checkPath func(field, path string) error,
-) (publishing, error) {
+) (publicationRequest, error) {
 	id, target := request.GetVolumeId(), request.GetTargetPath()
 
 	err := cmp.Or(rpc.CheckVolumeID(id), rpc.CheckPresent("target_path", target), checkPath("target_path", target))
 	if err != nil {
-		return publishing{}, err
+		return publicationRequest{}, err
 	}
 
 	given, err := volume.ParseCapability(request.GetVolumeCapability())
 	if err != nil {
-		return publishing{}, rpc.Invalid("volume_capability: %w", err)
+		return publicationRequest{}, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	if !volume.IsID(id) {
-		return publishing{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
+		return publicationRequest{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
 	}
 
-	wanted := publishing{
+	wanted := publicationRequest{
 		volumeID: id, stagingPath: plain(request.GetStagingTargetPath()), inline: volume.IsEphemeral(request.GetVolumeContext()),
 		Publication: staged.Publication{
 			TargetPath: plain(target), Capability: given,
@@ -113,9 +113,9 @@ func (c *Common) parsePublish(
 
 	switch {
 	case wanted.inline:
-		wanted.own, err = newEphemeral(request)
+		wanted.unstaged, err = newEphemeral(request)
 	case !c.Capabilities.Has(capability.StageUnstageVolume):
-		wanted.own, err = parseVolume(request)
+		wanted.unstaged, err = parseVolume(request)
 	case wanted.stagingPath == "":
 		err = rpc.Errorf(codes.FailedPrecondition, "staging_target_path is missing; stage the volume first and pass its path on")
 	}
@@ -123,8 +123,9 @@ func (c *Common) parsePublish(
 	return wanted, cmp.Or(err, c.Capabilities.CheckMountGroup(given))
 }
 
-// publish publishes the volume for a CO, and stages it first where that is not the CO's to do.
-func (l *lifecycle) publish(ctx context.Context, wanted publishing) error {
+// stageAndPublish publishes the volume, and stages it first where the CO does not. If that fails, it unstages a
+// volume that it has staged and that has no publication.
+func (l *lifecycle) stageAndPublish(ctx context.Context, wanted publicationRequest) error {
 	stagingPath, err := l.stagingOf(ctx, wanted)
 	if err == nil {
 		err = l.Publish(ctx, wanted.volumeID, stagingPath, wanted.Publication)

@@ -128,7 +128,7 @@ func (l *lifecycle) reconcile(ctx context.Context, v *staged.Volume) error {
 // record with the others.
 func (l *lifecycle) prune(v *staged.Volume) (*staged.Volume, error) {
 	for _, publication := range v.Publications {
-		published, err := l.ways.For(v).IsPublished(v, publication)
+		published, err := l.IsPublished(v, publication)
 		if err != nil {
 			return nil, err
 		}

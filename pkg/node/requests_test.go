@@ -135,14 +135,19 @@ func (n *onceNode) badRequests() map[string]struct {
 		"publish beneath nothing": publish(refused("the CO must make the target's parent directory"), func(r *csi.NodePublishVolumeRequest) { r.TargetPath = n.in("kubelet/missing/target") }),
 		"publish for reading":     publish(answer{codes.AlreadyExists, "readonly false, not true"}, func(r *csi.NodePublishVolumeRequest) { r.Readonly = true }),
 
-		"statistics without an id":               asked(invalid("volume_id"), &csi.NodeGetVolumeStatsRequest{VolumePath: target}),
-		"statistics at no path":                  asked(invalid("volume_path is missing"), &csi.NodeGetVolumeStatsRequest{VolumeId: id}),
-		"statistics at another path":             asked(answer{codes.NotFound, "is not at"}, &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: n.in("kubelet/other")}),
-		"statistics from a relative path":        asked(invalid("staging_target_path"), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: target, StagingTargetPath: "staging"}),
-		"statistics of what is not in use":       asked(answer{codes.NotFound, "is not in use"}, &csi.NodeGetVolumeStatsRequest{VolumeId: missingID, VolumePath: target}),
-		"health without an id":                   health(invalid("volume_id"), &csi.NodeGetVolumeHealthRequest{}),
-		"health at a relative path":              health(invalid("volume_publish_path"), &csi.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: "target"}),
-		"health from a relative path":            health(invalid("staging_target_path"), &csi.NodeGetVolumeHealthRequest{VolumeId: id, StagingTargetPath: "staging"}),
+		"statistics without an id":         asked(invalid("volume_id"), &csi.NodeGetVolumeStatsRequest{VolumePath: target}),
+		"statistics at no path":            asked(invalid("volume_path is missing"), &csi.NodeGetVolumeStatsRequest{VolumeId: id}),
+		"statistics at another path":       asked(answer{codes.NotFound, "is not at"}, &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: n.in("kubelet/other")}),
+		"statistics from a relative path":  asked(invalid("staging_target_path"), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: target, StagingTargetPath: "staging"}),
+		"statistics of what is not in use": asked(answer{codes.NotFound, "is not in use"}, &csi.NodeGetVolumeStatsRequest{VolumeId: missingID, VolumePath: target}),
+		"health without an id":             health(invalid("volume_id"), &csi.NodeGetVolumeHealthRequest{}),
+		"health at a relative path":        health(invalid("volume_publish_path"), &csi.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: "target"}),
+		"health from a relative path":      health(invalid("staging_target_path"), &csi.NodeGetVolumeHealthRequest{VolumeId: id, StagingTargetPath: "staging"}),
+		"expand a missing one for nothing": {func(ctx context.Context) error {
+			_, err := n.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{VolumeId: unknownID, VolumePath: target, VolumeCapability: &csi.VolumeCapability{}})
+
+			return err
+		}, invalid("volume_capability: ")},
 		"health of a volume that does not exist": health(answer{codes.NotFound, "is not in a pool"}, &csi.NodeGetVolumeHealthRequest{VolumeId: unknownID}),
 	}
 

@@ -58,8 +58,6 @@ type Common struct {
 	Shared bool
 	// MaxVolumesPerNode is how many volumes may be attached to a node; 0 is no limit.
 	MaxVolumesPerNode int64
-	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
-	MaxVolumeBytes int64
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
 
@@ -68,15 +66,9 @@ type Common struct {
 	Pools *pool.Set
 	// Operations serializes what changes an object; the services of a process share it.
 	Operations *operation.Group
-	// Admission decides what may be provisioned from the pools.
-	Admission *pool.Admission
-	// Health are the settings of the monitor. Storage is the monitor of the pools and the state;
-	// nil is none.
-	Health  health.Settings
+	// Storage is the monitor of the pools and the state; nil is none.
 	Storage *health.Monitor
-	// Point is called at the points of operations; nil means no calls.
-	Point operation.Hook
-	Log   *slog.Logger
+	Log     *slog.Logger
 }
 
 // Config configures a Service.
@@ -84,6 +76,14 @@ type Config struct {
 	Common
 	Settings
 
+	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
+	MaxVolumeBytes int64
+	// Admission decides what may be provisioned from the pools.
+	Admission *pool.Admission
+	// Health are the settings of the monitor.
+	Health health.Settings
+	// Point is called at the points of operations; nil means no calls.
+	Point operation.Hook
 	// Ephemeral are the pools of inline ephemeral volumes.
 	Ephemeral *pool.Set
 	// Dirs are where request paths may lie. StagingDir, in which the service stages volumes

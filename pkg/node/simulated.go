@@ -22,20 +22,20 @@ import (
 type Simulated struct {
 	answers
 
-	volumes staged.Volumes
+	volumes *staged.Records[*staged.Volume]
 }
 
 // NewSimulated returns a service that keeps its records in the store, which must not be open yet.
 func NewSimulated(config Common) *Simulated {
 	return &Simulated{
 		answers: answers{config: config},
-		volumes: staged.Volumes{Staged: staged.NewVolumes(config.Store), Inline: staged.NewInlineRecords(config.Store)},
+		volumes: staged.NewVolumes(config.Store),
 	}
 }
 
 // Recover reads the records.
 func (s *Simulated) Recover(context.Context) error {
-	s.volumes.Staged.Load()
+	s.volumes.Load()
 
 	return nil
 }
@@ -54,7 +54,7 @@ func (s *Simulated) NodeStageVolume(ctx context.Context, request *csi.NodeStageV
 }
 
 func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
-	if current, known := s.volumes.Staged.Get(wanted.VolumeID); known {
+	if current, known := s.volumes.Get(wanted.VolumeID); known {
 		return checkSameStaging(current, wanted)
 	}
 
@@ -66,7 +66,7 @@ func (s *Simulated) stage(ctx context.Context, wanted *staged.Volume) error {
 		return err
 	}
 
-	return s.volumes.Staged.Put(ctx, wanted)
+	return s.volumes.Put(ctx, wanted)
 }
 
 // size returns the size of the volume's image, 0 for a directory. Error: NOT_FOUND.
@@ -90,7 +90,7 @@ func (s *Simulated) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnst
 	doing := fmt.Sprintf("unstage volume %s from %s", id, path)
 
 	return run(ctx, &s.config, call, doing, &csi.NodeUnstageVolumeResponse{}, func(context.Context) error {
-		v, known := s.volumes.Staged.Get(id)
+		v, known := s.volumes.Get(id)
 		if !known || v.StagingPath != path {
 			return nil
 		}
@@ -99,7 +99,7 @@ func (s *Simulated) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnst
 			return err
 		}
 
-		return s.volumes.Staged.DeleteLazily(id)
+		return s.volumes.DeleteLazily(id)
 	})
 }
 
@@ -125,23 +125,23 @@ func (s *Simulated) NodePublishVolume(ctx context.Context, request *csi.NodePubl
 }
 
 // stagingOf returns the record of the staged volume, or a new one where the CO does not stage it.
-func (s *Simulated) stagingOf(wanted publishing) (*staged.Volume, error) {
-	current, known := s.volumes.Staged.Get(wanted.volumeID)
+func (s *Simulated) stagingOf(wanted publicationRequest) (*staged.Volume, error) {
+	current, known := s.volumes.Get(wanted.volumeID)
 
 	switch {
-	case known && wanted.own == nil && current.StagingPath != wanted.stagingPath:
+	case known && wanted.unstaged == nil && current.StagingPath != wanted.stagingPath:
 		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", current.StagingPath, wanted.stagingPath)
 	case known:
 		return current, nil
-	case wanted.own == nil:
+	case wanted.unstaged == nil:
 		return nil, errNotStaged
 	case wanted.inline:
-		return wanted.own, nil
+		return wanted.unstaged, nil
 	}
 
-	_, err := s.size(wanted.own)
+	_, err := s.size(wanted.unstaged)
 
-	return wanted.own, err
+	return wanted.unstaged, err
 }
 
 func newEphemeral(request *csi.NodePublishVolumeRequest) (*staged.Volume, error) {
@@ -167,7 +167,7 @@ func (s *Simulated) publish(ctx context.Context, v *staged.Volume, wanted staged
 	published := v.Clone()
 	published.Publications = append(published.Publications, wanted)
 
-	return s.volumes.Staged.Put(ctx, published)
+	return s.volumes.Put(ctx, published)
 }
 
 // NodeUnpublishVolume forgets the publication (CSI v1.13, NodeUnpublishVolume).
@@ -183,17 +183,17 @@ func (s *Simulated) NodeUnpublishVolume(
 	doing := fmt.Sprintf("unpublish volume %s from %s", id, target)
 
 	return run(ctx, &s.config, call, doing, &csi.NodeUnpublishVolumeResponse{}, func(context.Context) error {
-		v, known := s.volumes.Staged.Get(id)
+		v, known := s.volumes.Get(id)
 		if !known {
 			return nil
 		}
 
 		left := v.WithoutPublication(target)
 		if left.StagingPath == "" && len(left.Publications) == 0 {
-			return s.volumes.Staged.DeleteLazily(id)
+			return s.volumes.DeleteLazily(id)
 		}
 
-		return s.volumes.Staged.PutLazily(left)
+		return s.volumes.PutLazily(left)
 	})
 }
 
@@ -205,8 +205,13 @@ func (s *Simulated) NodeGetVolumeStats(
 	return s.config.volumeStats(ctx, request, s.usage)
 }
 
+// At returns the volume that is staged or published at the path. Error: NOT_FOUND.
+func (s *Simulated) At(id, path string) (*staged.Volume, error) {
+	return staged.At(s.volumes, id, path)
+}
+
 func (s *Simulated) usage(_ context.Context, id, path string) ([]*csi.VolumeUsage, *health.Record, error) {
-	v, err := s.volumes.At(id, path)
+	v, err := s.At(id, path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -224,7 +229,7 @@ func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandV
 		return nil, err
 	}
 
-	v, err := wanted.find(&s.config, s.volumes)
+	v, err := wanted.find(&s.config, s)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +251,7 @@ func (s *Simulated) NodeGetVolumeHealth(
 	ctx context.Context, request *csi.NodeGetVolumeHealthRequest,
 ) (*csi.NodeGetVolumeHealthResponse, error) {
 	return volumeHealth(ctx, request, func(_ context.Context, id string) (*health.Record, error) {
-		if _, known := s.volumes.Staged.Get(id); !known {
+		if _, known := s.volumes.Get(id); !known {
 			return nil, staged.NotInUseError(id)
 		}
 
@@ -259,7 +264,7 @@ func (s *Simulated) Serves(nodeID string) bool { return nodeID == s.config.NodeI
 
 // InUse returns where the volume is published, or else staged.
 func (s *Simulated) InUse(volumeID string) (path string, used bool, err error) {
-	v, known := s.volumes.Staged.Get(volumeID)
+	v, known := s.volumes.Get(volumeID)
 
 	switch {
 	case !known:

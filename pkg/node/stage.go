@@ -35,7 +35,13 @@ func (s *Service) NodeStageVolume(
 	doing := fmt.Sprintf("stage volume %s at %s", wanted.VolumeID, wanted.StagingPath)
 
 	return run(ctx, &s.config.Common, call, doing, &csi.NodeStageVolumeResponse{}, func(ctx context.Context) error {
-		return s.lifecycle.stage(ctx, wanted)
+		if err := s.lifecycle.Stage(ctx, wanted); err != nil {
+			return err
+		}
+
+		s.prober.StagedOrPublished(wanted.VolumeID)
+
+		return nil
 	})
 }
 
@@ -99,17 +105,6 @@ func parseVolume(request volumeRequest) (*staged.Volume, error) {
 		ReadOnly: request.GetPublishContext()[volume.KeyReadOnly] == "true",
 		Copy:     request.GetVolumeContext()[volume.KeyCopy] == "true",
 	}, nil
-}
-
-// stage is Stage for a CO, which uses the volume again then.
-func (l *lifecycle) stage(ctx context.Context, wanted *staged.Volume) error {
-	if err := l.Stage(ctx, wanted); err != nil {
-		return err
-	}
-
-	l.prober.StagedOrPublished(wanted.VolumeID)
-
-	return nil
 }
 
 // Stage stages the volume, unless it is staged already. It is recorded before anything is attached or mounted.

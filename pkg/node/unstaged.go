@@ -49,8 +49,8 @@ func (c *Config) removeOwnStaging(v *staged.Volume) error {
 
 // stagingOf returns where the volume is staged that a publication is wanted of,
 // and stages it first where that is not the CO's to do.
-func (l *lifecycle) stagingOf(ctx context.Context, wanted publishing) (string, error) {
-	if wanted.own == nil {
+func (l *lifecycle) stagingOf(ctx context.Context, wanted publicationRequest) (string, error) {
+	if wanted.unstaged == nil {
 		return wanted.stagingPath, nil
 	}
 
@@ -65,9 +65,9 @@ func (l *lifecycle) stagingOf(ctx context.Context, wanted publishing) (string, e
 		return "", fmt.Errorf("make the directory in which volumes are staged: %w", err)
 	}
 
-	wanted.own.StagingPath = l.config.ownStagingPath(wanted.volumeID)
+	wanted.unstaged.StagingPath = l.config.ownStagingPath(wanted.volumeID)
 
-	return wanted.own.StagingPath, l.Stage(ctx, wanted.own)
+	return wanted.unstaged.StagingPath, l.Stage(ctx, wanted.unstaged)
 }
 
 // unstageLast undoes what stagingOf has done, once no publication is left.

@@ -90,8 +90,9 @@ func OpenNode(ctx context.Context, config NodeConfig, log *slog.Logger) (*Node, 
 
 	served, err := node.New(node.Config{
 		Common: node.Common{
-			NodeID: NodeID, Store: store, Pools: pools, Operations: operation.NewGroup(), Admission: &pool.Admission{Overcommit: 1}, Log: log,
+			NodeID: NodeID, Store: store, Pools: pools, Operations: operation.NewGroup(), Log: log,
 		},
+		Admission: &pool.Admission{Overcommit: 1},
 		Settings:  node.Settings{Direct: kata.Config{Root: config.DirectRoot}},
 		Ephemeral: pools.Ephemeral(), Dirs: places, StagingDir: filepath.Join(config.KubeletDir, "own"),
 		FreezeLimit: config.FreezeLimit, Run: config.Run,

@@ -9,7 +9,7 @@ const (
 func specMutants() []regression {
 	return []regression{
 		{
-			name: "spec/NPVE-4-unknown-volume", in: "node.lifecycle.publish",
+			name: "spec/NPVE-4-unknown-volume", in: "node.lifecycle.stageAndPublish",
 			old: `errors.Join(l.checkExists(ctx, wanted.volumeID), err)`, new: `errors.Join(nil, err)`,
 			breaks: "NodePublishVolume of an unknown volume is FAILED_PRECONDITION", tests: in(conformance, errorTables),
 		},

@@ -183,7 +183,7 @@ func randomRowMutants() []regression {
 			breaks: "secrets reach the log", tests: in("internal/driver", "TestSecretsAndMountFlagsNeverReachTheLog"),
 		},
 		{
-			name: "spec/NGVSE-2,NGVSE-4,NGVS-3-anywhere", in: "staged.Volumes.At",
+			name: "spec/NGVSE-2,NGVSE-4,NGVS-3-anywhere", in: "staged.At",
 			old: `!published && path != found.StagingPath`, new: `!published && path == ""`,
 			breaks: "statistics are given for a path where the volume is not", tests: in("test/conformance", "TestErrorTables"),
 		},

@@ -123,6 +123,9 @@ type Shared struct {
 	Targets     *Targets
 	RawDevice   RawDevice
 	Filesystems *Filesystems
+
+	image *Image
+	block *Block
 }
 
 // NewShared returns it.
@@ -132,10 +135,15 @@ func NewShared(config Config) Shared {
 		gate: config.Gate, events: config.MountEvents, log: config.Log,
 	}
 
+	raw := RawDevice{targets, config.Loops}
+	filesystems := &Filesystems{
+		pools: config.Pools, devices: config.Devices, loops: config.Loops, checker: config.Checker, run: config.Run, point: config.Point,
+	}
+
 	return Shared{
-		Targets: targets, RawDevice: RawDevice{targets, config.Loops},
-		Filesystems: &Filesystems{
-			pools: config.Pools, devices: config.Devices, loops: config.Loops, checker: config.Checker, run: config.Run, point: config.Point,
+		Targets: targets, RawDevice: raw, Filesystems: filesystems, block: &Block{raw, config.Checker},
+		image: &Image{
+			Targets: targets, filesystems: filesystems, checker: config.Checker, freezer: config.Freezer, point: config.Point,
 		},
 	}
 }
@@ -144,24 +152,13 @@ func NewShared(config Config) Shared {
 type Ways struct {
 	Shared
 
-	image     *Image
-	block     *Block
 	directory *Directory
 	direct    Access
 }
 
 // New returns the ways. Direct is that of package direct.
-func New(config Config, shared Shared, direct Access) *Ways {
-	return &Ways{
-		Shared: shared,
-		image: &Image{
-			Targets: shared.Targets, filesystems: shared.Filesystems, checker: config.Checker, freezer: config.Freezer,
-			run: config.Run, point: config.Point,
-		},
-		block:     &Block{shared.RawDevice, config.Checker},
-		directory: &Directory{shared.Targets},
-		direct:    direct,
-	}
+func New(shared Shared, direct Access) *Ways {
+	return &Ways{Shared: shared, directory: &Directory{shared.Targets}, direct: direct}
 }
 
 // For returns the access of a staged volume.

@@ -132,7 +132,7 @@ func newFixtureOf(t *testing.T, v staged.Volume, loops *loop.Loops) *fixture {
 	}
 	shared := access.NewShared(config)
 	f.direct = direct.New(direct.Config{Config: config, Runtimes: f.runtimes, Shared: shared})
-	f.ways = access.New(config, shared, f.direct)
+	f.ways = access.New(shared, f.direct)
 
 	require.NoError(t, store.Open(t.Context()))
 	t.Cleanup(func() {

@@ -74,7 +74,7 @@ func TestAFilesystemGrowsWhereItCan(t *testing.T) {
 	}
 }
 
-func TestFlagsCauseAFailureOnlyIfItMountsWithoutThem(t *testing.T) {
+func TestAFailureOfAMountWithoutFlagsIsReturnedAsItIs(t *testing.T) {
 	t.Parallel()
 
 	require.Equal(t, errFake, explainMountFailure(errFake, fakeFilesystem{}, nowhere, mount.Options{}))

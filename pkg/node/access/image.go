@@ -28,7 +28,6 @@ type Image struct {
 	filesystems *Filesystems
 	checker     Checker
 	freezer     *freeze.Freezer
-	run         filesystem.Runner
 	point       operation.Hook
 	growths     growths
 }
@@ -97,8 +96,8 @@ func (m *Image) Stage(ctx context.Context, v *staged.Volume, staging *mount.Targ
 	return tree.Attach(staging)
 }
 
-// makeStaging ends what an interrupted unstaging has left, and makes the staging path unless it exists, which
-// it reports.
+// makeStaging undoes what an interrupted unstaging has left, makes the staging path if it is missing, and reports
+// whether it made it.
 func (m *Image) makeStaging(ctx context.Context, v *staged.Volume, staging *mount.Target) (made bool, err error) {
 	if err := m.UnmountAllLayers(v, staging); err != nil {
 		return false, err
@@ -279,7 +278,7 @@ func (m *Image) Expand(ctx context.Context, v *staged.Volume, path string, asked
 // growMounted grows the filesystem through the staging path, which is writable even if the
 // publication is not.
 func (m *Image) growMounted(ctx context.Context, v *staged.Volume, size int64) error {
-	fs, err := filesystem.ByName(v.FSType(), m.run)
+	fs, err := m.filesystems.Of(v)
 	if err != nil {
 		return err
 	}

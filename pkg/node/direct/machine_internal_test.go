@@ -106,7 +106,7 @@ func newMachine(t *testing.T, devices map[int]loopsys.Device) *machine {
 	config.Devices = m.devices
 	shared := access.NewShared(config)
 	m.Access = New(Config{Config: config, Runtimes: kata.Runtimes{Root: root}, Shared: shared})
-	m.ways = access.New(config, shared, m.Access)
+	m.ways = access.New(shared, m.Access)
 
 	return m
 }

@@ -141,7 +141,7 @@ func TestParseWithoutLimits(t *testing.T) {
 	rpccode.Require(t, err, codes.InvalidArgument)
 }
 
-func TestTheLargestInlineVolumeHas1TiB(t *testing.T) {
+func TestAnInlineVolumeAboveTheMaximumIsRefused(t *testing.T) {
 	t.Parallel()
 
 	require.NoError(t, volumes(t).checkLargest(&staged.Inline{SizeBytes: 1 << 40}))

@@ -14,8 +14,8 @@ import (
 // sizeStep is the unit to which sizes are rounded up.
 const sizeStep = 4096
 
-// Parse returns the volume that is requested at the target, which is normalized. The caller has checked that volume_id and
-// target_path are not missing.
+// Parse returns the volume that is requested at the target, which is normalized. The caller has checked volume_id
+// (rpc.CheckVolumeID) and that target_path is not missing.
 func (v *Volumes) Parse(request *csi.NodePublishVolumeRequest, target string) (*staged.Inline, error) {
 	capability, err := v.parseCapability(request.GetVolumeCapability())
 	if err != nil {

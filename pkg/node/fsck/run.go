@@ -128,7 +128,7 @@ func (r *run) findPool() error {
 func (r *run) checkIsIn(candidate *pool.Pool) error {
 	found, _, err := candidate.Find(r.volumeID)
 	if err == nil {
-		_, err = candidate.Size(found) // it may be of another type
+		_, err = candidate.Size(found) // ErrMissing where a file of another type has its name
 	}
 
 	if err == nil && !found.Backing.HasFilesystem() {

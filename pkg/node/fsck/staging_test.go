@@ -45,7 +45,7 @@ func (c *checked) ForceCheck(ctx context.Context, path string) (filesystem.Verdi
 	return c.Check(ctx, path)
 }
 
-func TestDamageIsRefusedAtStaging(t *testing.T) {
+func TestTheVerdictDecidesWhetherAVolumeIsStaged(t *testing.T) {
 	t.Parallel()
 
 	clean, repaired := filesystem.Verdict{State: filesystem.Clean}, filesystem.Verdict{State: filesystem.Repaired, Detail: "fixed"}

@@ -51,7 +51,7 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 
 	identity := loop.Identity{Device: stat.Dev, Inode: stat.Ino}
 
-	if s.volume.Parameters.Backing.HasFilesystem() {
+	if s.volume.Parameters.Backing.HasDevice() {
 		s.compareImage(identity, info)
 
 		return nil

@@ -39,7 +39,7 @@ type Config struct {
 
 // Lifecycle stages and publishes volumes, in an operation on them (package node).
 type Lifecycle interface {
-	// IsPublished reports whether the volume is mounted at the target path.
+	// IsPublished reports whether the publication exists.
 	IsPublished(v *staged.Volume, at staged.Publication) (bool, error)
 	Stage(ctx context.Context, v *staged.Volume) error
 	Publish(ctx context.Context, volumeID, stagingPath string, wanted staged.Publication) error
@@ -82,7 +82,7 @@ func (m *Mounts) Set(ctx context.Context, request persistent.Request) error {
 }
 
 // End ends that the publication at the target path is persistent, before the volume is unpublished: after that
-// no start may publish it again. The caller is in an operation on the volume.
+// no start may publish it again. The caller, who may be below Mounts, is in an operation on the volume.
 func End(ctx context.Context, volumes *staged.Records[*staged.Volume], prober Prober, volumeID, targetPath string) error {
 	v, known := volumes.Get(volumeID)
 	if !known || !v.IsPersistentAt(targetPath) {

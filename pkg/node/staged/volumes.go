@@ -46,7 +46,12 @@ func (v Volumes) At(id, path string) (*Volume, error) {
 		return inline.StagedVolume(), nil
 	}
 
-	found, known := v.Staged.Get(id)
+	return At(v.Staged, id, path)
+}
+
+// At is Volumes.At of the staged volumes alone.
+func At(staged *Records[*Volume], id, path string) (*Volume, error) {
+	found, known := staged.Get(id)
 	if !known {
 		return nil, NotInUseError(id)
 	}

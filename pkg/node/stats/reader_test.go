@@ -61,7 +61,7 @@ func TestAVolumeThatIsNotMountedHasNoUsage(t *testing.T) {
 			t.Parallel()
 
 			reader := stats.New(stats.Config{
-				Ways: access.New(access.Config{}, access.NewShared(access.Config{Dirs: dirs}), nil), Observer: observe.New(dirs, nil), Prober: probe.New(probe.Config{Memory: probe.NewMemory(), Log: log}),
+				Ways: access.New(access.NewShared(access.Config{Dirs: dirs}), nil), Observer: observe.New(dirs, nil), Prober: probe.New(probe.Config{Memory: probe.NewMemory(), Log: log}),
 				Dirs: dirs, Capabilities: without,
 				Volumes: volumes(func(id, path string) (*staged.Volume, error) {
 					require.Equal(t, v.VolumeID+" "+test.path, id+" "+path, "want: the volume and path of the call")
