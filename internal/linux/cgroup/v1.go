@@ -34,7 +34,8 @@ type v1 struct {
 	// watcher reports new cgroups. It is nil until the first pod has a rule.
 	watcher *inotify.Watcher
 	// stop ends the reading of its events, and waits for that.
-	stop func() error
+	stop   func() error
+	closed bool
 }
 
 // pod is one that has rules. Its lock is held while rules are written, so that pods do not wait for
@@ -154,6 +155,10 @@ func (t *v1) list(top string, watch bool) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
+	if watch && t.closed {
+		return nil, fmt.Errorf("follow the cgroups of pods: %w", os.ErrClosed)
+	}
+
 	if watch && t.watcher == nil {
 		watcher, err := inotify.NewWatcher()
 		if err != nil {
@@ -248,7 +253,7 @@ func (t *v1) follow(watcher *inotify.Watcher) (stop func() error) {
 		defer close(ended)
 
 		removed := func(error) {} // a cgroup ends with its container
-		//nolint:contextcheck // what is limited stays so when the watch ends
+		//nolint:contextcheck // limits are written also while the watch ends
 		if err := watcher.Run(ctx, func(event inotify.Event) { t.take(watcher, event) }, removed); err != nil {
 			t.log.Error("new containers of limited pods are not limited; start the driver again", "error", err)
 		}
@@ -264,15 +269,19 @@ func (t *v1) follow(watcher *inotify.Watcher) (stop func() error) {
 
 // take limits the cgroups that an event is about.
 func (t *v1) take(watcher *inotify.Watcher, event inotify.Event) {
-	info, err := os.Stat(event.Path)
-
-	switch {
-	case event.Kind == inotify.Lost:
+	if event.Path == "" {
 		t.log.Warn("looking through all cgroups of limited pods, because events were lost")
 
 		for _, cgroup := range watcher.Directories() {
 			t.limitNewCgroup(cgroup)
 		}
+
+		return
+	}
+
+	info, err := os.Stat(event.Path)
+
+	switch {
 	case isRemoved(err):
 		watcher.Remove(event.Path) // the kernel does not remove the watch of a cgroup
 	case event.Kind == inotify.Appeared && err == nil && info.IsDir():
@@ -317,7 +326,7 @@ func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors
 func (t *v1) close() error {
 	t.mu.Lock()
 	watcher, stop := t.watcher, t.stop
-	t.watcher = nil
+	t.watcher, t.closed = nil, true
 	t.mu.Unlock()
 
 	if watcher == nil {

@@ -36,6 +36,13 @@ func (l *lines) has(words ...string) bool {
 	return !slices.ContainsFunc(words, func(each string) bool { return !strings.Contains(l.text.String(), each) })
 }
 
+func (l *lines) count(word string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return strings.Count(l.text.String(), word)
+}
+
 // makeRules makes a directory with the files of a cgroup of version 1.
 func makeRules(t *testing.T, parts ...string) string {
 	t.Helper()
@@ -100,6 +107,7 @@ func TestNewCgroupsOfALimitedPodGetItsRule(t *testing.T) {
 	lost := makeRules(t, limited, "lost")
 	require.Empty(t, ruleIn(other), "want: another pod has a rule of its own")
 
+	// As the watcher reports too many events.
 	limiter.v1.take(limiter.v1.watcher, inotify.Event{Kind: inotify.Lost})
 
 	gets(lost, "7:5 9") // also of an event, before the scan
@@ -115,6 +123,9 @@ func TestNewCgroupsOfALimitedPodGetItsRule(t *testing.T) {
 	},
 		10*time.Second, time.Millisecond, "want: the log has the cgroup that is not limited")
 	require.NoError(t, os.RemoveAll(filepath.Join(limited, "broken")))
+	require.Eventually(t, func() bool { return !slices.Contains(watched(), filepath.Join(limited, "broken")) },
+		10*time.Second, time.Millisecond, "want: a cgroup that is gone is not watched")
+	require.Equal(t, 1, log.count("events were lost"), "want: no event is lost with a cgroup")
 
 	require.NoError(t, limiter.Remove("a", device))
 	require.Equal(t, []string{other}, watched(), "want: a pod without a rule is not watched")
@@ -148,7 +159,13 @@ func TestAPodIsForgottenWithItsLastRule(t *testing.T) {
 	require.NotEmpty(t, limiter.v1.watcher.Directories(), "want: a pod with a rule is watched")
 
 	// A limit that cannot be set leaves the former rule.
-	require.NoError(t, os.Remove(filepath.Join(top, ruleFiles[3])))
+	missing := filepath.Join(top, ruleFiles[3])
+	require.NoError(t, os.Remove(missing))
 	require.Error(t, limiter.Set("a", second, Limits{WriteIOPS: 3}), "want: a missing file is an error in the pod's own cgroup")
 	require.Equal(t, map[Device]Limits{second: {ReadIOPS: 2}}, limiter.v1.pods["a"].rules, "the rules of the pod")
+
+	require.NoError(t, os.WriteFile(missing, nil, 0o600))
+	require.NoError(t, limiter.Remove("a", second))
+	require.NotContains(t, limiter.v1.pods, "a", "want: a pod without a rule is forgotten")
+	require.Empty(t, limiter.v1.watcher.Directories(), "want: a pod without a rule is not watched")
 }

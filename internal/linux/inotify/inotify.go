@@ -44,7 +44,8 @@ type Kind int
 
 // The kinds of events.
 const (
-	// Lost means that events were lost: any entry may have changed.
+	// Lost means that events were lost: any entry may have changed, of the directory of Path or, without that,
+	// of all.
 	Lost Kind = iota + 1
 	// Appeared means that the entry was created or moved to its path.
 	Appeared
@@ -58,7 +59,8 @@ const (
 // Event says what happened to an entry.
 type Event struct {
 	Kind Kind
-	// Path is absolute; it is empty if events were lost.
+	// Path is absolute: the entry's or, of Lost, that of a directory that was removed, moved or unmounted. It is
+	// empty if there were too many events.
 	Path string
 	// At is when the event was read.
 	At time.Time
@@ -72,7 +74,7 @@ type Directories struct {
 	// Directories that are no longer listed are watched until they are removed, moved or unmounted.
 	Changed func() <-chan struct{}
 	// Failed is called for a directory that cannot be watched, or not any more; the others still are. It must
-	// not block. If it is nil, such a directory ends the watch.
+	// not block, and may be called by several goroutines at a time. If it is nil, such a directory ends the watch.
 	Failed func(err error)
 }
 
@@ -130,8 +132,7 @@ func Watch(ctx context.Context, of Directories, watching func(), notify func(Eve
 
 // Watcher watches directories that are added and removed one by one. It is safe for concurrent use.
 type Watcher struct {
-	fd   int
-	file *os.File // of fd, which os.File.Fd would make blocking
+	file *os.File
 
 	mu sync.Mutex
 	// directories are by watch descriptor; listed are those that are meant to be there.
@@ -146,7 +147,7 @@ func NewWatcher() (*Watcher, error) {
 		return nil, fmt.Errorf("watch directories: is fs.inotify.max_user_instances reached? %w", err)
 	}
 
-	return &Watcher{fd: fd, file: os.NewFile(uintptr(fd), "inotify"), directories: map[int32]string{}}, nil
+	return &Watcher{file: os.NewFile(uintptr(fd), "inotify"), directories: map[int32]string{}}, nil
 }
 
 // Close ends all watches, after Run.
@@ -164,18 +165,25 @@ func (w *Watcher) Run(ctx context.Context, notify func(Event), failed func(err e
 	})
 }
 
-// Add watches a directory. Errors: fs.ErrNotExist, or another of the kernel's.
+// Add watches a directory. Errors: fs.ErrNotExist, os.ErrClosed, or another of the kernel's.
 func (w *Watcher) Add(directory string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	descriptor, err := unix.InotifyAddWatch(w.fd, directory, watched)
+	var descriptor int
+
+	err := w.control(func(fd int) (err error) {
+		descriptor, err = unix.InotifyAddWatch(fd, directory, watched)
+
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("watch the directory %s: %w", directory, err)
 	}
 
-	// Another directory may have been there.
-	maps.DeleteFunc(w.directories, func(_ int32, known string) bool { return known == directory })
+	if w.directories[int32(descriptor)] != directory {
+		w.forget(directory) // another one that was there
+	}
 
 	w.directories[int32(descriptor)] = directory
 
@@ -191,14 +199,38 @@ func (w *Watcher) Remove(directory string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
+	w.forget(directory)
+	w.listed = slices.DeleteFunc(w.listed, func(known string) bool { return known == directory })
+}
+
+// forget ends the watch of a directory. The kernel does not end that of a cgroup that was removed. The mutex is
+// held.
+func (w *Watcher) forget(directory string) {
 	maps.DeleteFunc(w.directories, func(descriptor int32, known string) bool {
 		if known == directory {
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(descriptor)) // the kernel may have ended it
+			_ = w.control(func(fd int) error {
+				_, err := unix.InotifyRmWatch(fd, uint32(descriptor))
+
+				return err // of one that the kernel has ended
+			})
 		}
 
 		return known == directory
 	})
-	w.listed = slices.DeleteFunc(w.listed, func(known string) bool { return known == directory })
+}
+
+// control calls do with the descriptor, which stays open and does not become blocking meanwhile.
+func (w *Watcher) control(do func(fd int) error) error {
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+
+	if closed := conn.Control(func(fd uintptr) { err = do(int(fd)) }); closed != nil {
+		return fmt.Errorf("%w: %w", os.ErrClosed, closed)
+	}
+
+	return err
 }
 
 // Directories returns those that are watched.
@@ -247,12 +279,14 @@ func (w *Watcher) replace(of Directories) error {
 // is not listed any more it does neither.
 func (w *Watcher) lost(descriptor int32, failed func(err error)) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 
 	path := w.directories[descriptor]
-	delete(w.directories, descriptor)
+	isListed := slices.Contains(w.listed, path)
 
-	if !slices.Contains(w.listed, path) {
+	delete(w.directories, descriptor)
+	w.mu.Unlock()
+
+	if !isListed {
 		return nil
 	}
 
@@ -302,7 +336,7 @@ func (w *Watcher) take(at time.Time, data []byte, notify func(Event), failed fun
 			report(Event{Kind: Lost})
 		case !known:
 		case mask&directoryMoves != 0:
-			report(Event{Kind: Lost})
+			report(Event{Kind: Lost, Path: directory})
 
 			if err := w.lost(descriptor, failed); err != nil {
 				return err

@@ -2,6 +2,7 @@ package inotify
 
 import (
 	"encoding/binary"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestWhatIsReportedOfTheKernelsEvents(t *testing.T) {
 	appeared := Event{Kind: Appeared, Path: "/a/x", At: at}
 	changed := Event{Kind: Changed, Path: "/a/x", At: at}
 	written := Event{Kind: Written, Path: "/a/x", At: at}
-	lost := Event{Kind: Lost, At: at}
+	lost, gone := Event{Kind: Lost, At: at}, Event{Kind: Lost, Path: "/a", At: at}
 
 	for name, test := range map[string]struct {
 		events [][]byte
@@ -68,13 +69,13 @@ func TestWhatIsReportedOfTheKernelsEvents(t *testing.T) {
 			nil,
 			[]int32{1, 2},
 		},
-		"removed itself":       {[][]byte{event(1, unix.IN_DELETE_SELF, ""), event(1, unix.IN_CREATE, "x")}, []Event{lost}, ErrGone, []int32{2}},
-		"moved itself":         {[][]byte{event(1, unix.IN_MOVE_SELF, "")}, []Event{lost}, ErrGone, []int32{2}},
-		"unmounted":            {[][]byte{event(1, unix.IN_UNMOUNT, "")}, []Event{lost}, ErrGone, []int32{2}},
-		"not watched any more": {[][]byte{event(1, unix.IN_IGNORED, "")}, []Event{lost}, ErrGone, []int32{2}},
+		"removed itself":       {[][]byte{event(1, unix.IN_DELETE_SELF, ""), event(1, unix.IN_CREATE, "x")}, []Event{gone}, ErrGone, []int32{2}},
+		"moved itself":         {[][]byte{event(1, unix.IN_MOVE_SELF, "")}, []Event{gone}, ErrGone, []int32{2}},
+		"unmounted":            {[][]byte{event(1, unix.IN_UNMOUNT, "")}, []Event{gone}, ErrGone, []int32{2}},
+		"not watched any more": {[][]byte{event(1, unix.IN_IGNORED, "")}, []Event{gone}, ErrGone, []int32{2}},
 		"not listed": {
 			[][]byte{event(2, unix.IN_DELETE_SELF, ""), event(2, unix.IN_CREATE, "x"), event(1, unix.IN_CREATE, "x")},
-			[]Event{lost, appeared},
+			[]Event{{Kind: Lost, Path: "/gone", At: at}, appeared},
 			nil,
 			[]int32{1},
 		},
@@ -127,7 +128,6 @@ func TestDirectoriesThatAreAdded(t *testing.T) {
 
 	w, err := NewWatcher()
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, w.Close()) })
 
 	first, second := t.TempDir(), t.TempDir()
 	w.directories = map[int32]string{700: first, 701: "/other"}
@@ -161,4 +161,15 @@ func TestDirectoriesThatAreAdded(t *testing.T) {
 	require.NoError(t, w.Add(second), "want: a directory is added once")
 	require.Equal(t, []string{first, second}, w.listed, "the directories")
 	require.Equal(t, map[int32]string{1: first, 3: second, 701: "/other"}, w.directories, "want: the kernel has ended the removed watch")
+
+	require.NoError(t, os.Rename(first, first+"-moved"))
+	require.NoError(t, os.Mkdir(first, 0o700))
+	require.NoError(t, w.Add(first))
+	require.NoError(t, w.Add(first+"-moved"))
+	require.Equal(t, map[int32]string{3: second, 4: first, 5: first + "-moved", 701: "/other"}, w.directories,
+		"want: the watch of what was there before has ended")
+
+	require.NoError(t, w.Close())
+	require.ErrorIs(t, w.Add(first), os.ErrClosed, "want: no watch of a closed watcher")
+	w.Remove(first)
 }
